@@ -16,7 +16,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -186,9 +186,11 @@ def load(
     for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
         check_counts(directory, part, made, tensors)
     expected = codebook_shapes(directory, config, configs["target"])
-    expected |= {part: PARTS[part](made) for part, made in held.items() if made is not None}
+    expected |= {part: _shapes(PARTS[part], made) for part, made in held.items() if made is not None}
     if drafting:
-        expected["drafters"] = {kind: drafter_kind(kind).shapes(made) for kind, made in drafting.items()}
+        expected["drafters"] = {
+            kind: _shapes(drafter_kind(kind).shapes, made) for kind, made in drafting.items()
+        }
     if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in tensors):
         expected["target"] = quantized_shapes(expected["target"])
     arrays = _check_shapes(directory, tensors, expected)
@@ -218,6 +220,17 @@ def load(
     )
     check_fit(checkpoint)
     return checkpoint
+
+
+def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
+    """Returns the shapes of a part, traced once: a checkpoint is opened first, and then read."""
+    # A plugin's config may have no hash.
+    return shapes(config) if type(config).__hash__ is None else _traced(shapes, config)
+
+
+@cache
+def _traced(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
+    return shapes(config)
 
 
 def verify(directory: str | Path) -> int:

@@ -81,6 +81,14 @@ class Parser(argparse.ArgumentParser):
         if choice:
             near = errors.nearest(choice[2], choice[3].replace("'", "").split(", "))
             message = f"{choice[1]}: {errors.quoted(choice[2])} is not valid: {near}choose from {choice[3]}"
+        message = re.sub(
+            r"^the following arguments are required: (.*)", rf"\1 is missing: see {self.prog} --help", message
+        )
+        message = re.sub(
+            r"^unrecognized arguments: (.*)",
+            rf"{self.prog} does not take '\1': see {self.prog} --help",
+            message,
+        )
         # A value that is not valid is told of in the same words wherever that is found.
         raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
 

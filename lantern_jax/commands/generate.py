@@ -1,6 +1,8 @@
 """``lantern generate``: pictures from prompts."""
 
 import argparse
+import contextlib
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -8,6 +10,7 @@ from lantern_jax.commands.arguments import number, seed
 from lantern_jax.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
 from lantern_jax.commands.outputs import Outputs
 from lantern_jax.decoding.knobs import check_numbers
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.settings.settings import KNOBS
@@ -24,7 +27,7 @@ def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
     generate = Command(commands, "generate", "make pictures from prompts", _run, examples=_EXAMPLES)
     take = generate.take
-    generate.group("picture", "--model", "--num", "--seed")
+    generate.group("picture", "--model", "--num", "--seed", "--size")
     what = "what to draw; a class number or ImageNet name for class-conditional models"
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
@@ -76,16 +79,17 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.commands.report import decoding_progress, show_choice, show_statistics
 
     pipeline = open_pipeline(arguments)
-    plan = pipeline.plan(
-        arguments.prompts or arguments.encoded,
-        negative_prompt=arguments.negative,
-        num=arguments.num,
-        seed=arguments.seed,
-        first=arguments.first,
-        start=arguments.start,
-        keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
-        **arguments.knobs,
-    )
+    with _quoting(arguments.prompts):
+        plan = pipeline.plan(
+            arguments.prompts or arguments.encoded,
+            negative_prompt=arguments.negative,
+            num=arguments.num,
+            seed=arguments.seed,
+            first=arguments.first,
+            start=arguments.start,
+            keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
+            **arguments.knobs,
+        )
     pipeline.check_draws()
     if writes:
         say_notes(plan.notes)
@@ -108,6 +112,21 @@ def _run(arguments: argparse.Namespace) -> None:
         wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.place)
+
+
+@contextlib.contextmanager
+def _quoting(prompts: list[str]) -> Iterator[None]:
+    """Tells of quotes where a prompt is refused that may be a word of a longer one."""
+    try:
+        yield
+    except LanternError as error:
+        words = " ".join(prompts)
+        if len(prompts) < 2 or len(words.split()) > len(prompts) or "prompt" not in str(error).split(":")[0]:
+            raise
+        raise LanternError(
+            f"{len(prompts)} prompts of one word each: for one prompt of several words put it in quotes, "
+            f'"{errors.short(words)}"'
+        ) from error
 
 
 def _checked(arguments: argparse.Namespace) -> Outputs:

@@ -27,6 +27,7 @@ def add(commands) -> None:
     """Adds ``info`` to a parser's commands."""
     info = Command(commands, "info", "describe a checkpoint", _run)
     info.take("model", "DIR", "checkpoint (default: the demo)", nargs="?")
+    info.switch("--verbose", "show every size, setting and note of it")
     info.switch("--verify", "instead: read every file and say whether it is as it was written")
     fit = (
         "instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and tree, "
@@ -61,14 +62,18 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.checkpoints.checkpoint import describe
     from lantern_jax.checkpoints.store import load, model_directory, verify
-    from lantern_jax.commands.report import show_description
+    from lantern_jax.commands.report import show_description, show_main_facts
 
     directory = model_directory(arguments.model or "demo")
-    if not arguments.verify:
-        show_description(describe(load(directory, abstract=True)))
+    if arguments.verify:
+        size = verify(directory)
+        say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
         return
-    size = verify(directory)
-    say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
+    checkpoint = load(directory, abstract=True)
+    if arguments.verbose:
+        show_description(describe(checkpoint))
+    else:
+        show_main_facts(checkpoint)
 
 
 def _fit(arguments: argparse.Namespace) -> None:

@@ -42,7 +42,9 @@ def main(argv: list[str] | None = None) -> int:
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Returns the arguments; what is not known here may be another package's, and help shows all there is."""
-    words = words or ["--help"]
+    words = words or ["help"]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
     if {"-h", "--help", "--help-all"} & set(words):
         plugins.load()
     try:

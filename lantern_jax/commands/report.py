@@ -2,12 +2,14 @@
 
 import contextlib
 import json
+import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.commands.outputs import Outputs
 from lantern_jax.devices.compilation import compiling_noted, is_compiling, note_compiling
 from lantern_jax.engine.generation import Generation, Progress
@@ -15,9 +17,13 @@ from lantern_jax.io.console import Console, table
 from lantern_jax.io.terminal import telling
 from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
+from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.choice import Choice
 from lantern_jax.settings.settings import settings_json
+
+# Defaults that are numbers of a model's sampling, of which a line is short.
+_NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
 
 
 @contextlib.contextmanager
@@ -36,10 +42,12 @@ def decoding_progress(count: int, compare: bool, key: str) -> Iterator[Callable[
     """
     count *= 2 if compare else 1
     told: list[Progress] = []
-    usual, began = compiling_noted(key), time.monotonic()
+    usual, began, compiles = compiling_noted(key), time.monotonic(), threading.Event()
 
     def now() -> str:
-        if is_compiling() and not told:
+        if is_compiling():
+            compiles.set()
+        if compiles.is_set() and not told:
             spent = time.monotonic() - began
             last = "a first run compiles" if usual is None else f"about {usual:.0f} s the last time"
             return f"compiling: {spent:.0f} s, {last}"
@@ -164,6 +172,40 @@ def show_choice(choice: Choice | None) -> None:
         for way in choice.ways
     )  # fmt: skip
     console.print(table(heads, rows, box=None, pad_edge=False))
+
+
+def show_main_facts(checkpoint: Checkpoint) -> None:
+    """Prints what most people want to know of a checkpoint, in a dozen lines of 80 columns."""
+    described, console = describe(checkpoint), Console(soft_wrap=True)
+    target, vocabulary, side = (described[name] for name in ("target", "vocabulary", "picture_size"))
+    tokens = f"{described['tokens']} tokens"
+    kind, near = prompt_encoder(checkpoint).kind, described["neighbours"]
+    prompts = {"labels": "classes, by number or name", "captions": "text, through a text encoder"}
+    facts = {
+        "model": f"{described['model']}, {_count(target['parameters'])}, {target.get('weights', target['dtype'])}",
+        "pictures": tokens if side is None else f"{side} x {side} pixels, {tokens}",
+        **({"prompts": prompts.get(kind, "text")} if vocabulary is None else vocabulary),
+        "tokenizer": _count(described["tokenizer"]["parameters"]) if "tokenizer" in described else "none",
+        "drafters": ", ".join(described["drafters"]) or "none; methods such as jacobi need none",
+        "neighbours": f"{near} of each code, for relaxed rules" if near else "none",
+        "defaults": ", ".join(f"{name} {value}" for name, value in checkpoint.defaults.items() if name in _NUMBERS),
+        "folder": str(checkpoint.directory),
+    }  # fmt: skip
+    for name, text in facts.items():
+        text = text if isinstance(text, str) else ", ".join(text)
+        if text:
+            console.print(_cut(f"{name:<12}{text}"))
+    console.print("lantern info --verbose shows every size and setting")
+
+
+def _count(parameters: int) -> str:
+    return (
+        f"{parameters / 1e9:.2f}B parameters" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M parameters"
+    )
+
+
+def _cut(line: str, most: int = 80) -> str:
+    return line if len(line) <= most else f"{line[: most - 4]} ..."
 
 
 def show_description(description: Mapping[str, Any]) -> None:

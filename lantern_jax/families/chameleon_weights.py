@@ -15,6 +15,7 @@ from jaxtyping import Int
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig
+from lantern_jax.models.transformer import layers_alike
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
@@ -120,6 +121,7 @@ def chameleon_table(
     return table
 
 
+@layers_alike
 def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
     """Returns the shapes of what ``Chameleon(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)

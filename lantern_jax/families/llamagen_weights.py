@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
+from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
     buffers,
@@ -131,6 +132,7 @@ def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Ent
     return table
 
 
+@layers_alike
 def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
     """Returns the shapes of what ``LlamaGen(config).init`` makes."""
     if config.num_labels:

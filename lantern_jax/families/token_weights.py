@@ -11,6 +11,7 @@ import numpy as np
 
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenModel
+from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
@@ -81,6 +82,7 @@ def published_table(names: Mapping[str, str], config: GuidedTokensConfig, *, tie
     return table | language_table(names, config)
 
 
+@layers_alike
 def token_shapes(model: type[TokenModel], config: GuidedTokensConfig) -> dict[str, Any]:
     """Returns the shapes of what ``model(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)

@@ -9,7 +9,10 @@ H heads, K key-value heads, Q queries of a group (H / K), E head width, D model 
 """
 
 import math
-from functools import partial
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial, wraps
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -56,6 +59,22 @@ class HeadNorm(nn.Module):
         wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.eps)
         scale, bias = (jnp.broadcast_to(leaf.astype(jnp.float32), x.shape) for leaf in (scale, bias))
         return (wide * scale + bias).astype(x.dtype)
+
+
+def layers_alike(shapes: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """Makes a function that traces a config's model for its shapes trace two layers: the others are as the second."""
+
+    @wraps(shapes)
+    def traced(*arguments: Any) -> dict[str, Any]:
+        *others, config = arguments
+        if config.num_layers <= 2:
+            return shapes(*arguments)
+        made = shapes(*others, replace(config, num_layers=2))
+        layers = made["params"]["transformer"]
+        layers |= {f"layer_{i}": layers["layer_1"] for i in range(2, config.num_layers)}
+        return made
+
+    return traced
 
 
 class Dense(nn.Module):

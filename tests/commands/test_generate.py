@@ -160,6 +160,18 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
     assert Path("a.png").read_bytes() == Path("b.png").read_bytes()
     capsys.readouterr()
     assert main(["info", str(tiny_folder)]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert len(printed) <= 12 and all(len(line) <= 80 for line in printed)
+    for entry in (
+        "tiny",
+        f"{SIDE} x {SIDE} pixels, {TOKENS} tokens",
+        "mountains",
+        "guidance 2.0",
+        "eagle",
+        "--verbose",
+    ):
+        assert any(entry in line for line in printed), entry
+    assert main(["info", str(tiny_folder), "--verbose"]) == 0
     printed = capsys.readouterr().out
     for entry in ("tiny", f"codebook size: {CODES}", f"tokens: {TOKENS}", "mountains", "guidance: 2.0"):
         assert entry in printed

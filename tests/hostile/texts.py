@@ -68,6 +68,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         kept = {name: value for name, value in config.items() if name not in shown}
         file("steering/config.json", kept | values)
         yield f"config, {where}", ["info", "steering"]
+        yield f"config, {where}, all of it", ["info", "steering", "--verbose"]
         yield f"config, {where}", ["generate", "lake", "--model", "steering", "--out", "new.png"]
     yield from _of_sets(folder, text, file)
     for name, content in {"tree": [[text]], "object": {text: 1}, "list": [text]}.items():

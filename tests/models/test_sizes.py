@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import jax
 import numpy as np
 import pytest
 
@@ -14,6 +15,8 @@ from lantern_jax import (
     LlamaGenConfig,
     VQConfig,
 )
+from lantern_jax.families.chameleon_weights import chameleon_shapes
+from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
 from tests.refused import refused
 
@@ -50,3 +53,15 @@ def test_numpy_numbers_are_sizes_and_a_parallel_drafter_needs_no_markov_term():
     assert "markov" not in parallel_shapes(config)["params"]
     with refused("markov_rank -1 is not valid"):
         dataclasses.replace(config, markov_rank=-1)
+
+
+@pytest.mark.parametrize(("shapes", "config"), [
+    (gpt_shapes, CONFIGS["llamagen"]), (chameleon_shapes, CONFIGS["chameleon"]),
+])  # fmt: skip
+def test_shapes_of_two_layers_are_those_of_all(shapes, config):
+    config = dataclasses.replace(config, num_layers=4)
+    of_two, of_all = shapes(config), shapes.__wrapped__(config)
+    assert jax.tree.structure(of_two) == jax.tree.structure(of_all)
+    assert [leaf.shape for leaf in jax.tree.leaves(of_two)] == [
+        leaf.shape for leaf in jax.tree.leaves(of_all)
+    ]

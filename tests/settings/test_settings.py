@@ -28,10 +28,10 @@ def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
 
 
 def test_type_checkers_see_every_knob_and_its_type():
-    assert typing.get_type_hints(lantern_jax.Pipeline.generate)["knobs"] == typing.Unpack[Knobs]
-    for name in ("generate_from", "check", "plan", "iterate", "prepare"):
+    for name in ("plan", "generate_from", "check"):
         assert typing.get_type_hints(getattr(lantern_jax.Pipeline, name))["call"] == typing.Unpack[Call]
-    assert {*typing.get_type_hints(Call)} > {*typing.get_type_hints(Knobs)}
+    assert typing.get_type_hints(lantern_jax.Pipeline.generate)["knobs"] == typing.Unpack[Knobs]
+    assert typing.get_type_hints(Knobs).items() <= typing.get_type_hints(Call).items()
     ours, declared = typing.get_type_hints(Knobs), typing.get_type_hints(Settings)
     assert declared.pop("own")
     assert list(ours) == list(declared) == list(KNOBS)
