@@ -244,8 +244,8 @@ def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B 
     return state.replace(log_p=log_p, memory=memory)
 
 
-def window_of(settings: Any, target: Target, columns: int) -> Window:
+def window_of(settings: Any, target: Target, grid: int) -> Window:
     """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
     redraw = None if base_of(settings.coupling) == "gumbel" else settings.redraw
-    rows = int((target.forced < 0).sum()) // columns
+    rows = int((target.forced < 0).sum()) // grid
     return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // rows)
