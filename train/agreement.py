@@ -25,8 +25,8 @@ from jaxtyping import Array, Float, Int, PyTree
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.heads import head_logits, head_width
 from train import drafter, script, target
 from train.chains import drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
@@ -40,7 +40,7 @@ BATCH = 8
 def measure_batch(
     sizes: Any,
     params: PyTree,
-    head: Float[Array, "D V"],
+    head: PyTree,
     features: Float[Array, "G B S F"],
     prefix: Int[Array, "G B P"],
     tokens: Int[Array, "B T"],
@@ -50,7 +50,7 @@ def measure_batch(
     """Returns the means at each depth and of a chain, [depths] each; sequences are as in `FeatureStore`."""
     twice = jnp.broadcast_to(tokens[None], (len(prefix), *tokens.shape))
     inputs, wanted = drafter_inputs(features, prefix, twice)
-    true = jnp.einsum("...d,dv->...v", wanted[..., -head.shape[0] :], head)
+    true = head_logits(wanted[..., -head_width(head) :], head)
     scale = jnp.broadcast_to(guidance, tokens.shape[:1])
     true, rows, chances = apply_guidance(true, scale), [], []
     kind = kind_of(sizes)
@@ -67,7 +67,7 @@ def measure_batch(
 def measure(
     sizes: Any,
     params: PyTree,
-    head: Float[np.ndarray, "D V"],
+    head: PyTree,
     store: FeatureStore,
     depths: int,
     guidance: float,
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     for name in options.drafter:
         read_config(name)
     checkpoint = target.read_target(options.target)
-    head = np.asarray(family_of(checkpoint.target_config).head(checkpoint.target_params), np.float32)
+    head = drafter.read_head(checkpoint)
     for kind, (config, params) in checkpoint.drafters.items():
         drafters[f"{options.target}, {kind}"] = config, params["params"]
     drafters |= {name: drafter.export(name, options.target) for name in options.drafter}

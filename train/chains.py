@@ -106,14 +106,15 @@ class Predicted:
     features: Float[Array, "G B R D"] | None = None
 
 
-# (model, parameters, target's head [D, V], inputs, depths, key, experiment) -> the predictions of each depth.
+# (model, parameters, target's head, inputs, depths, key, experiment) -> the predictions of each depth. The head is as
+# in `head_logits`.
 Chain = Callable[..., list[Predicted]]
 
 
 def eagle_chain(
     model: DrafterModel,
     params: PyTree,
-    head: Float[Array, "D V"],
+    head: PyTree,
     inputs: DrafterInputs,
     depths: int,
     key: Key[Array, ""] | None = None,
@@ -133,7 +134,7 @@ def eagle_chain(
 def medusa_chain(
     model: MedusaModel,
     params: PyTree,
-    head: Float[Array, "D V"],
+    head: PyTree,
     inputs: DrafterInputs,
     depths: int,
     key: Key[Array, ""] | None = None,
@@ -159,7 +160,7 @@ def kept_anchors(count: int, depths: int, keep: float, least: float) -> list[int
 def parallel_chain(
     model: ParallelModel,
     params: PyTree,
-    head: Float[Array, "D V"],
+    head: PyTree,
     inputs: DrafterInputs,
     depths: int,
     key: Key[Array, ""] | None = None,

@@ -29,7 +29,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from ml_collections import ConfigDict
 
-from lantern_jax.checkpoints.checkpoint import describe_shapes
+from lantern_jax.checkpoints.checkpoint import Checkpoint, describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
@@ -41,6 +41,7 @@ from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
+from lantern_jax.models.heads import head_logits, head_width
 from train import script, target
 from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
 from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
@@ -77,7 +78,7 @@ def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
 def drafter_loss(
     model: nn.Module,
     params: PyTree,
-    head: Float[Array, "D V"],
+    head: PyTree,
     batch: PyTree,
     key: Key[Array, ""],
     config: ConfigDict,
@@ -85,20 +86,21 @@ def drafter_loss(
 ) -> tuple[Float[Array, ""], Metrics]:
     """Returns the loss over all depths, and the agreement at each under guidance.
 
+    head: the target's, as in `head_logits`.
     batch: features [B, G, S, F] (float16), prefix int32 [B, G, P], tokens int32 [B, T]. Where the next token is
     forced (not `free`) only the features count: the drafter continues from them.
     """
     features, prefix = (jnp.swapaxes(batch[name], 0, 1) for name in ("features", "prefix"))
     tokens = jnp.broadcast_to(batch["tokens"][None], (len(prefix), *batch["tokens"].shape))
     inputs, wanted = drafter_inputs(features.astype(jnp.float32), prefix, tokens)
-    wanted = wanted[..., -head.shape[0] :]
+    wanted = wanted[..., -head_width(head) :]
     noise_key, chain_key, loss_key = jax.random.split(key, 3)
     noise = jax.random.uniform(noise_key, inputs.features.shape, jnp.float32, -config.noise, config.noise)
     inputs = inputs.replace(features=inputs.features + noise)
     made = kind_of(model.config).chain(model, params, head, inputs, config.passes, chain_key, config)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
     distance = distribution_loss(config.get("loss", "cross_entropy"))
-    target_logits = jnp.einsum("...d,dv->...v", wanted, head)
+    target_logits = head_logits(wanted, head)
     target_guided = apply_guidance(target_logits, guidance)
     sampled = jnp.asarray(free[1:], jnp.float32)
 
@@ -128,7 +130,7 @@ def drafter_loss(
 def make_task(
     config: ConfigDict,
     sizes: Any,
-    head: Float[np.ndarray, "D V"] | None = None,
+    head: PyTree | None = None,
     store: FeatureStore | None = None,
     *,
     free: Bool[np.ndarray, " T"] | None = None,
@@ -158,7 +160,7 @@ def make_task(
         return {"features": features[..., -inputs_width(sizes) :], "prefix": prefix, "tokens": tokens}
 
     def update(
-        state: TrainState, batch: PyTree, key: Key[Array, ""], head: Float[Array, "D V"]
+        state: TrainState, batch: PyTree, key: Key[Array, ""], head: PyTree
     ) -> tuple[TrainState, Metrics]:
         sampled = np.ones(batch["tokens"].shape[-1], bool) if free is None else free
 
@@ -178,7 +180,7 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
     of its EAGLE drafter if it has none (a parallel drafter is EAGLE's and more). Otherwise they are the target's token
     table if `embedding_from_target` says so, its final norm for EAGLE-3, and its head for Medusa's heads.
 
-    Raises LanternError if the directory has no such drafter.
+    Raises LanternError if the directory has no such drafter, or where a target's head cannot start heads.
     """
     params, initial = target_params["params"], {}
     shapes = jax.eval_shape(
@@ -195,9 +197,19 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
         initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
     if isinstance(sizes, Eagle3Config):
         initial.setdefault("norm", params["transformer"]["norm"])
+    if "heads" in shapes and "kernel" not in params["head"]:
+        raise LanternError(
+            "heads of their own start as the target's, which has two layers here: give --config.model.shared_head=True"
+        )
     if "heads" in shapes:
         initial["heads"] = np.broadcast_to(params["head"]["kernel"], shapes["heads"].shape)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
+
+
+def read_head(checkpoint: Checkpoint) -> PyTree:
+    """Returns the head of a checkpoint's target, as `head_logits` takes it, in float32."""
+    head = family_of(checkpoint.target_config).head(checkpoint.target_params)
+    return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), head)
 
 
 def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
@@ -236,7 +248,7 @@ def train(
             f"{features_folder} holds features of another target than {target_folder}: extract them again"
         )
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
-    head = np.asarray(family_of(sizes).head(checkpoint.target_params), np.float32)
+    head = read_head(checkpoint)
     with script.reading("the experiment", "change --config.model"):
         drafter_sizes = drafter_config(config, sizes)
     distribution_loss(config.get("loss", "cross_entropy"))

@@ -23,6 +23,7 @@ guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S
     LlamaGen c2i   B 256 px 0.8 MB, B 384 px 1.8 MB, XL 384 px 2.9 MB, 3B 384 px 7.4 MB
     LlamaGen t2i   XL stage 1 1.9 MB, stage 2 5.9 MB; a caption's features 0.5 MB (bfloat16), 1 MB (float32)
     Anole 17.8 MB, Lumina-mGPT 39.6 MB (768 px), with prompts of up to 64 tokens
+    Janus-Pro 1B 5.2 MB, 7B 10.5 MB; Liquid 13.4 MB; Emu3 135 MB, likewise
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a sequence, D width, C codes.
 """
@@ -43,6 +44,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.commands.options import DTYPES
+from lantern_jax.decoding import completion
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.tree import NO_TREE
@@ -70,15 +72,16 @@ def features_of(
     """Returns a jitted function (params, conditioning [B, P, ...], tokens int32 [B, T]) -> features, prefix, both rows.
 
     Features are of every position of the sequence but the last token, which nothing follows. Prefix: token ids, -1 at
-    padding. One pass of teacher forcing: the prefix, and on top of it the stream as one chain.
+    padding. Teacher forcing: the prefix, and on top of it the stream, some tokens at a time (`completion.read`).
     """
 
     @jax.jit
     def features(params: PyTree, conditioning: Conditioning, tokens: Int[Array, "B T"]):
-        batch, count = tokens.shape[0], tokens.shape[1] - 1
-        cache, _, prefix = record.prefill(params, conditioning, jnp.ones(batch, jnp.float32), 0)
-        chain = jnp.tril(jnp.ones((count, count), bool))
-        _, later, _ = record.score(params, cache, tokens[:, :-1], jnp.arange(count, dtype=jnp.int32), chain)
+        batch, slots = tokens.shape
+        cache, _, prefix = record.prefill(params, conditioning, jnp.ones(batch, jnp.float32), slots)
+        _, later = completion.read(
+            record, params, cache, tokens, lambda logits, features, _: features, axis=2
+        )
         ids = jnp.where(prefix.mask, prefix.tokens, -1)
         return jnp.concatenate([prefix.features, later], axis=2), ids
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -14,8 +15,10 @@ from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import t5_shapes
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_quantized, shapes_as
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.matching import describe_mismatch
@@ -49,6 +52,7 @@ class Checkpoint:
         defaults: sampling settings this model is best used with, by knob name.
         metadata: anything JSON can hold: source, recipe, metrics.
         directory: the folder it was read from, or None.
+        size: of the pictures, "832x624", where it was asked for; None for the model's own.
 
     Example:
         >>> checkpoint = lantern_jax.load("demo").checkpoint
@@ -70,6 +74,7 @@ class Checkpoint:
     defaults: dict[str, Any] = dataclasses.field(default_factory=dict)
     metadata: dict[str, Any] = dataclasses.field(default_factory=dict)
     directory: Path | None = None
+    size: str | None = None
 
     @property
     def is_abstract(self) -> bool:
@@ -123,7 +128,7 @@ def check_fit(checkpoint: Checkpoint) -> None:
     if checkpoint.text_encoder_config is not None:
         width = family_of(target).text_width(target)
         pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
-    side = _picture_size(checkpoint) or 0
+    side = max(picture_size(checkpoint) or (0,))
     if side > MOST_SIDE:
         raise LanternError(
             f"grid {target.grid} and the tokenizer make pictures of {side} pixels a side: at most {MOST_SIDE} are drawn"
@@ -154,7 +159,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
     return {
         "model": checkpoint.model,
         "tokens": checkpoint.target_config.num_tokens,
-        "picture_size": _picture_size(checkpoint),
+        "picture_size": size_text(picture_size(checkpoint)),
         **parts,
         "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
         "vocabulary": None
@@ -187,6 +192,45 @@ def _flat_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _picture_size(checkpoint: Checkpoint) -> int | None:
-    tokenizer = checkpoint.tokenizer_config
-    return None if tokenizer is None else checkpoint.target_config.grid * tokenizer.downsampling
+def picture_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
+    """Returns width and height of a checkpoint's pictures in pixels; None without a tokenizer."""
+    tokenizer, (rows, columns) = checkpoint.tokenizer_config, shape_of(checkpoint.target_config)
+    return None if tokenizer is None else (columns * tokenizer.downsampling, rows * tokenizer.downsampling)
+
+
+def size_text(size: tuple[int, int] | None) -> str | None:
+    """Returns a size as people write it, "832x624", width first."""
+    return None if size is None else "{}x{}".format(*size)
+
+
+def sized(checkpoint: Checkpoint, size: str | None) -> Checkpoint:
+    """Returns a checkpoint whose pictures have a size, such as "832x624": width, then height, in pixels.
+
+    Raises:
+        LanternError: a text that is no size, or a size that the model cannot draw.
+    """
+    if size is None:
+        return checkpoint
+    found = re.fullmatch(r"([1-9]\d{0,4})[xX]([1-9]\d{0,4})", str(size))
+    if found is None:
+        raise errors.invalid("size", size, "width and height in pixels, such as 832x624")
+    width, height = map(int, found.groups())
+    config, own = checkpoint.target_config, picture_size(checkpoint)
+    family, tokenizer = family_of(config), checkpoint.tokenizer_config
+    if (width, height) == own:
+        return checkpoint
+    if family.shaped is None or tokenizer is None:
+        only = "" if own is None else f" alone ({size_text(own)})"
+        raise LanternError(
+            f"size {size}: {checkpoint.model} draws pictures of its own size{only}: leave it out"
+        )
+    cell = tokenizer.downsampling
+    if width % cell or height % cell:
+        raise errors.invalid("size", size, f"multiples of {cell} pixels")
+    made = dataclasses.replace(
+        checkpoint,
+        target_config=family.shaped(config, height // cell, width // cell),
+        size=f"{width}x{height}",
+    )
+    check_fit(made)
+    return made

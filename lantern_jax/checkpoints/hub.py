@@ -63,8 +63,8 @@ def model_card(checkpoint: Checkpoint, repo: str) -> str:
     parts = {part: about[part] for part in PARTS if part in about}
     parts |= {f"{kind} drafter": part for kind, part in about["drafters"].items()}
     rows = "\n".join(f"| {part} | {_count(made)} |" for part, made in parts.items())
-    side = about["picture_size"]
-    makes = f"pictures of {side} x {side} pixels" if side else "tokens, without a decoder to draw them"
+    size = about["picture_size"]
+    makes = f"pictures of {size} pixels" if size else "tokens, without a decoder to draw them"
     return f"""---
 library_name: lantern_jax
 pipeline_tag: {"unconditional-image-generation" if by_class else "text-to-image"}

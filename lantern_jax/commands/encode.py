@@ -18,6 +18,7 @@ def add(commands) -> None:
         "--model",
         "--dtype",
         "--negative",
+        "--size",
     )
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)

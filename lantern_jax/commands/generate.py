@@ -27,7 +27,7 @@ def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
     generate = Command(commands, "generate", "make pictures from prompts", _run, examples=_EXAMPLES)
     take = generate.take
-    generate.group("picture", "--model", "--num", "--seed")
+    generate.group("picture", "--model", "--num", "--seed", "--size")
     what = "what to draw; a class number or ImageNet name for class-conditional models"
     take("prompts", "PROMPT", what, nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"

@@ -53,6 +53,10 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "ADDRESS:PORT,i/N|auto",
         "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
     },
+    "--size": {
+        "metavar": "WxH", "dest": "picture_size",
+        "about": "width and height of pictures in pixels, for models that draw others than their own",
+    },
     "--negative": {
         "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
     },
@@ -194,7 +198,8 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
         keep_compiled_programs()
     given = vars(arguments)
     strict = given.get("strict_words", False)
-    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict)
+    size = {"size": given["picture_size"]} if given.get("picture_size") else {}
+    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict, **size)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

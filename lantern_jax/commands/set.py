@@ -25,7 +25,7 @@ def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
     command = Command(
         commands, "set", "make a large set of pictures", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--negative",
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--size", "--negative",
     )  # fmt: skip
     take = command.take
     take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
@@ -54,7 +54,9 @@ def _run(arguments: argparse.Namespace) -> None:
     names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar"
     fields = {name: getattr(arguments, name) for name in names}
     prompts, negatives = _prompts(arguments), _negatives(arguments)
-    request = SetRequest(arguments.model, prompts, arguments.knobs, negatives=negatives, **fields)
+    request = SetRequest(
+        arguments.model, prompts, arguments.knobs, negatives=negatives, size=arguments.picture_size, **fields
+    )
     check_knobs(request.knobs)
     # Without a mesh processes that joined are workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import as_html, as_png, draw_acceptance, figures_line, grid
+from lantern_jax.pictures.images import as_html, as_png, columns_of, draw_acceptance, figures_line, grid
 from lantern_jax.pictures.race import Race
 
 
@@ -257,9 +257,9 @@ class Generation:
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """Draws over the pictures the number of draft tokens that each round accepted.
 
-        ``columns`` is the number of tokens per row; None for a square of tokens.
+        ``columns`` is the number of tokens per row; None for square cells.
         """
-        columns = int(self.tokens.shape[1] ** 0.5) if columns is None else columns
+        columns = columns_of(self.pictures[0], self.tokens.shape[1]) if columns is None else columns
         deepest = len(self.statistics.accepted) - 1
         return [
             draw_acceptance(picture, rounds, columns, deepest)

@@ -50,6 +50,8 @@ class Family(Late):
         published_residual: config -> the ``residual`` of the rejection coupling that its published code has.
         text_width: config -> width of the text encoder's features that it takes; 0 for none.
         classes: config -> how many class numbers are prompts; 0 where prompts are text.
+        shaped: (config, rows, columns of codes) -> the config of pictures of that shape; raises LanternError for one
+            that the model cannot draw. None where it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
         formats: what of it ``lantern convert`` reads, by name.
 
@@ -72,6 +74,7 @@ class Family(Late):
     published_residual: Callable[[Any], str] = lambda config: "published"
     text_width: Callable[[Any], int] = lambda config: 0
     classes: Callable[[Any], int] = lambda config: 0
+    shaped: Callable[[Any, int, int], Any] | None = None
     tokenizer: Callable[[], Any] = lambda: None
     formats: Mapping[str, Format] = field(default_factory=dict)
 
@@ -122,6 +125,7 @@ FAMILIES: Table[Family] = Table(
             target=at("lantern_jax.models.emu3:emu3_target"),
             prompts=at("lantern_jax.text.guided:Emu3Encoder"),
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            shaped=at("lantern_jax.models.emu3:shaped"),
             tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
             formats={"emu3": EMU3},
         ),

@@ -30,6 +30,11 @@ class HiddenHead(nn.Module):
         )
 
 
+def head_width(head: Float[Array, "D V"] | Mapping[str, Any]) -> int:
+    """Returns D, the width of the features that a target's head reads; ``head`` as for ``head_logits``."""
+    return (head["hidden"]["kernel"] if isinstance(head, Mapping) else head).shape[0]
+
+
 def head_logits(
     features: Float[Array, "*rows D"], head: Float[Array, "D V"] | Mapping[str, Any]
 ) -> Float[Array, "*rows V"]:

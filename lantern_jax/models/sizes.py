@@ -10,9 +10,9 @@ from lantern_jax.io import errors
 # The greatest whole number for config fields of these names, far above every published model's; fields of other names
 # are widths and table sizes.
 _MOST = {
-    "num_layers": 512, "num_heads": 4096, "grid": 128, "patch": 64, "encoder_blocks": 64, "decoder_blocks": 64,
-    "caption_length": 4096, "label_slots": 4096, "prefix_length": 4096, "heads": 4096, "layers": 256, "masks": 256,
-    "num_buckets": 4096, "max_distance": 1 << 20,
+    "num_layers": 512, "num_heads": 4096, "grid": 128, "columns": 128, "patch": 64, "encoder_blocks": 64,
+    "decoder_blocks": 64, "caption_length": 4096, "label_slots": 4096, "prefix_length": 4096, "heads": 4096,
+    "layers": 256, "masks": 256, "num_buckets": 4096, "max_distance": 1 << 20,
 }  # fmt: skip
 _MOST_OF_ANY = 1 << 24
 # Numbers that float32 holds, with room for their squares.
@@ -49,6 +49,11 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
             valid, wanted = kind is not str or isinstance(value, str), "text"
         if not valid:
             raise errors.invalid(field.name, value, wanted)
+
+
+def shape_of(config: Any) -> tuple[int, int]:
+    """Returns rows and columns of a model's picture in codes: a square of ``grid``, or its config has ``columns``."""
+    return config.grid, getattr(config, "columns", None) or config.grid
 
 
 def is_size(value: Any, least: int = 1) -> bool:

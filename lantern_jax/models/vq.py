@@ -260,6 +260,9 @@ class VQModel(nn.Module):
     """The tokenizer. Parameters: encoder, decoder, quant_conv, post_quant_conv, codebook (float32 [V, C], as published:
     before normalization).
 
+    Attributes:
+        grid: (h, w) of the codes that ``decode`` takes where it is not told; None for squares.
+
     Example:
         >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
         >>> model, codes = lantern_jax.VQModel(config), jnp.zeros((1, 64), jnp.int32)
@@ -269,6 +272,7 @@ class VQModel(nn.Module):
     """
 
     config: VQConfig
+    grid: tuple[int, int] | None = None
 
     def setup(self):
         c = self.config
@@ -321,10 +325,10 @@ class VQModel(nn.Module):
     ) -> Float[Array, "B H W 3"]:
         """Decodes codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
 
-        ``grid`` is (h, w), None for a square. Raises LanternError unless T is h * w.
+        ``grid`` is (h, w), None for the model's own, or a square. Raises LanternError unless T is h * w.
         """
         side = math.isqrt(codes.shape[1])
-        height, width = (side, side) if grid is None else grid
+        height, width = grid or self.grid or (side, side)
         if height * width != codes.shape[1]:
             raise LanternError(
                 f"{codes.shape[1]} codes do not fill a {height}x{width} grid; give grid=(h, w)"

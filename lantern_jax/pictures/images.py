@@ -68,12 +68,17 @@ def open_picture(file: Path) -> Image.Image:
 
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
     """Crops the middle square of a picture, upright as its camera was held, and resizes it to ``side`` pixels."""
+    return fitted(image, side, side)
+
+
+def fitted(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "height width 3"]:
+    """Crops a picture, upright as its camera was held, to the middle part of a shape, and resizes it."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         # A damaged note of the camera's position is ignored, with any error of Pillow's.
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(image)
     return np.asarray(
-        ImageOps.fit(image.convert("RGB"), (side, side), Image.Resampling.LANCZOS), dtype=np.uint8
+        ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.LANCZOS), dtype=np.uint8
     )
 
 
@@ -137,6 +142,12 @@ def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray
     return np.asarray(
         Image.fromarray(picture).resize((width * scale, height * scale), Image.Resampling.BICUBIC)
     )
+
+
+def columns_of(picture: UInt8[np.ndarray, "H W 3"], tokens: int) -> int:
+    """Returns how many of a picture's tokens stand in a row, whose cells are squares."""
+    height, width = picture.shape[:2]
+    return max(1, round(math.sqrt(tokens * width / height)))
 
 
 def acceptance_scale(picture_width: int, columns: int, cell: int = 24) -> int:

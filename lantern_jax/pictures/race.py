@@ -18,7 +18,7 @@ from PIL import Image
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
-from lantern_jax.pictures.images import enlarge, side_by_side
+from lantern_jax.pictures.images import columns_of, enlarge, side_by_side
 
 # File ending -> Pillow's name of the format.
 FORMATS = {".webp": "WEBP", ".gif": "GIF", ".png": "PNG"}
@@ -114,10 +114,10 @@ class _Runner:
 
     def __init__(self, generation: Any, number: int):
         picture, self._rounds = generation.pictures[number], generation.round_of_token[number]
-        columns = math.isqrt(len(self._rounds))
+        self._columns = columns_of(picture, len(self._rounds))
         scale = max(1, round(SIDE / picture.shape[1]))
         self._picture = enlarge(picture, scale)
-        self._cell = self._picture.shape[1] // columns
+        self._cell = self._picture.shape[1] // self._columns
         mean = generation.round_of_token.max(axis=1).mean()
         share = self._rounds.max() / mean if mean else 1.0
         self.seconds = float(generation.statistics.seconds / len(generation.pictures) * share)
@@ -134,6 +134,5 @@ class _Runner:
         return np.rint(painted).astype(np.uint8)
 
     def _cells(self, tokens: Bool[np.ndarray, " T"]) -> Bool[np.ndarray, "H W 1"]:
-        columns = math.isqrt(len(tokens))
-        by_row = tokens.reshape(-1, columns)
+        by_row = tokens.reshape(-1, self._columns)
         return np.repeat(np.repeat(by_row, self._cell, axis=0), self._cell, axis=1)[:, :, None]

@@ -20,7 +20,8 @@ from lantern_jax.decoding.protocols import Target
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import square
+from lantern_jax.models.sizes import shape_of
+from lantern_jax.pictures.images import fitted
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 from lantern_jax.settings.settings import Knobs, Settings
 from lantern_jax.text.encoders import PromptEncoder, PromptParts
@@ -90,13 +91,14 @@ class Grid:
     """The grid of codes that a model's picture is.
 
     Attributes:
-        side: codes per row, and rows.
+        rows, columns: of codes.
         pixels: of a code, each way.
         codes: V.
         draws: whether there is a tokenizer, to encode pictures with.
     """
 
-    side: int
+    rows: int
+    columns: int
     pixels: int
     codes: int
     draws: bool
@@ -106,7 +108,17 @@ class Grid:
         """Returns the grid of a checkpoint's pictures."""
         config, draws = checkpoint.target_config, checkpoint.tokenizer_params is not None
         pixels = checkpoint.tokenizer_config.downsampling if draws else 1
-        return cls(config.grid, pixels, config.num_codes, draws)
+        return cls(*shape_of(config), pixels, config.num_codes, draws)
+
+    @property
+    def shape(self) -> tuple[int, int] | None:
+        """Rows and columns as a tokenizer takes them; None for a square."""
+        return None if self.rows == self.columns else (self.rows, self.columns)
+
+    @property
+    def count(self) -> int:
+        """Codes of a picture."""
+        return self.rows * self.columns
 
     def given(
         self, start: Start | Sequence[Start] | None, keep_rows: Any, prompts: int, settings: Settings
@@ -129,10 +141,10 @@ class Grid:
     def rows_kept(self, keep_rows: Any) -> int:
         """Returns how many rows stay, half of them for None; LanternError unless 1 to all but one."""
         if keep_rows is None:
-            return max(1, self.side // 2)
-        if check_count("keep_rows", keep_rows) >= self.side:
+            return max(1, self.rows // 2)
+        if check_count("keep_rows", keep_rows) >= self.rows:
             raise errors.invalid(
-                "keep_rows", keep_rows, f"1 to {self.side - 1}: a picture has {self.side} rows of codes"
+                "keep_rows", keep_rows, f"1 to {self.rows - 1}: a picture has {self.rows} rows of codes"
             )
         return int(keep_rows)
 
@@ -162,7 +174,7 @@ class Grid:
     def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
         """Returns the codes of pictures; LanternError unless each has as many as a picture, all of the model's."""
         codes = np.asarray(codes)
-        count = self.side**2
+        count = self.count
         if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
             raise LanternError(
                 f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} a picture"
@@ -183,22 +195,22 @@ class Grid:
             if value.ndim != 3 or value.shape[-1] != 3 or value.dtype != np.uint8 or not value.size:
                 raise LanternError(
                     f"a picture has shape {value.shape} of {value.dtype}: give a PIL image, uint8 [H, W, 3], "
-                    f"or {self.side**2} codes"
+                    f"or {self.count} codes"
                 )
             picture = Image.fromarray(value)
         if not self.draws:
             raise LanternError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
-        return square(picture, self.side * self.pixels)
+        return fitted(picture, self.columns * self.pixels, self.rows * self.pixels)
 
 
 def first_tokens(
-    target: Target, codes: Int[np.ndarray, "n C"], rows: int, side: int
+    target: Target, codes: Int[np.ndarray, "n C"], rows: int, columns: int
 ) -> Int[np.ndarray, "n K"]:
     """Returns the stream's tokens up to the last code of ``rows`` rows, forced tokens between them included."""
     free = np.flatnonzero(target.forced < 0)
     stream = np.tile(target.forced, (len(codes), 1))
     stream[:, free] = codes
-    return stream[:, : free[rows * side - 1] + 1]
+    return stream[:, : free[rows * columns - 1] + 1]
 
 
 def _listed(values: Any) -> list:

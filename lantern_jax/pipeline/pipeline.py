@@ -15,7 +15,7 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
 from lantern_jax.checkpoints import store
-from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
 from lantern_jax.devices.partition import device_grid
@@ -38,12 +38,9 @@ from lantern_jax.text.encoded import EncodedPrompts
 
 
 def load(
-    model: str | Path = "demo",
-    dtype: Any = None,
-    tuned: str | Path | None = AUTO,
-    mesh: str | Mesh | None = None,
-    strict_words: bool = False,
-) -> "Pipeline":
+    model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None = AUTO,
+    mesh: str | Mesh | None = None, strict_words: bool = False, size: str | None = None,
+) -> "Pipeline":  # fmt: skip
     """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
@@ -60,13 +57,15 @@ def load(
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
         strict_words: whether a word that the demo does not know is an error; else it is ignored with a warning.
+        size: of the pictures, "832x624" pixels, where the model draws others than its own; None for that.
 
     Raises:
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     keep_programs_in_notebooks()
-    devices, checkpoint = device_grid(mesh), store.load(store.model_directory(model), abstract=True)
+    devices = device_grid(mesh)
+    checkpoint = sized(store.load(store.model_directory(model), abstract=True), size)
     return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices, strict_words)
 
 
@@ -92,7 +91,7 @@ class Pipeline:
         self._grid = Grid.of(checkpoint)
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
-            VQModel(checkpoint.tokenizer_config) if self.draws else None,
+            VQModel(checkpoint.tokenizer_config, self._grid.shape) if self.draws else None,
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
@@ -297,4 +296,4 @@ class Pipeline:
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
-        return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.side))
+        return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.columns))

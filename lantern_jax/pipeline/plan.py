@@ -130,7 +130,7 @@ class Plan:
         """
         if progress is None and is_notebook():
             with bar(self.count) as shown:
-                return self.run(shown, compare)
+                return self.run(shown, compare, log_probs)
         if not compare:
             return self._generate(progress, log_probs)
 

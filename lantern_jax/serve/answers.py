@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from starlette.responses import Response
 
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.outputs import Output
@@ -165,16 +167,17 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
     return taken
 
 
-def picture_side(pipeline: Pipeline) -> int:
-    """Returns the pixels of a side of the model's pictures. Raises LanternError where it draws none."""
-    checkpoint = pipeline.checkpoint
+def size_of(pipeline: Pipeline) -> str:
+    """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
     pipeline.check_draws()
-    return checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+    return size_text(picture_size(pipeline.checkpoint))
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
     """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and knobs."""
-    config, vocabulary = pipeline.checkpoint.target_config, pipeline.checkpoint.vocabulary
+    pipeline.check_draws()
+    checkpoint, vocabulary = pipeline.checkpoint, pipeline.checkpoint.vocabulary
+    (width, height), (rows, columns) = picture_size(checkpoint), shape_of(checkpoint.target_config)
     defaults = pipeline.settings({})
     able = {}
     for method, description in methods().items():
@@ -193,9 +196,11 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         if knob.type in (int, float) and knob.name != "batch"
     }
     described = {
-        "side": picture_side(pipeline),
-        "columns": config.grid,
-        "tokens": config.grid**2,
+        "width": width,
+        "height": height,
+        "rows": rows,
+        "columns": columns,
+        "tokens": rows * columns,
         "examples": example_prompts(pipeline),
         "words": {} if vocabulary is None else vocabulary.grouped(),
         "methods": able,

@@ -65,8 +65,8 @@ def application(
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     connections = Connections(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
-    entry, side = answers.model_entry(pipeline, name), answers.picture_side(pipeline)
-    server = _Server(worker, connections, entry, f"{side}x{side}", scales, page, Kept())
+    entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
+    server = _Server(worker, connections, entry, size, scales, page, Kept())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -162,8 +162,8 @@ class _Server:
         began, limits = time.perf_counter(), self.worker.limits
         content = await _body(request, limits, limits.form_bytes)
         fields, files = read_form(content, request.headers.get("content-type", ""))
-        rows = self.entry["lantern"]["columns"]
-        picture, keep_rows = await run_in_threadpool(read_start, files, rows)
+        rows = self.entry["lantern"]["rows"]
+        picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
         if "start" in fields or (keep_rows is not None and "keep_rows" in fields):
             raise Refused(400, "start is the picture, and keep_rows its mask: give each once", "start")
         wanted = self._read({"keep_rows": keep_rows, **fields}, picture)

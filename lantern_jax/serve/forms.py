@@ -20,6 +20,8 @@ from lantern_jax.serve.limits import Refused
 from lantern_jax.settings.settings import KNOBS
 
 MOST_PARTS = 64
+# Of a picture: a small file may hold very many.
+MOST_PIXELS = 2**24
 # Fields that are no text, besides knobs that are numbers or trees.
 _JSON = (
     "details",
@@ -88,8 +90,10 @@ def _wanted(name: str) -> str:
     return "a number, true, false or a list" if name in _JSON or name in KNOBS else "text in UTF-8"
 
 
-def read_start(files: dict[str, bytes], rows: int) -> tuple[Image.Image, int | None]:
+def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:
     """Returns the picture of a form, and how many of the model's rows of codes its mask keeps; None without a mask.
+
+    ``size`` is that of the model's pictures: of the form's, the middle part of that shape is drawn.
 
     The mask is clear (without opacity) where the picture is painted anew: all of it below a line. Without a mask the
     picture's own opacity is one.
@@ -107,7 +111,7 @@ def read_start(files: dict[str, bytes], rows: int) -> tuple[Image.Image, int | N
     if "A" in mask.getbands() or "transparency" in mask.info:
         opacity = np.asarray(mask.convert("RGBA").getchannel("A"))
         if opacity.min() < 255 or mask is not picture:
-            return picture, _kept_rows(opacity, rows)
+            return picture, _kept_rows(opacity, rows, size)
     elif mask is not picture:
         raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
     return picture, None
@@ -116,15 +120,16 @@ def read_start(files: dict[str, bytes], rows: int) -> tuple[Image.Image, int | N
 _LINE = "make it opaque above a line and clear below, where the picture is painted anew"
 
 
-def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int) -> int:
+def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: str) -> int:
     """Returns how many of the picture's rows of codes lie above the line; those that are cut by it are painted anew."""
-    # The middle square alone is drawn.
-    side = min(opacity.shape)
-    square = np.asarray(ImageOps.fit(Image.fromarray(opacity), (side, side), Image.Resampling.NEAREST)) > 127
-    kept = int(square[:, 0].sum())
-    if not (square[:kept].all() and not square[kept:].any()):
+    width, height = map(int, size.split("x"))
+    drawn = (
+        np.asarray(ImageOps.fit(Image.fromarray(opacity), (width, height), Image.Resampling.NEAREST)) > 127
+    )
+    kept = int(drawn[:, 0].sum())
+    if not (drawn[:kept].all() and not drawn[kept:].any()):
         raise Refused(400, f"the mask is not of whole rows: {_LINE}", "mask")
-    count = kept * rows // side
+    count = kept * rows // height
     if not 0 < count < rows:
         raise Refused(
             400, f"the mask keeps {count} of {rows} rows of codes: keep one at least, and not all", "mask"
@@ -135,10 +140,12 @@ def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int) -> int:
 def _picture(content: bytes, name: str) -> Image.Image:
     try:
         picture = open_image(io.BytesIO(content))
+        if picture.width * picture.height > MOST_PIXELS:
+            raise LanternError(f"{picture.width}x{picture.height} pixels, more than {MOST_PIXELS}")
         picture.load()
     except Exception as error:
         why = str(error) if isinstance(error, LanternError) else errors.short(error)
         raise Refused(
-            400, f"the file {name} is no picture that can be read ({why}): send a PNG", name
+            400, f"the file {name} is no picture that can be read ({why}): send another one", name
         ) from None
     return picture

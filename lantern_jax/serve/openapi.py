@@ -14,6 +14,7 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "keep_rows": {**_WHOLE, "minimum": 1, "description": "rows of codes of start that stay"},
     "model": {**_TEXT, "description": "the model that is served"},
     "n": {**_WHOLE, "minimum": 1, "default": 1, "description": "pictures"},
+    "negative_prompt": {**_TEXT, "description": "what guidance leads away from"},
     "output_compression": {**_WHOLE, "minimum": 0, "maximum": 100, "description": "quality of jpeg and webp"},
     "output_format": {**_TEXT, "enum": list(FORMATS), "default": "png"},
     "partial_images": {**_WHOLE, "minimum": 0, "maximum": PARTIAL_IMAGES, "description": "unfinished pictures"},
@@ -81,4 +82,4 @@ def _fields() -> dict[str, Any]:
             kind = {"type": _TYPES[knob.type]} if knob.type in _TYPES else {}
             choices = {"enum": list(knob.choices)} if knob.choices else {}
             knobs[knob.name] = {**kind, **choices, "description": knob.help}
-    return {**knobs, **harmless, **{name: _FIELDS.get(name, _TEXT) for name in OWN}}
+    return {**knobs, **harmless, **{name: _FIELDS[name] for name in OWN}}

@@ -16,6 +16,7 @@ from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.serve.counters import Counters
@@ -57,7 +58,8 @@ class Worker:
         warm_up: str | None = None,
     ):
         self.pipeline, self.limits, self.counters = pipeline, limits, counters
-        painter = Painter(pipeline.engine, pipeline.checkpoint.target_config.grid)
+        _, columns = shape_of(pipeline.checkpoint.target_config)
+        painter = Painter(pipeline.engine, columns)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most, pipeline.auto.alone = limits.programs, True

@@ -50,6 +50,7 @@ class SetPlan:
         shard_size: pictures of a shard; the last one may have fewer.
         sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
         negatives: the negative prompt of all prompts, or one each; empty for none.
+        size: of pictures, "832x624"; None for the model's own.
 
     Raises:
         LanternError: a field of another type or out of its range.
@@ -66,18 +67,14 @@ class SetPlan:
     sums: str | None
     negatives: tuple[str, ...] = ()
     tar: bool = False
+    size: str | None = None
 
     def __post_init__(self):
         # A plan may have been read from a stranger's file.
-        texts = [
-            *self.prompts,
-            *self.negatives,
-            self.model,
-            self.dtype,
-            *([] if self.sums is None else [self.sums]),
-        ]
+        optional = [text for text in (self.sums, self.size) if text is not None]
+        texts = [*self.prompts, *self.negatives, self.model, self.dtype, *optional]
         if not isinstance(self.prompts, tuple) or not all(isinstance(text, str) for text in texts):
-            raise LanternError("prompts, model, dtype or sums are not texts")
+            raise LanternError("prompts, model, dtype, sums or size are not texts")
         if not isinstance(self.settings, Mapping):
             raise LanternError("its settings are not an object")
         if self.format not in PICTURE_FORMATS:
@@ -229,7 +226,7 @@ def read_plan(directory: Path) -> SetPlan:
     path = Path(directory) / PLAN_FILE
     names = {field.name for field in dataclasses.fields(SetPlan)}
     try:
-        content = {"negatives": []} | read_json(path, _LARGEST)
+        content = {"negatives": [], "size": None} | read_json(path, _LARGEST)
         if content.pop("written_by") != FORMAT or set(content) != names:
             raise LanternError("it has other entries")
         lists = {name: content[name] for name in ("prompts", "negatives")}

@@ -25,7 +25,7 @@ class SetRequest:
 
     Attributes:
         model: "demo" or a checkpoint's directory.
-        prompts, num, seed, format, shard_size, tar, negatives: as in ``SetPlan``.
+        prompts, num, seed, format, shard_size, tar, negatives, size: as in ``SetPlan``.
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
@@ -49,6 +49,7 @@ class SetRequest:
     strict_words: bool = False
     negatives: tuple[str, ...] = ()
     tar: bool = False
+    size: str | None = None
 
     def __post_init__(self):
         check_negatives(self.negatives, len(self.prompts))
@@ -88,7 +89,9 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
-    pipeline = load(request.model, request.dtype, mesh=request.mesh, strict_words=request.strict_words)
+    pipeline = load(
+        request.model, request.dtype, mesh=request.mesh, strict_words=request.strict_words, size=request.size
+    )
     pipeline.settings(request.knobs)
     _check_prompts(request, pipeline)
     pipeline.check_draws()
@@ -116,6 +119,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         sums=None if reader is None else reader.name,
         negatives=request.negatives,
         tar=request.tar,
+        size=pipeline.checkpoint.size,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
     return OpenedSet(pipeline, plan, knobs, notes, reader)

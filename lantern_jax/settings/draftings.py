@@ -46,8 +46,8 @@ class DraftingKind(Late):
     """A way of guessing that has a name.
 
     Attributes:
-        make: (settings, target, grid, drafter) -> the ``Drafting``; of ``ROWS`` the ``Rows``. ``grid`` is the picture's
-            side in codes, ``drafter`` a ``Drafter`` or None. The same arguments give the same record.
+        make: (settings, target, grid, drafter) -> the ``Drafting``; of ``ROWS`` the ``Rows``. ``grid`` is the length
+            of the picture's rows in codes, ``drafter`` a ``Drafter`` or None. The same arguments give the same record.
         knobs: its own, which become settings.
         reads: names of the settings that some draftings read and others do not, and that this one reads.
         nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree

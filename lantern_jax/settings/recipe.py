@@ -20,6 +20,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.plugins import called
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
@@ -98,7 +99,7 @@ class Recipe:
         name = next((name for name in kind.drafters() if name in self.drafters), None)
         target = self.target(name)
         drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
-        made = kind.make(settings, target, self.config.grid, drafter)
+        made = kind.make(settings, target, shape_of(self.config)[1], drafter)
         if kind.nodes == ROWS:
             return Job(Program(target, rows=made), guidance, sampling)
         program = Program(target, made, _coupling(self.config, settings))

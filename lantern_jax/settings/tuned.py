@@ -42,7 +42,8 @@ class Key:
 
     Attributes:
         model: the checkpoint's name, for people.
-        checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it.
+        checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it; and
+            the size of the pictures where it was asked for.
         device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
         batch: pictures decoded together.
         dtype: of parameters and products.
@@ -274,7 +275,8 @@ def tuned_file(key: Key) -> Path:
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """Returns the digest of a checkpoint's config, which lists the files beside it; empty for one in memory."""
+    """Returns the digest of a checkpoint's config, which lists the files beside it, with the size of its pictures where
+    it was asked for; empty for one in memory."""
     if checkpoint.directory is None:
         return ""
-    return checkpoint_digest(checkpoint.directory)[:16]
+    return checkpoint_digest(checkpoint.directory)[:16] + (f"-{checkpoint.size}" if checkpoint.size else "")

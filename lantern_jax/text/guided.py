@@ -14,6 +14,7 @@ import numpy as np
 from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptEncoder, check_texts
@@ -24,7 +25,7 @@ JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
 JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
 # Emu3's tokens for the beginning of a text and of a picture, and for its first code; those that follow rows, the last
 # of them and that, by the config's names.
-EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{size}*{size}<|image token|>"
+EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{rows}*{columns}<|image token|>"
 EMU3_CODE = "<|visual token 000000|>"
 EMU3_ENDS = {"row_end": "<|extra_200|>", "frame_end": "<|extra_201|>", "image_end": "<|image end|>"}
 # What its published script adds to a prompt, and the text that guidance leads away from.
@@ -122,6 +123,12 @@ class Emu3Encoder(GuidedEncoder):
     config's.
     """
 
+    @property
+    def kind(self) -> str:
+        """Guided tokens with the shape that they name."""
+        rows, columns = shape_of(self.config)
+        return f"guided tokens of {rows} x {columns} codes"
+
     @cached_property
     def _checked_ends(self) -> None:
         config = self.config
@@ -135,7 +142,8 @@ class Emu3Encoder(GuidedEncoder):
 
     def rows(self, prompt, negative):
         _ = self._checked_ends
-        picture = EMU3_PICTURE.format(size=self.config.grid)
+        rows, columns = shape_of(self.config)
+        picture = EMU3_PICTURE.format(rows=rows, columns=columns)
         texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, negative or EMU3_NEGATIVE))
         row, against = map(self.parts.tokenizer.encode, texts)
         return row, against

@@ -162,7 +162,7 @@ def _bodies(model: Path, seed: int) -> int:
     pipeline = load(str(model), tuned="off")
     for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
         try:
-            request = read_request(body.content, Limits(), "tiny", 16)
+            request = read_request(body.content, Limits(), "tiny", "16x16")
             with contextlib.suppress(ValueError):  # Of what is left the server says which field is to blame.
                 pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.knobs)
         except Refused as refusal:

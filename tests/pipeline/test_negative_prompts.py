@@ -125,6 +125,6 @@ def test_a_request_has_one(made):
         assert answer.json()["data"][0]["lantern"]["codes"] == made.tokens[0].tolist()
         refusal = server.ask(negative_prompt="zebra")
         assert refusal.status_code == 400 and "zebra" in refusal.text
-    body = b'{"prompt": "a lake", "negative_prompt": 7}'
+    asked = {"prompt": "a lake", "negative_prompt": 7}
     with pytest.raises(Refused, match="negative_prompt 7 is not text"):
-        read_request(body, Limits(), "tiny", 16)
+        read_request(asked, Limits(), "tiny", "16x16", scales=False)

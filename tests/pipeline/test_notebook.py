@@ -24,7 +24,8 @@ def shown(monkeypatch) -> list[str]:
 
 
 def test_a_bar_shows_how_far_a_call_is_and_goes(shown):
-    made = tiny_pipeline().generate("a lake", num=2, seed=3, compare=True)
+    made = tiny_pipeline().generate("a lake", num=2, seed=3, compare=True, log_probs=True)
+    assert made.plain is not None and made.log_probs is not None
     assert "2 picture(s); a first call also compiles" in shown[0] and shown[-1] == ""
     told = [tuple(map(int, re.findall(r'"(\d+)"', text))) for text in shown[1:-1]]
     assert told == sorted(told) and told[-1] == (2 * made.tokens.size,) * 2

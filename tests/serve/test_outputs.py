@@ -150,6 +150,7 @@ PART = b'--x\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n'
 WRONG = {
     "no picture": (LAKE, {"mask": mask(2)}, "send it as the file image"),
     "no pixels": (LAKE, {"image": b"GIF89a nothing"}, "the file image is no picture"),
+    "pixels": (LAKE, {"image": png(np.zeros((4097, 4096), np.uint8))}, "4096x4097 pixels, more than 16777216"),
     "columns": (LAKE, {"image": GOOD, "mask": png(COLUMNS)}, "not of whole rows"),
     "below": (LAKE, {"image": GOOD, "mask": png(np.flipud(np.asarray(Image.open(io.BytesIO(mask(2))))))}, "whole rows"),
     "opaque": (LAKE, {"image": GOOD, "mask": GOOD}, "the mask hides nothing"),

@@ -67,7 +67,13 @@ def test_what_the_page_makes_its_controls_from(server):
     (entry,) = server.client.get("/v1/models").json()["data"]
     assert entry["id"] == "tiny" and server.client.get("/v1/models/tiny").json() == entry
     told = entry["lantern"]
-    assert (told["side"], told["columns"], told["tokens"]) == (16, 4, 16)
+    assert (told["width"], told["height"], told["rows"], told["columns"], told["tokens"]) == (
+        16,
+        16,
+        4,
+        4,
+        16,
+    )
     assert told["methods"]["auto"]["rule"] == "strict" and told["methods"]["lantern-g"]["rule"] == "lantern++"
     assert "medusa" not in told["methods"], "the tiny checkpoint has no such drafter"
     assert told["knobs"]["guidance"]["default"] == 2.0 and "batch" not in told["knobs"]

@@ -15,6 +15,7 @@ from lantern_jax.decoding.drafting.redraws import REDRAWS
 from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import methods
 from lantern_jax.families.drafters import DRAFTERS as KINDS
+from lantern_jax.pipeline.inputs import Call
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Knobs, Settings
 
@@ -27,8 +28,10 @@ def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
 
 
 def test_type_checkers_see_every_knob_and_its_type():
-    for name in ("generate", "generate_from", "check"):
-        assert typing.get_type_hints(getattr(lantern_jax.Pipeline, name))["knobs"] == typing.Unpack[Knobs]
+    for name in ("plan", "generate_from", "check"):
+        assert typing.get_type_hints(getattr(lantern_jax.Pipeline, name))["call"] == typing.Unpack[Call]
+    assert typing.get_type_hints(lantern_jax.Pipeline.generate)["knobs"] == typing.Unpack[Knobs]
+    assert typing.get_type_hints(Knobs).items() <= typing.get_type_hints(Call).items()
     ours, declared = typing.get_type_hints(Knobs), typing.get_type_hints(Settings)
     assert declared.pop("own")
     assert list(ours) == list(declared) == list(KNOBS)

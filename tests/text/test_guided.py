@@ -59,10 +59,7 @@ def test_janus_prompts_are_the_published_processors(tmp_path):
 def test_emu3_prompts_are_the_published_processors(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
-    path, config = (
-        layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json"),
-        dataclasses.replace(layouts.TINY_EMU3, grid=90),
-    )
+    path = layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json")
     names = {
         "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
         "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
@@ -74,13 +71,17 @@ def test_emu3_prompts_are_the_published_processors(tmp_path):
         extra_special_tokens=names,
     )
     processor = transformers.Emu3Processor(transformers.Emu3ImageProcessor(), tokenizer)
-    encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
-    rows = published_rows(encoder.encode(PROMPTS), config)
-    given = {"return_for_image_generation": True, "ratio": "1:1", "image_area": 518400}
-    negative = processor(text=EMU3_NEGATIVE, **given)["input_ids"][0]
-    for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
-        assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
-        assert unconditional == list(negative)
+    shapes = {"1:1": (90, None), "4:3": (78, 104), "3:4": (104, 78), "16:9": (68, 120)}
+    for ratio, (grid, columns) in shapes.items():
+        config = dataclasses.replace(layouts.TINY_EMU3, grid=grid, columns=columns)
+        encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
+        prompts = PROMPTS if columns is None else PROMPTS[:2]
+        rows = published_rows(encoder.encode(prompts), config)
+        given = {"return_for_image_generation": True, "ratio": ratio, "image_area": 518400}
+        negative = processor(text=EMU3_NEGATIVE, **given)["input_ids"][0]
+        for prompt, (row, unconditional) in zip(prompts, rows, strict=True):
+            assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
+            assert unconditional == list(negative)
 
 
 def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):

@@ -10,8 +10,18 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
+from configs import (
+    anole_drafter,
+    emu3_drafter,
+    janus_drafter,
+    liquid_drafter,
+    llamagen_c2i_drafter,
+    llamagen_t2i_drafter,
+    lumina_drafter,
+)
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
+from lantern_jax.commands.main import main
+from tests.families.test_guided_models import write_model
 from tests.fixtures import published_layouts as layouts
 from train import drafter, features, sources, target
 
@@ -20,7 +30,9 @@ PROMPTS = ["the lake", "a cat in the snow"]
 CLASSES, CLASS_PROMPTS = ["3", "0", "4", "1", "3"], ["2", "0"]
 CONFIGS = {
     "c2i": llamagen_c2i_drafter, "t2i": llamagen_t2i_drafter, "anole": anole_drafter, "lumina": lumina_drafter,
+    "janus": janus_drafter, "emu3": emu3_drafter, "liquid": liquid_drafter,
 }  # fmt: skip
+GUIDED = {"janus": "janus, original", "emu3": "emu3, original", "liquid": "liquid, hugging_face"}
 FLOAT32 = jnp.dtype(jnp.float32)
 BATCH = 2
 
@@ -46,6 +58,9 @@ def target_drafter(name, checkpoint):
 
 def convert(folder: Path, name: str) -> Path:
     """A tiny checkpoint directory, as `lantern convert` writes it, without a drafter."""
+    if name in GUIDED:
+        assert main(["convert", *write_model(GUIDED[name], folder), "--out", str(folder / "out")]) == 0
+        return folder / "out"
     grid = {"grid": 4} if name in ("anole", "lumina") else {"num_heads": 2, "grid": 4}
     (folder / "sizes.json").write_text(json.dumps(grid))
     to = {"config": folder / "sizes.json", "out": folder / "out", "dtype": "float32"}

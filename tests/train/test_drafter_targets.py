@@ -37,7 +37,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
     assert wanted.shape == stored[:, :, 1:].shape and inputs.first == length - 1
 
     record = eagle_drafter(sizes)
-    both = {"drafter": {"params": params}, "head": checkpoint.target_params["params"]["head"]["kernel"]}
+    both = {"drafter": {"params": params}, "head": drafter.read_head(checkpoint)}
     positions = jnp.zeros(prefix.shape, jnp.int32)
     rows = stored[:, :, :length], jnp.maximum(prefix, 0), prefix >= 0
     seen = lantern_jax.Prefix(*rows, positions, jnp.ones(2))

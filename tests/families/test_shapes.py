@@ -1,0 +1,193 @@
+"""Pictures that are no squares: the same stream, other rows; through every part that knows of rows and columns."""
+
+from dataclasses import replace
+from functools import cache
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from lantern_jax.commands.main import main
+from lantern_jax.families.registry import FAMILIES
+from lantern_jax.models.sizes import shape_of
+from lantern_jax.pictures.race import race_frames
+from lantern_jax.pipeline.pipeline import load
+from lantern_jax.serve.answers import model_entry, size_of
+from lantern_jax.serve.batch import Painter
+from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.serve.requests import read_request
+from lantern_jax.sets.plan import read_plan
+from lantern_jax.sets.reading import read_set
+from tests.command import assert_refused
+from tests.families.test_guided_models import KNOBS, PROMPTS, write_model
+from tests.refused import refused
+
+pytest.importorskip("torch")
+pytest.importorskip("tokenizers")
+
+SHAPES = {"wide": (3, 4), "tall": (4, 3)}  # rows, columns
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("shapes")
+    assert main(["convert", *write_model("emu3, original", folder), "--out", str(folder / "out")]) == 0
+    return folder / "out"
+
+
+@pytest.fixture(scope="module")
+def loaded(folder):
+    """Returns a function from a shape's name to its pipeline on one device."""
+    cell = load(folder).checkpoint.tokenizer_config.downsampling
+    sizes = {name: f"{columns * cell}x{rows * cell}" for name, (rows, columns) in SHAPES.items()}
+    return cache(lambda name: load(folder, mesh="data=1", size=sizes[name]))
+
+
+@pytest.fixture(scope="module")
+def plain(loaded):
+    return cache(lambda name: loaded(name).generate(PROMPTS, method="ar", **KNOBS))
+
+
+@pytest.mark.parametrize("name", SHAPES)
+@pytest.mark.parametrize(
+    "knobs", [{}, {"initial": "above", "window": 7}, {"initial": "mixed", "redraw": "cyclic"}]
+)
+def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain):
+    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    known = {knob: value for knob, value in knobs.items() if knob != "redraw"}
+    made = pipeline.generate(PROMPTS, **KNOBS | {"method": "jacobi"} | known)
+    np.testing.assert_array_equal(made.tokens, plain(name).tokens)
+    cell = pipeline.checkpoint.tokenizer_config.downsampling
+    assert made.tokens.shape == (2, 12) and made.pictures.shape == (2, rows * cell, columns * cell, 3)
+    assert made.statistics.rounds < plain(name).statistics.rounds
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_rows_in_parallel(name, loaded, plain):
+    """Far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
+    pipeline, columns = loaded(name), SHAPES[name][1]
+    whole = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": columns})
+    np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
+    near = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
+    assert near.statistics.rounds < whole.statistics.rounds
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_a_row_above_is_a_row_of_the_stream(name, loaded):
+    """With the forced token that ends it; the picture's end belongs to none."""
+    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    target = pipeline.recipe.target()
+    assert np.flatnonzero(target.forced >= 0).tolist() == [
+        *(columns + (columns + 1) * np.arange(rows)), target.num_tokens - 2, target.num_tokens - 1
+    ]  # fmt: skip
+    assert target.num_tokens // rows == columns + 1
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_completion_keeps_rows(name, loaded, plain):
+    """A picture's own seed completes it to itself, from its codes and from a picture of any shape."""
+    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    codes = list(plain(name).tokens)
+    made = pipeline.generate(PROMPTS, method="jacobi", start=codes, keep_rows=rows - 1, **KNOBS)
+    np.testing.assert_array_equal(made.tokens, plain(name).tokens)
+    given = Image.fromarray(plain(name).pictures[0])
+    begun = pipeline.generate(PROMPTS[0], method="ar", start=given, **KNOBS)
+    kept = columns * (rows // 2)
+    np.testing.assert_array_equal(begun.tokens[0, :kept], pipeline.encode_pictures(given)[0, :kept])
+    with refused(f"1 to {rows - 1}: a picture has {rows} rows of codes"):
+        pipeline.plan(PROMPTS, start=codes, keep_rows=rows)
+    with refused("give whole numbers, 12 a picture"):
+        pipeline.plan(PROMPTS, start=[0] * 16)
+
+
+@pytest.mark.parametrize("name", SHAPES)
+def test_pictures_of_how_they_came_about(name, loaded):
+    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    made = pipeline.generate(PROMPTS, method="jacobi", compare=True, **KNOBS)
+    height, width = made.pictures.shape[1:3]
+    frames, _ = race_frames(made)
+    scale = round(256 / width)
+    assert frames.shape[1] >= height * scale and frames.shape[2] == 2 * width * scale + 4
+    last = frames[-1, : height * scale, : width * scale].astype(int)
+    small = np.asarray(Image.fromarray(last.astype(np.uint8)).resize((width, height)), int)
+    assert np.abs(small - made.plain.pictures[0]).mean() < 16
+    tinted = made.draw_acceptance()[0]
+    assert tinted.shape[1] * rows == (tinted.shape[0] - 24) * columns
+    codes = made.tokens[0].copy()
+    codes[columns + 1 :] = -1
+    sketch = Painter(pipeline.engine, columns).sketch(codes)
+    cell = height // rows
+    assert sketch.shape == (height, width, 4)
+    known = sketch[::cell, ::cell, 3] > 0
+    np.testing.assert_array_equal(known.ravel(), codes >= 0)
+
+
+def test_the_prompt_names_height_and_width(loaded, folder):
+    """As the published processor does, which is why encoded prompts are of one size."""
+    for name, (rows, columns) in SHAPES.items():
+        encoder = loaded(name)._encoder
+        row, _ = encoder.rows("a lake", None)
+        assert (
+            encoder.parts.tokenizer.encode(f"{rows}*{columns}") == row[-2 - len(f"{rows}*{columns}") + 1 : -1]
+        )
+    encoded = loaded("wide").encode(PROMPTS)
+    with refused(
+        "encoded as guided tokens of 3 x 4 codes, this checkpoint takes guided tokens of 4 x 3 codes"
+    ):
+        loaded("tall").plan(encoded)
+
+
+def test_published_shapes():
+    config = FAMILIES["emu3"].config()
+    assert shape_of(config) == (90, 90) and config.num_tokens == 8192
+    made = FAMILIES["emu3"].shaped(config, 78, 104)
+    assert shape_of(made) == (78, 104) and made.num_tokens == 78 * 105 + 2
+    assert FAMILIES["emu3"].shaped(made, 90, 90) == config
+    for rows, columns in ((91, 91), (129, 10)):
+        with refused("codes of a picture are too many"):
+            FAMILIES["emu3"].shaped(config, rows, columns)
+    with refused("columns"):
+        replace(config, columns=0)
+
+
+def test_the_commands(folder, loaded, tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    wide = loaded("wide")
+    size = size_of(wide)
+    width, height = map(int, size.split("x"))
+    options = ["--model", str(folder), "--size", size, "--method", "ar"]
+    assert main(["generate", PROMPTS[0], *options, "--out", "one.png"]) == 0
+    with Image.open("one.png") as image:
+        assert image.size == (width, height)
+    (tmp_path / "prompts.txt").write_text("a lake\n")
+    words = ["set", "--prompts", "prompts.txt", "--out", "set", "--shard-size", "1", *options]
+    assert main(words) == 0
+    assert [picture.picture.shape for picture in read_set(tmp_path / "set")] == [(height, width, 3)]
+    assert read_plan(tmp_path / "set").size == size
+    capsys.readouterr()
+    words[words.index("--size") + 1] = f"{height}x{width}"
+    assert f'holds another set (size "{size}", not "{height}x{width}")' in assert_refused(words, capsys)
+    entry = model_entry(wide, "emu3")["lantern"]
+    assert [entry[name] for name in ("width", "height", "rows", "columns")] == [width, height, 3, 4]
+    body = b'{"prompt": "a lake", "size": "64x64"}'
+    with pytest.raises(Refused, match=f"is not what this model draws: give {size} or auto"):
+        read_request(body, Limits(), "emu3", size)
+
+
+@pytest.mark.parametrize(
+    ("size", "said"),
+    [
+        ("big", "width and height in pixels, such as 832x624"),
+        ("0x64", "width and height in pixels"),
+        ("33x32", "multiples of"),
+        ("4096x4096", "codes of a picture are too many"),
+    ],
+)
+def test_sizes_that_are_none(size, said, folder, capsys):
+    assert said in assert_refused(["generate", "a lake", "--model", str(folder), "--size", size], capsys)
+
+
+def test_models_of_one_size_say_so(capsys):
+    refusal = assert_refused(["generate", "a lake", "--size", "256x128"], capsys)
+    assert "draws pictures of its own size alone (128x128): leave it out" in refusal
+    assert load("demo", size="128x128").checkpoint.size is None
