@@ -16,7 +16,7 @@ from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import shards, split
 from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.append import append_kernel
-from lantern_jax.kernels.ways import append_way
+from lantern_jax.kernels.ways import append_way, by_platform
 
 # Keys and values of one layer's block, each [G, B, H, N, E].
 Block = tuple[tuple[Float[Array, "G B H N E"], Float[Array, "G B H N E"]], ...]
@@ -115,7 +115,7 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
     ways = {"tpu": partial(_append_to_each, choose=_choose_by_product), "default": _append_to_each}
     if shards() == 1 and append_way(cache.layers[0][0]):
         ways["cuda"] = _append_to_all
-    layers = lax.platform_dependent(*arguments, **ways)
+    layers = by_platform(*arguments, **ways)
     return cache.replace(layers=layers, length=cache.length + count)
 
 

@@ -12,6 +12,7 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.devices.partition import divides, shards, split, varying_like, whole
+from lantern_jax.kernels.ways import by_platform
 
 FILTERS = ("top_k", "top_p")
 
@@ -63,7 +64,7 @@ def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) ->
     accelerator, which makes 8 of 15 comparisons, unrolled. The choice is made in lowering: XLA's HLO for a platform
     holds only that platform's passes.
     """
-    return lax.platform_dependent(
+    return by_platform(
         values,
         weights,
         limit,

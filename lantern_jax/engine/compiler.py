@@ -40,7 +40,8 @@ class Compiler:
         """Compiles a program unless it is there, on all processes that share it; returns it and the seconds."""
 
         def make() -> Compiled:
-            compiled = compile_ahead(function, *arguments, **options)
+            with self._placement.tracing():
+                compiled = compile_ahead(function, *arguments, **options)
             if self._placement.spans:
                 hosts.wait()
             return compiled
@@ -65,7 +66,8 @@ class Compiler:
             # Over several devices it is the first program that decides how a state lies.
             if state_lies is None and mesh is None and not self._placement.spans:
                 device = self._placement.devices[0, 0]
-                keys, state = layouts.state_shapes(begin, nothing, sequences, mesh, device)
+                with self._placement.tracing():
+                    keys, state = layouts.state_shapes(begin, nothing, sequences, mesh, device)
                 stepping = beside.submit(self._advancing, key, inputs.replace(keys=keys), state, one)
             starter, _ = self.obtain(start_key, begin, nothing, sequences, results=state_lies)
             keys, state = jax.block_until_ready(starter(nothing, sequences))

@@ -5,6 +5,7 @@ Axes: n sequences asked for, B sequences of a program (with padding).
 
 import threading
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,6 +23,7 @@ from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey
 from lantern_jax.engine.programs import Parameters
+from lantern_jax.kernels.ways import traced_on
 
 
 class Placement:
@@ -132,6 +134,10 @@ class Placement:
     def state_lies(self, program: Callable | None) -> tuple | None:
         """Returns how (keys, state) lie that a compiled program advances; None where that is left to the compiler."""
         return (None, program.input_formats[0][1]) if self.chooses_layouts else None
+
+    def tracing(self) -> AbstractContextManager[None]:
+        """Returns a context in which programs are traced for these devices alone."""
+        return traced_on(self.devices[0, 0].platform)
 
     def mesh(self, groups: int) -> Mesh | None:
         """Returns the mesh of the first ``groups`` groups of devices."""

@@ -4,6 +4,7 @@ XLA serves every device. Where a kernel of Triton's was measured to be quicker i
 """
 
 import re
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +21,8 @@ BFLOAT16_CAPABILITY = 8.0
 
 # Of the GPU that programs are traced for; JAX does not share traces between values of it.
 _capability = jax.make_user_context(None)
+# The only platform that programs are traced for, None where they may be lowered for any; likewise.
+_platform = jax.make_user_context(None)
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,18 @@ def _first(ways: tuple[Way, ...], *arrays: Any) -> str | None:
 def traced_for(device: Any) -> AbstractContextManager[None]:
     """Returns a context in which programs are traced for a GPU, or a stand-in of one, in place of the one at hand."""
     return _capability(capability_of(device))
+
+
+def traced_on(platform: str) -> AbstractContextManager[None]:
+    """Returns a context in which programs are traced for one platform alone, as JAX names that of a device."""
+    return _platform(platform)
+
+
+def by_platform(*arguments: Any, default: Callable, **ways: Callable) -> Any:
+    """Returns ``jax.lax.platform_dependent`` of these; on a CPU that is traced for alone others' ways cost nothing."""
+    if _platform.value == "cpu":
+        return ways.get("cpu", default)(*arguments)
+    return jax.lax.platform_dependent(*arguments, default=default, **ways)
 
 
 def capability_of(device: Any) -> float | None:

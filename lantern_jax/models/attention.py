@@ -17,7 +17,7 @@ from lantern_jax.devices.partition import shards, split
 from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
-from lantern_jax.kernels.ways import attention_way
+from lantern_jax.kernels.ways import attention_way, by_platform
 
 # Keys and values of one layer, each [..., K, S, E], with the mask of queries that see them.
 Place = tuple[Float[Array, "*rows K S E"], Float[Array, "*rows K S E"], Bool[Array, "*rows N S"]]
@@ -75,7 +75,7 @@ def rotate_and_attend(
         way = attention_way(qkv)
         ways |= {"cuda": {"triton": _by_kernel, "joined": attend_joined}[way]} if way else {}
         ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
-    return jax.lax.platform_dependent(*arguments, **ways)
+    return by_platform(*arguments, **ways)
 
 
 # Layers of one shape share one trace.

@@ -21,6 +21,7 @@ from jaxtyping import Array, Float
 
 from lantern_jax.devices.partition import shards, whole
 from lantern_jax.kernels import tpu_attention
+from lantern_jax.kernels.ways import by_platform
 from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
@@ -117,7 +118,7 @@ def _contracted(x, kernel, inputs: int):
     width = kernel.shape[inputs - 1 if inputs > 1 else -1]
     if shards() > 1 or kernel.ndim == 2 or width != tpu_attention.WIDTH:
         return product(x, kernel)
-    return jax.lax.platform_dependent(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
+    return by_platform(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
 
 
 def _by_matrix(inputs: int, x, kernel):

@@ -11,7 +11,7 @@ import pytest
 from lantern_jax.decoding import cache as kv_cache
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.kernels import shapes
-from lantern_jax.kernels.ways import append_way, attention_way, capability_of, traced_for
+from lantern_jax.kernels.ways import append_way, attention_way, capability_of, traced_for, traced_on
 from lantern_jax.models.attention import rotate_and_attend
 from tests.lowering import lower
 
@@ -110,3 +110,24 @@ print(len(made.pictures))
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "1", done.stderr
+
+
+def test_a_cpu_that_is_traced_for_alone_has_its_own_way_and_no_others():
+    """The same results, and nothing of other platforms is traced."""
+    arguments = (
+        *(jnp.ones((1, 1, 3, 3, 2, 16)), jnp.ones((1, 1, 3, 8, 2))),
+        jnp.ones((1, 1, 3, 3), bool),
+        (),
+        (),
+    )
+    alone = jax.jit(rotate_and_attend)
+    with traced_on("cpu"):
+        jaxpr = str(jax.make_jaxpr(rotate_and_attend)(*arguments))
+        ours = alone(*arguments)
+    assert "platform_index" not in jaxpr and "platform_index" in str(
+        jax.make_jaxpr(rotate_and_attend)(*arguments)
+    )
+    for one, another in zip(jax.tree.leaves(ours), jax.tree.leaves(alone(*arguments)), strict=True):
+        assert (one == another).all()
+    with traced_on("tpu"):
+        assert "platform_index" in str(jax.make_jaxpr(rotate_and_attend)(*arguments))
