@@ -1,6 +1,6 @@
 """A picture set by the machines of a Ray cluster: every part is a task, and Ray starts a task that fails again.
 
-    pip install "lantern-jax" "ray>=2.40"
+    pip install . "ray>=2.40"    # in a clone
     python examples/ray_set.py --model /shared/model --prompts /shared/prompts.txt --out /shared/pictures --parts 64
 
 The library needs no Ray for this, and nothing of Ray is in it: the parts of a set share nothing but its folder, and a

@@ -24,7 +24,7 @@ _TOPICS = {
         "decoding.methods": ("Method", "methods"),
         "devices.compilation": ("keep_compiled_programs",),
         "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
-        "io.errors": ("LanternError",),
+        "io.errors": ("IgnoredWords", "LanternError"),
     },
     "Decoding, for any model and any way of guessing that fill their records": {
         "decoding.loop": ("autoregressive_decode", "speculative_decode"),

@@ -88,6 +88,7 @@ from lantern_jax.families.formats import File as File
 from lantern_jax.families.formats import Format as Format
 from lantern_jax.families.registry import Family as Family
 from lantern_jax.families.registry import register_family as register_family
+from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.io.plugins import at as at
 from lantern_jax.metrics.registry import ReaderKind as ReaderKind

@@ -139,6 +139,12 @@ def tiny_pipeline() -> Pipeline:
     return Pipeline(tiny_checkpoint())
 
 
+@cache
+def strict_pipeline() -> Pipeline:
+    """One that refuses words which the checkpoint does not know."""
+    return sharing_programs(Pipeline)(tiny_checkpoint(), strict_words=True)
+
+
 def pipeline_on(devices: int) -> Pipeline:
     """A new one on a number of devices, with nothing compiled."""
     pipeline = Pipeline(tiny_checkpoint())

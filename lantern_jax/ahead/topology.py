@@ -21,7 +21,7 @@ _LIBTPU = {
     "TPU_MIN_LOG_LEVEL": "3",
     "ALLOW_MULTIPLE_LIBTPU_LOAD": "true",
 }
-_GPU_EXTRA, _TPU_EXTRA = 'pip install "jax[cuda13]"', 'pip install "lantern-jax[ahead]"'
+_GPU_EXTRA, _TPU_EXTRA = 'pip install "jax[cuda13]"', 'pip install "jax[tpu]"'
 
 
 def check_compiler(slice_: Slice) -> None:

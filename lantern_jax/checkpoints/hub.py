@@ -6,6 +6,7 @@ from typing import Any
 
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, describe
 from lantern_jax.checkpoints.config_file import read_config
+from lantern_jax.families.published import conversion_of
 from lantern_jax.families.registry import family_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
@@ -19,8 +20,15 @@ def fetch(repo: str, revision: str | None = None) -> Path:
     """Returns the local folder of a checkpoint on the hub; of its files, those that its config lists are fetched.
 
     Raises:
-        LanternError: as ``tensors.hub.download``; the repository holds something else than a checkpoint.
+        LanternError: as ``tensors.hub.download``; the repository holds something else than a checkpoint: of published
+            weights that are known it names the command that converts them, without a connection.
     """
+    command = conversion_of(repo)
+    if command is not None:
+        folder = command.rpartition(" ")[2]
+        raise LanternError(
+            f"{repo} holds published weights, which are converted first: `{command}` (docs/models), then give {folder}"
+        )
     folder = download(repo, [CONFIG], revision)
     try:
         names = read_config(folder)[FILES]

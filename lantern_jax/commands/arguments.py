@@ -8,6 +8,7 @@ import math
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lantern_jax.decoding.knobs import MOST_INT, MOST_SEED, Knob
 from lantern_jax.io.errors import quoted
@@ -82,6 +83,20 @@ def folder(text: str) -> Path:
 def model(text: str) -> str:
     """Returns ``demo`` or a checkpoint's folder."""
     return text if text == "demo" else str(folder(text))
+
+
+def origin(text: str) -> str:
+    """Returns the origin of a web page as browsers send it, such as "https://example.org"."""
+    parts = urlsplit(text)
+    if (
+        parts.scheme not in ("http", "https")
+        or not parts.netloc
+        or f"{parts.scheme}://{parts.netloc}" != text
+    ):
+        raise ArgumentTypeError(
+            f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say"
+        )
+    return text
 
 
 def new_file(text: str) -> Path:

@@ -47,6 +47,7 @@ def add(commands) -> None:
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
     take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
+    switch("--verbose", "show all columns; the file of --out has them anyway")
     switch("--profile", "also say where the time of a pass goes")
     switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
@@ -146,10 +147,12 @@ def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[
         keep_compiled_programs()
     try:
         for number, group in enumerate(groups, 1):
-            text = f"group {number} of {len(groups)}: {group[0].configuration}, {len(group)} methods"
-            with working(text), nothing_compiled(not arguments.use_cache):
+            text = f"measuring {len(group)} rows" + (
+                f", group {number} of {len(groups)}" if len(groups) > 1 else ""
+            )
+            with working(text) as tell, nothing_compiled(not arguments.use_cache):
                 try:
-                    rows += measure(subject, group, plan)
+                    rows += measure(subject, group, plan, tell)
                 except RuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or len(groups) == 1:
                         raise
@@ -177,11 +180,11 @@ def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argpa
     from lantern_jax.measuring import tables
     from lantern_jax.measuring.rows import against
 
-    # A table in a file or a pipe is as wide as it has to be.
+    # A wide table in a file or a pipe is as wide as it has to be.
     console = Console()
-    console = console if console.is_terminal else Console(width=200)
+    console = Console(width=200) if arguments.verbose and not console.is_terminal else console
     if rows:
-        console.print(tables.rows_table(rows))
+        console.print(tables.rows_table(rows, arguments.verbose))
     if any(row.parts for row in rows):
         console.print(tables.parts_table(rows))
     for reason in left_out:

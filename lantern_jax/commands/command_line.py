@@ -14,11 +14,12 @@ import os
 import re
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import pairwise
-from typing import NoReturn
+from typing import Any, NoReturn
 
-from lantern_jax.io import errors, streams
+from lantern_jax.io import errors, streams, terminal
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import Signals, at_work
 
@@ -100,13 +101,31 @@ def run(name: str, work: Callable[[], object], words: Sequence[str] | None = Non
         words: the arguments, of which an error quotes the beginning where they are long; None: this process's.
     """
     words = sys.argv[1:] if words is None else words
-    with at_work(name) as signals:
+    with at_work(name) as signals, _warnings_as_lines(name):
         status = _printed(name, _run(name, work, signals, words))
     if status and hosts_joined():
         from lantern_jax.devices import hosts
 
         hosts.leave(status)
     return status
+
+
+@contextlib.contextmanager
+def _warnings_as_lines(name: str) -> Iterator[None]:
+    """Prints warnings of words that are ignored as lines of the command; others as Python does."""
+    usual = warnings.showwarning
+
+    def show(message, category, *where: Any) -> None:
+        if issubclass(category, errors.IgnoredWords):
+            _say(f"{name}: {message}", 0)
+        else:
+            usual(message, category, *where)
+
+    warnings.showwarning = show
+    try:
+        yield
+    finally:
+        warnings.showwarning = usual
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
@@ -218,7 +237,7 @@ def _say(line: str, status: int) -> int:
     # A line may quote a file or an argument: names of tensors, words, sizes.
     # The longest is a quoted value with its marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    with contextlib.suppress(OSError):  # The terminal may be gone.
+    with contextlib.suppress(OSError), terminal.hidden():  # It may be gone.
         print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
     return status

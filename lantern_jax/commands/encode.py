@@ -22,6 +22,7 @@ def add(commands) -> None:
     )
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
+    encode.strict_words()
     encode.overwrite()
 
 

@@ -35,6 +35,7 @@ def add(commands) -> None:
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.strict_words()
     generate.group("sampling")
     generate.knobs(_SAMPLING)
     generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")
@@ -92,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
             show_choice(pipeline.auto.choice(plan.count, arguments.knobs))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare) as progress:
+        with decoding_progress(plan.count, compare, arguments.model) as progress:
             generation = plan.run(progress, compare)
         if writes:
             _write(outputs, plan, generation)

@@ -16,7 +16,11 @@ def add(commands) -> None:
     """Adds ``metrics`` to a parser's commands."""
     command = Command(commands, "metrics", "measure pictures against others and their prompts", _run)
     take, switch = command.take, command.switch
-    take("set", "SET", "a folder of pictures, a picture set, an .npz file of pictures or statistics")
+    take(
+        "set",
+        "SET",
+        "what `generate` or `set` wrote, a folder of pictures, an .npz file of pictures or statistics",
+    )
     take("--reference", "SET|FILE.npz", "what to compare with: pictures or saved statistics")
     take("--features", "NAME,NAME", "readers of pictures: demo, inception, vgg, clip (default: demo)")
     take("--preprocessing", "NAME", "of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
@@ -173,7 +177,7 @@ def _show(report: dict[str, Any]) -> None:
     console = Console(soft_wrap=True)
     tables = [_lines(row, READERS[row["features"]].distance) for row in report["distances"]]
     if report["scores"]:
-        tables.append([(row["name"], f"{_with_interval(row, 'mean')}, {row['pictures']:,} pictures")
+        tables.append([(row["name"], f"{_with_interval(row, 'mean')}, pictures: {row['pictures']:,}")
                        for row in report["scores"]])  # fmt: skip
     for lines in tables:
         table = Table(box=None, pad_edge=False, show_header=False)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from lantern_jax.commands.arguments import seed, typed, whole
 from lantern_jax.commands.command_line import hosts_joined
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import leave_to_another, say, telling
 from lantern_jax.settings.settings import KNOBS
 
 if TYPE_CHECKING:
@@ -126,7 +126,8 @@ class Command:
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
-        self._run(arguments)
+        with telling("loading JAX and the model"):
+            self._run(arguments)
 
     def switch(self, flag: str, about: str, **how: Any) -> None:
         """Adds an option without a value."""
@@ -135,6 +136,10 @@ class Command:
     def overwrite(self) -> None:
         """Adds ``--overwrite``."""
         self.switch("--overwrite", "replace outputs that exist")
+
+    def strict_words(self) -> None:
+        """Adds ``--strict-words``."""
+        self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
 
     def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
         """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
@@ -174,6 +179,7 @@ def join_hosts(given: str | None) -> bool:
     hosts.join(given)
     if not hosts.is_first():
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        leave_to_another()
     return hosts.is_first()
 
 
@@ -190,9 +196,10 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
 
     if keep:
         keep_compiled_programs()
-    options = vars(arguments)
-    size = {"size": options["picture_size"]} if options.get("picture_size") else {}
-    return load(arguments.model, arguments.dtype, options.get("tuned"), mesh_of(arguments), **size)
+    given = vars(arguments)
+    size = {"size": given["picture_size"]} if given.get("picture_size") else {}
+    strict = given.get("strict_words", False)
+    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict, **size)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

@@ -2,20 +2,17 @@
 
 import contextlib
 import json
-import sys
+import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from rich.progress import BarColumn, SpinnerColumn, TextColumn
-from rich.progress import Progress as Bars
-from rich.text import Text
-
 from lantern_jax.commands.outputs import Outputs
+from lantern_jax.devices.compilation import compiling_noted, is_compiling, note_compiling
 from lantern_jax.engine.generation import Generation, Progress
-from lantern_jax.io import errors
 from lantern_jax.io.console import Console, table
+from lantern_jax.io.terminal import telling
 from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.plan import Plan
@@ -25,40 +22,43 @@ from lantern_jax.settings.settings import settings_json
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Shows on a terminal what is going on; yields a function that says what now."""
-    if not sys.stderr.isatty():
-        yield lambda _: None
-        return
-    # Rich takes a status that is a str for markup.
-    with Console(stderr=True).status(Text(errors.printable(text))) as status:
-        yield lambda now: status.update(Text(errors.printable(f"{text}: {now}")))
+    """Says what is going on; yields a function that says what now."""
+    with telling(text) as tell:
+        yield lambda now: tell(f"{text}: {now}")
 
 
 @contextlib.contextmanager
-def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress], None] | None]:
-    """Shows on a terminal how far the decoding of ``count`` pictures is; elsewhere nothing.
+def decoding_progress(count: int, compare: bool, key: str) -> Iterator[Callable[[Progress], None]]:
+    """Says how far the decoding of ``count`` pictures is, and before that how far compiling is.
 
-    Until the first tokens are known it says what takes so long.
+    Args:
+        key: of such calls, by which the seconds are found that it took the last time.
     """
-    if not sys.stderr.isatty():
-        yield None
-        return
     count *= 2 if compare else 1
-    columns = (
-        SpinnerColumn(),
-        TextColumn("{task.description}", markup=False),
-        BarColumn(),
-        TextColumn("{task.fields[rates]}", markup=False),
-    )
-    with Bars(*columns, console=Console(stderr=True), transient=True) as bars:
-        task = bars.add_task(f"decoding {count} picture(s); a first run also compiles", total=None, rates="")
+    told: list[Progress] = []
+    usual, began = compiling_noted(key), time.monotonic()
 
-        def show(now: Progress) -> None:
-            bars.update(
-                task, description="decoding", total=now.total, completed=now.tokens, rates=rates(now, count)
-            )
+    def now() -> str:
+        if is_compiling() and not told:
+            spent = time.monotonic() - began
+            last = "a first run compiles" if usual is None else f"about {usual:.0f} s the last time"
+            return f"compiling: {spent:.0f} s, {last}"
+        return (
+            f"decoding {_bar(told[-1])} {rates(told[-1], count)}" if told else "loading the model's weights"
+        )
 
+    def show(one: Progress) -> None:
+        if not told:
+            note_compiling(key, time.monotonic() - began)
+        told[:] = [one]
+
+    with telling(now):
         yield show
+
+
+def _bar(now: Progress, width: int = 10) -> str:
+    full = int(width * now.tokens / now.total)
+    return "━" * full + "╌" * (width - full)
 
 
 def rates(now: Progress, count: int) -> str:

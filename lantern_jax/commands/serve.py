@@ -6,13 +6,13 @@ import os
 import socket
 from pathlib import Path
 
-from lantern_jax.commands.arguments import number, whole
+from lantern_jax.commands.arguments import number, origin, whole
 from lantern_jax.commands.options import Command, open_pipeline
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
 from lantern_jax.io.interruption import left_alone
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import say, telling
 
 TOKEN = "LANTERN_TOKEN"
 # Bytes of its file.
@@ -24,7 +24,8 @@ MOST_SECONDS = 7 * 24 * 3600
 def add(commands) -> None:
     """Adds ``serve`` to a parser's commands."""
     shared = ("--model", "--size", "--dtype", "--mesh", "--tuned")
-    take = Command(commands, "serve", "a web page and an image endpoint", _run, *shared).take
+    command = Command(commands, "serve", "a web page and an image endpoint", _run, *shared)
+    take = command.take
     take("--host", "NAME", "address to bind to", "127.0.0.1")
     take("--port", "N", "port; 0 finds a free one", 8000, type=whole(0, 65535))
     take("--batch", "B", "pictures decoded together", 4, type=whole())
@@ -39,16 +40,23 @@ def add(commands) -> None:
     take("--token-file", "FILE", token)
     name = "a name by which browsers may call the server, behind a proxy say; may be given again"
     take("--allowed-host", "NAME", name, action="append")
+    page = "a page elsewhere that may ask, such as https://example.org; may be given again"
+    take("--allowed-origin", "ORIGIN", page, action="append", type=origin)
+    take("--served-model-name", "NAME", "what clients call the model (default: its folder's name)")
+    command.switch("--upscale", "scale pictures to the size that is asked for")
+    take("--log", None, "a line for each request on stderr, or none", "text", choices=("text", "json", "off"))
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    # A client reads the error; a warning would end in the server's log.
+    arguments.strict_words = True
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra(
-            'lantern serve needs Starlette and uvicorn: pip install "lantern-jax[serve]"'
+            "lantern serve needs Starlette and uvicorn: pip install starlette uvicorn"
         ) from None
     bound = _bound(arguments.host, arguments.port)
 
@@ -57,7 +65,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.serve.limits import Limits
     from lantern_jax.serve.server import Server, connections_of_files, log_to_stderr
 
-    log_to_stderr()
+    log_to_stderr(arguments.log)
     with bound:
         pipeline = open_pipeline(arguments)
         # More than fit the queue could never be served.
@@ -70,9 +78,14 @@ def _run(arguments: argparse.Namespace) -> None:
             connections=connections_of_files(max(Limits.connections, arguments.connections)),
             address_connections=arguments.connections,
         )
-        name = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
-        access = Access.of(arguments.host, token, arguments.allowed_host or ())
-        app = application(pipeline, name, access, limits=limits, batch=arguments.batch)
+        own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
+        name = arguments.served_model_name or own
+        access = Access.of(
+            arguments.host, token, arguments.allowed_host or (), arguments.allowed_origin or ()
+        )
+        app = application(
+            pipeline, name, access, limits=limits, batch=arguments.batch, scales=arguments.upscale
+        )
         if token is None and not is_local(arguments.host):
             say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
         # Requests from here on are answered as soon as the server runs.
@@ -80,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
         # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
-        with contextlib.suppress(KeyboardInterrupt), left_alone():
+        with telling(None), contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
         say("lantern: stopped", error=True)
 

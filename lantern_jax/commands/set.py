@@ -37,9 +37,12 @@ def add(commands) -> None:
     take("--worker", "i/N|auto", part)
     command.switch("--merge", "check that all parts are there; merge the sums of features")
     take("--format", None, "of pictures", PICTURE_FORMATS[0], choices=PICTURE_FORMATS)
-    take("--shard-size", "N", "pictures a file; a stop loses those not written yet", SHARD_SIZE, type=whole())
+    command.switch("--tar", "write the pictures of a shard into one file (default: files in a folder)")
+    take("--shard-size", "N", "pictures per folder or file", SHARD_SIZE, type=whole())
+    command.switch("--resume", "go on with the set in --out, as the same command does without it")
     sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
     command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+    command.strict_words()
     command.knobs()
 
 
@@ -48,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums"
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar"
     fields = {name: getattr(arguments, name) for name in names}
     prompts, negatives = _prompts(arguments), _negatives(arguments)
     request = SetRequest(
@@ -102,6 +105,7 @@ def _negatives(arguments: argparse.Namespace) -> tuple[str, ...]:
 
 
 def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:
+    from lantern_jax.commands.report import decoding_progress
     from lantern_jax.sets.worker import discard_damaged, make_set
 
     plan = opened.plan
@@ -114,13 +118,17 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
         check = stack.enter_context(_resumable(plan, directory, left))
-        progress, written = stack.enter_context(_progress(plan, count, writes))
+        if writes:
+            progress = stack.enter_context(decoding_progress(count, False, opened.pipeline.checkpoint.model))
+        else:
+            progress = None
 
         def told(now) -> None:
             check()
-            progress(now)
+            if progress is not None:
+                progress(now)
 
-        make_set(opened, directory, worker, progress=told, written=written)
+        make_set(opened, directory, worker, progress=told)
     missing = plan.missing(directory)
     say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
@@ -135,27 +143,9 @@ def _resumable(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Call
             yield check
     except KeyboardInterrupt:
         there = len(left) - len(plan.missing(directory, left))
-        raise KeyboardInterrupt(
-            f"interrupted, {there} of {len(left)} shards were written to {directory}: give the same command to go on"
-        ) from None
-
-
-@contextlib.contextmanager
-def _progress(plan: SetPlan, count: int, tells: bool) -> Iterator[tuple[Callable, Callable]]:
-    """Shows a bar on a terminal, else a line for every shard; nothing where another process tells it."""
-    from lantern_jax.commands.report import decoding_progress, rates
-
-    if not tells:
-        yield (lambda now: None), (lambda shard, now: None)
-        return
-
-    with decoding_progress(count, compare=False) as bar:
-
-        def written(shard, now) -> None:
-            if bar is None:
-                say(f"shard {shard} of {plan.shards} is written: {rates(now, count)}", error=True)
-
-        yield bar or (lambda now: None), written
+        more = ", other pictures that were done are kept" if any(directory.glob(".*.kept")) else ""
+        wrote = f"{there} of {len(left)} shards were written to {directory}{more}"
+        raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
 
 
 def _merge(arguments: argparse.Namespace, directory: Path) -> None:

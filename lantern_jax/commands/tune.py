@@ -1,6 +1,7 @@
 """``lantern tune``: the fastest way of decoding for a checkpoint on this machine."""
 
 import argparse
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,8 @@ from lantern_jax.commands.options import Command, encoded_prompts, open_pipeline
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_writable, write_file
-from lantern_jax.io.terminal import say
+from lantern_jax.io.terminal import say, telling
+from lantern_jax.measuring.clock import Clock
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import read_prompts
 
@@ -17,6 +19,8 @@ from lantern_jax.text.prompt_files import read_prompts
 KNOBS = ("batch", "guidance", "temperature", "top_k", "top_p")
 # Prompts of our own, where none are given.
 PROMPTS = 64
+# For statistics, and as many per minute at the most.
+PICTURES, PICTURES_A_MINUTE = 16, 4
 # Rows of the table.
 SHOWN = 20
 
@@ -37,19 +41,19 @@ def add(commands) -> None:
     take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
     take("--minutes", "M", "how long it may take", 5, type=number(above=True))
     # Two at least, for the errors of what is measured.
-    take("--pictures", "N", "decoded together for statistics", 16, type=whole(2, MOST_PICTURES))
+    pictures = f"decoded together for statistics (default: {PICTURES}, fewer where --minutes are)"
+    take("--pictures", "N", pictures, type=whole(2, MOST_PICTURES))
     take("--out", "FILE.json", "write here, not to your cache directory, where `generate` looks")
     tune.overwrite()
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    knobs = arguments.knobs
+    clock, knobs = Clock(60 * arguments.minutes), arguments.knobs
     if arguments.out is not None:
         check_new_file(Path(arguments.out), arguments.overwrite)
     check_knobs(knobs)
     prompts = _prompts(arguments)
 
-    from lantern_jax.commands.report import working
     from lantern_jax.measuring.choose import Budget
     from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
     from lantern_jax.measuring.tune import Goal, Tuner
@@ -73,17 +77,25 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         check_writable(next(folder for folder in tuned_directory().parents if folder.is_dir()))
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
-    goal = Goal(knobs, budget, arguments.pictures, arguments.minutes)
+    pictures = arguments.pictures or int(min(PICTURES, max(2, PICTURES_A_MINUTE * arguments.minutes)))
+    goal = Goal(knobs, budget, pictures, arguments.minutes)
     notes = Auto(pipeline.checkpoint, pipeline.recipe, pipeline.engine.devices, Shelf.of(AUTO)).notes(key)
     best = sorted(notes.known().ms.items(), key=lambda noted: noted[1])
     starts = [point for point, _ in best if point != PLAIN][:1]
-    with working("tuning") as report:
-        tuning = Tuner(subject, goal, key, report, starts=starts).run()
+    with telling("tuning") as tell:
+
+        def report(text: str) -> None:
+            tell(lambda: f"tuning, {timedelta(seconds=round(max(clock.remaining, 0)))} left: {text}")
+
+        tuning = Tuner(subject, goal, key, report, clock, starts).run()
     write_file(file, tuning.tuned.to_json(), parents=True)
     if arguments.out is None:
         notes.add(*tuning.runs())
     _show(tuning)
-    say(f"wrote {file}: {tuning.tuned.words}")
+    wrote = f"wrote {file}: {tuning.tuned.words}"
+    if tuning.is_stopped:
+        raise KeyboardInterrupt(f"interrupted, {wrote}")
+    say(wrote)
 
 
 def _prompts(arguments: argparse.Namespace) -> Any:

@@ -204,7 +204,8 @@ class Rule:
             depth: x's depth in its tree, from 1; broadcasts against ``token``.
         """
         raise LanternError(
-            f"rule {type(self).__name__} has no accept test without shared noise: use coupling gumbel"
+            f"rule {type(self).__name__} has no accept test for this coupling: "
+            "define accepts for gumbel, claim for rejection, or lend for both"
         )
 
     def accepts(

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from lantern_jax.io.plugins import Late, Table, at
 
@@ -17,6 +17,12 @@ class CouplingKind(Late):
     make: Callable[..., "Coupling"]
 
 
+def _own(coupling: Any) -> CouplingKind | None:
+    parts = (getattr(coupling, name, None) for name in ("draws", "verify"))
+    is_coupling = all(map(callable, parts)) and not isinstance(coupling, type)
+    return CouplingKind(lambda *options: coupling) if is_coupling else None
+
+
 COUPLINGS: Table[CouplingKind] = Table(
     "coupling",
     {
@@ -24,7 +30,16 @@ COUPLINGS: Table[CouplingKind] = Table(
         "rejection": CouplingKind(at("lantern_jax.decoding.rejection:Rejection")),
         "block": CouplingKind(at("lantern_jax.decoding.block:Block")),
     },
+    wrap=_own,
 )
+
+
+def base_of(coupling: "Coupling | str") -> str:
+    """Returns the name of a coupling, for an object that of the class it derives from, or ""."""
+    if isinstance(coupling, str):
+        return coupling
+    made = (name for name, kind in COUPLINGS.items() if isinstance(coupling, kind.make))
+    return next(made, "")
 
 
 def as_coupling(coupling: "Coupling | str") -> "Coupling":

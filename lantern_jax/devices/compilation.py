@@ -1,9 +1,11 @@
 """Compiling ahead of time, timed, and keeping compiled programs between runs."""
 
 import contextlib
+import json
 import os
 import sys
 import tempfile
+import threading
 import time
 import warnings
 from collections.abc import Callable, Iterator
@@ -12,6 +14,13 @@ from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
+
+from lantern_jax.io.files import read_json, write_file
+
+# Bytes of the file of seconds, and the seconds of compiling above which programs were not all found.
+_MOST_NOTED, _LEAST_NOTED = 10**5, 3.0
+# Programs that are being compiled.
+_compiled_now, _counting = 0, threading.Lock()
 
 
 def user_cache_directory() -> Path:
@@ -78,6 +87,34 @@ def _set(options: dict[str, Any]) -> None:
     compilation_cache.reset_cache()
 
 
+def is_compiling() -> bool:
+    """Tells whether a thread of this process compiles a program now."""
+    return _compiled_now > 0
+
+
+def compiling_noted(key: str) -> float | None:
+    """Returns the seconds until a call of a kind decoded, when it last compiled; None where that is not known."""
+    with contextlib.suppress(ValueError, OSError, AttributeError):
+        seconds = read_json(_noted(), _MOST_NOTED).get(key)
+        return seconds if isinstance(seconds, float) else None
+    return None
+
+
+def note_compiling(key: str, seconds: float) -> None:
+    """Keeps the seconds until a call of a kind decoded, unless they are so few that all programs were found."""
+    if seconds < _LEAST_NOTED:
+        return
+    noted = {}
+    with contextlib.suppress(ValueError, OSError):
+        noted = read_json(_noted(), _MOST_NOTED)
+    with contextlib.suppress(OSError, TypeError):
+        write_file(_noted(), json.dumps(noted | {key: round(seconds, 1)}) + "\n", parents=True)
+
+
+def _noted() -> Path:
+    return user_cache_directory() / "lantern_jax" / "compiling.json"
+
+
 def compile_ahead(
     function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None
 ) -> tuple[Callable, float]:
@@ -88,11 +125,18 @@ def compile_ahead(
         results: shardings or formats of the results; None where that is left to the compiler.
         formats: likewise of the arguments; None where they stay as they are.
     """
+    global _compiled_now
     start = time.perf_counter()
     shardings = {} if results is None else {"out_shardings": results}
     shardings |= {} if formats is None else {"in_shardings": formats}
     jitted = jax.jit(function, donate_argnames=donate, **shardings)
-    compiled = jitted.lower(*arguments).compile()
+    with _counting:
+        _compiled_now += 1
+    try:
+        compiled = jitted.lower(*arguments).compile()
+    finally:
+        with _counting:
+            _compiled_now -= 1
     return compiled, time.perf_counter() - start
 
 

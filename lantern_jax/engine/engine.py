@@ -27,7 +27,7 @@ from lantern_jax.engine.compiler import Compiler
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.placement import Placement
-from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of, shapes_of
 from lantern_jax.engine.programs import Parameters, Sequences
 from lantern_jax.models.vq import VQModel
 
@@ -87,7 +87,7 @@ class Engine:
         taken, _ = completion.parts(conditioning)
         key = ProgramKey(
             "advance", size, groups, shapes_of(taken), job.program, job.sampling.greedy, job.sampling.filters,
-            job.guidance != 1, jax.tree.structure(job.rule),
+            job.guidance != 1, shape_of(job.rule), own=job.own,
         )  # fmt: skip
         conditioning = self.placement.given(conditioning)
         sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))

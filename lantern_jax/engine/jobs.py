@@ -25,6 +25,7 @@ class Job:
         guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
         sampling, rule: swept, but for what is static in them.
         drafter: whose parameters the drafting takes; None where it has none.
+        own: whether a rule, a drafting or a coupling of the caller's is in it: few such programs are kept.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -38,6 +39,7 @@ class Job:
     sampling: SamplingParams = field(default_factory=SamplingParams.create)
     rule: Rule = field(default_factory=Strict)
     drafter: str | None = None
+    own: bool = False
 
 
 @dataclass(frozen=True)

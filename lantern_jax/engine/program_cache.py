@@ -6,12 +6,17 @@ import threading
 import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 
+from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.program import Program
+
+# A call takes two or three.
+MOST_OWN = 16
 
 
 @dataclass(frozen=True)
@@ -25,8 +30,9 @@ class ProgramKey:
         shapes: per sequence, of conditioning, codes or pictures.
         program: the static half of a generation.
         greedy, filters, guided: what is static in its sampling, and whether it is guided.
-        rule: the tree structure of the rule, where it is read.
+        rule: the tree structure of the rule and its leaves' shapes and dtypes, where it is read.
         rows: F, the new sequences of a refill; B of the state that a regroup takes from.
+        own: whether a caller's own rule, drafting or coupling is in it; two keys are the same without it.
     """
 
     kind: str
@@ -39,6 +45,7 @@ class ProgramKey:
     guided: bool = False
     rule: Any = None
     rows: int = 0
+    own: bool = field(default=False, compare=False)
 
 
 def shapes_of(conditioning: Any) -> tuple:
@@ -46,8 +53,17 @@ def shapes_of(conditioning: Any) -> tuple:
     return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
 
 
+def shape_of(rule: Rule) -> tuple:
+    """Returns what a compiled program knows of a rule: its structure, and what its traced numbers are."""
+    leaves, structure = jax.tree.flatten(rule)
+    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+
+
 class ProgramCache:
     """Programs by their keys. Any thread may ask.
+
+    Programs of callers' own objects are bounded by themselves: one that makes a new rule for every call neither fills
+    memory nor drives out the others.
 
     Attributes:
         most: how many are kept besides the staying ones; None for any number.
@@ -116,10 +132,12 @@ class ProgramCache:
             self._held[key] = program
             self._note(key)
             passing = [held for held in self._held if held not in self._staying]
-            excess = 0 if self.most is None else max(len(passing) - self.most, 0)
-            for old in passing[:excess]:
-                del self._held[old]
-            self.dropped += excess
+            own = [held for held in passing if getattr(held, "own", False)]
+            bounds = ((own, MOST_OWN), (passing, self.most))
+            old = {held for among, most in bounds if most is not None for held in among[: -most or None]}
+            for held in old:
+                del self._held[held]
+            self.dropped += len(old)
 
     def _note(self, key: Hashable) -> None:
         if getattr(self._stays, "now", False):

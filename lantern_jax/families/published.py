@@ -1,4 +1,4 @@
-"""Published models of ``GuidedTokens``, as ``lantern convert`` reads them. Needs no JAX."""
+"""Published models of ``GuidedTokens``, as ``lantern convert`` reads them, and where others are. Needs no JAX."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -58,3 +58,37 @@ PUBLISHED: Mapping[str, Published] = {
         {"guidance": 7.0, "top_k": 4096, "top_p": 0.96, "temperature": 0.99},
     ),
 }
+
+_CHAMELEON = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan chameleon/tokenizer/vqgan.ckpt"
+# By repository of the Hugging Face hub, in small letters: the command that makes a checkpoint of what it holds, as
+# docs/models has it.
+_CONVERSIONS: Mapping[str, str] = {
+    "foundationvision/llamagen": "llamagen --from-hub FoundationVision/LlamaGen --gpt c2i_B_256.pt "
+    "--vq vq_ds16_c2i.pt --out llamagen-b",
+    "peizesun/llamagen_t2i": "llamagen --from-hub peizesun/llamagen_t2i --gpt t2i_XL_stage1_256.pt "
+    "--vq vq_ds16_t2i.pt --out llamagen-t2i",
+    "leloy/anole-7b-v0.1-hf": f"anole --from-hub leloy/Anole-7b-v0.1-hf {_CHAMELEON} "
+    "--drafter anole_drafter --out anole",
+    "alpha-vllm/lumina-mgpt-7b-768": f"lumina --from-hub Alpha-VLLM/Lumina-mGPT-7B-768 {_CHAMELEON} --out lumina",
+    "deepseek-ai/janus-pro-7b": "janus --from-hub deepseek-ai/Janus-Pro-7B --text-tokenizer tokenizer.json "
+    "--out janus-7b",
+    "emu3-community/emu3-gen-hf": "emu3 --from-hub Emu3-community/Emu3-Gen-hf --text-tokenizer tokenizer.json "
+    "--out emu3",
+    "junfeng5/liquid_v1_7b": "liquid --from-hub Junfeng5/Liquid_V1_7B --text-tokenizer tokenizer.json "
+    "--vqgan chameleon/tokenizer/vqgan.ckpt --out liquid",
+}
+# The same in other repositories: in another layout, in parts, or of another size.
+_ALIKE = {
+    "jadohu/llamagen-t2i": "peizesun/llamagen_t2i",
+    "gair/anole-7b-v0.1": "leloy/anole-7b-v0.1-hf",
+    "baai/emu3-gen": "emu3-community/emu3-gen-hf",
+}
+
+
+def conversion_of(repository: str) -> str | None:
+    """Returns the command that makes a checkpoint of a repository's published weights; None for another one."""
+    name = repository.lower()
+    command = _CONVERSIONS.get(_ALIKE.get(name, name))
+    if name == "deepseek-ai/janus-pro-1b":
+        command = _CONVERSIONS["deepseek-ai/janus-pro-7b"].replace("7B", "1B").replace("7b", "1b")
+    return None if command is None else f"lantern convert {command}"

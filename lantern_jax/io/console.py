@@ -10,7 +10,7 @@ import rich.console
 from rich.table import Table
 from rich.text import Text
 
-from lantern_jax.io import errors
+from lantern_jax.io import errors, terminal
 
 
 class Console(rich.console.Console):
@@ -22,6 +22,11 @@ class Console(rich.console.Console):
     def render_str(self, text: str, **options: Any) -> Text:
         """Makes rich's text of every ``str`` that it is given."""
         return super().render_str(errors.printable(text), **options)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Prints as rich does, with what is said about work out of the way."""
+        with terminal.hidden():
+            super().print(*objects, **options)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> Table:

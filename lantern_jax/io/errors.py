@@ -27,6 +27,15 @@ class MissingExtra(LanternError, ImportError):
     """Tells which optional packages a call needs, and how to install them."""
 
 
+class IgnoredWords(UserWarning):
+    """Warns of words in a prompt that change nothing, and names the known ones nearest to them.
+
+    Example:
+        >>> import warnings
+        >>> warnings.simplefilter("error", lantern_jax.IgnoredWords)  # or load(..., strict_words=True)
+    """
+
+
 def invalid(name: str, value: Any, wanted: str) -> LanternError:
     """Returns the error for a value out of its range; ``wanted`` says what to give."""
     return LanternError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())

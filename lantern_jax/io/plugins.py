@@ -43,19 +43,31 @@ class Late:
     """A record whose fields may be given as ``at("module:name")``; reading such a field imports its value."""
 
     def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        if type(value) is not _At:
-            return value
-        module, _, path = value.partition(":")
-        return attrgetter(path)(importlib.import_module(module))
+        return _imported(super().__getattribute__(name))
 
     def has(self, name: str) -> bool:
         """Tells whether a field is given, without importing its value."""
         return super().__getattribute__(name) is not None
 
 
+def _imported(value: Any) -> Any:
+    """Returns the value itself, or what ``at`` says stands for it."""
+    if type(value) is not _At:
+        return value
+    module, _, path = value.partition(":")
+    return attrgetter(path)(importlib.import_module(module))
+
+
+def called(value: Any) -> str:
+    """Names a kind in messages: its name, or the class of an object that was given in place of one."""
+    return errors.short(value) if isinstance(value, str) else type(value).__name__
+
+
 class Table(Mapping[str, Kind], Generic[Kind]):
     """The kinds of one sort by name. It iterates over those known; an unknown name is looked for in other packages.
+
+    Args:
+        wrap: makes a kind of an object that is given in place of a name, or returns None; may be ``at(...)``.
 
     Attributes:
         what: the sort, in messages.
@@ -63,17 +75,23 @@ class Table(Mapping[str, Kind], Generic[Kind]):
         theirs: those that other packages registered.
     """
 
-    def __init__(self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict):
-        self.what, self.ours, self._beside = what, ours, beside
+    def __init__(
+        self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict,
+        wrap: Any = lambda value: None,
+    ):  # fmt: skip
+        self.what, self.ours, self._beside, self._wrap = what, ours, beside, wrap
         self.theirs: dict[str, Kind] = {}
         _tables.append(self)
 
     def _known(self) -> dict[str, Kind]:
         return {**self._beside(), **self.ours, **self.theirs}
 
-    def __getitem__(self, name: str) -> Kind:
+    def __getitem__(self, name: Any) -> Kind:
         if not isinstance(name, str):
-            raise KeyError(name)
+            kind = None if name is None else _imported(self._wrap)(name)
+            if kind is None:
+                raise KeyError(name)
+            return kind
         known = self._known()
         if name not in known:
             broken = load()

@@ -1,13 +1,123 @@
-"""Lines that commands print. A text may come from a file or be its name: nothing in one steers the terminal.
+"""Lines that commands print, and what they say while they work. A text may come from a file or be its name: nothing in
+one steers the terminal.
 
 ``console`` has the same for tables.
 """
 
+import contextlib
+import shutil
 import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 
 from lantern_jax.io import errors
+
+# Seconds until the first line about work, until the next one of the same kind where none can be written over, and
+# between two looks at it.
+FIRST, EVERY, _LOOK = 0.5, 5.0, 0.25
+
+# A text, or a function that says what is so now; None for nothing.
+Text = str | Callable[[], str | None] | None
 
 
 def say(line: str, *, error: bool = False) -> None:
     """Prints a line to stdout, or stderr, as ``errors.printable`` shows it."""
-    print(errors.printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+    with hidden():
+        print(errors.printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+
+
+@contextlib.contextmanager
+def telling(text: Text) -> Iterator[Callable[[Text], None]]:
+    """Says on stderr what a block of work is about as soon as it takes long; yields a function that says what now.
+
+    On a terminal that is one line, which is gone in the end; elsewhere a line every few seconds. Inside another such
+    block the text takes the place of the other's for good.
+    """
+    global _teller
+    outer, teller = _teller, _teller or _Teller()
+    _teller = teller
+    teller.tell(text)
+    try:
+        yield teller.tell
+    finally:
+        teller.tell(None)
+        _teller = outer
+        if outer is None:
+            teller.end()
+
+
+def leave_to_another() -> None:
+    """Says nothing about work from here on: another process does."""
+    global _leaves
+    _leaves = True
+
+
+@contextlib.contextmanager
+def hidden() -> Iterator[None]:
+    """Takes the line about work away while something else is printed."""
+    if _teller is None:
+        yield
+    else:
+        with _teller.hidden():
+            yield
+
+
+class _Teller:
+    """A thread that shows a text, which others set."""
+
+    def __init__(self) -> None:
+        self.text, self._since = None, 0.0
+        self._shows, self._lock, self._ended = False, threading.RLock(), threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lantern-telling", daemon=True)
+        self._thread.start()
+
+    def tell(self, text: Text) -> None:
+        self.text, self._since = text, time.monotonic()
+
+    def end(self) -> None:
+        self._ended.set()
+        self._thread.join()
+        with self.hidden():
+            pass
+
+    @contextlib.contextmanager
+    def hidden(self) -> Iterator[None]:
+        with self._lock:
+            if self._shows:
+                self._shows = False
+                _write("\r\x1b[2K")
+            yield
+
+    def _run(self) -> None:
+        kind, due, wait = "", 0.0, FIRST
+        while not self._ended.wait(wait):
+            wait = _LOOK
+            with self._lock, contextlib.suppress(OSError, ValueError):
+                now, line = time.monotonic(), self._line()
+                if line is None:
+                    continue
+                if sys.stderr.isatty():
+                    self._shows = True
+                    _write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
+                elif line.split()[0] != kind or now >= due:
+                    kind, due = line.split()[0], now + EVERY
+                    _write(f"lantern: {line}\n")
+
+    def _line(self) -> str | None:
+        text, since = self.text, self._since
+        if callable(text):
+            text = text()
+        elif text is not None:
+            text = f"{text} ({time.monotonic() - since:.0f} s)"
+        return None if _leaves or not text else errors.printable(text)
+
+
+def _write(text: str) -> None:
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.write(text)
+        sys.stderr.flush()
+
+
+_teller: _Teller | None = None
+_leaves = False

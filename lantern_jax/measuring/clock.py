@@ -1,6 +1,7 @@
 """Timing: several things in turns, and the time that a tuning has."""
 
 import contextlib
+import itertools
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping
@@ -34,6 +35,11 @@ class Clock:
         """Seconds since it began."""
         return self._now() - self._began
 
+    @property
+    def remaining(self) -> float:
+        """Seconds until all of the time is over."""
+        return self._seconds - self.spent
+
     @contextlib.contextmanager
     def piece(self, kind: str) -> Iterator[None]:
         """Times a block of work, of a kind of which more may come."""
@@ -64,13 +70,20 @@ class Clock:
         return self.predicted(**pieces) < self.left(share)
 
 
-def alternate(tasks: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+def alternate(
+    tasks: Mapping[str, Callable[[int], T]],
+    repeats: int,
+    more: Callable[[int], bool] = lambda repeat: True,
+) -> dict[str, list[T]]:
     """Runs all tasks in turns, every other time backwards; returns what each gives in each repetition.
 
     So a slow minute of the machine slows all. A task is given the number of the repetition. Warm up and compile before.
+
+    Args:
+        more: whether a repetition is begun.
     """
     given: dict[str, list[T]] = {name: [] for name in tasks}
-    for repeat in range(repeats):
+    for repeat in itertools.takewhile(more, range(repeats)):
         for name in list(tasks)[:: -1 if repeat % 2 else 1]:
             given[name].append(tasks[name](repeat))
     return given

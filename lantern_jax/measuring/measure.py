@@ -10,7 +10,7 @@ import dataclasses
 import math
 import statistics
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -154,17 +154,24 @@ def _forced(job: Job, settings: Settings, profile: AcceptLengths | None) -> Job:
     )
 
 
-def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[Row]:
+def measure(
+    subject: Subject,
+    group: Sequence[Member],
+    plan: Procedure,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
     """Measures the rows of one group, plain decoding's first.
 
     Args:
         group: of ``members``.
+        report: told which row is worked on.
 
     Raises:
         LanternError: a model whose numbers are not finite.
     """
-    compiling, floors, found = _compile(subject, group, plan), [], []
+    compiling, floors, found = _compile(subject, group, plan, report), [], []
     for member, (cold, warm) in zip(group, compiling, strict=True):
+        report(f"{member.configuration}, a pass")
         run = _begin(subject, member, 0)
         floors.append(bytes_a_pass(subject, member.settings, member.job, run))
         level = seconds_a_level(subject, member.settings, run) if plan.levels else None
@@ -178,7 +185,7 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
     for number, member in enumerate(group):
-        tasks[str(number)] = partial(_decode, subject, member, plan)
+        tasks[str(number)] = partial(_decode, subject, member, plan, report)
     taken = alternate(tasks, repeats)
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
@@ -187,25 +194,37 @@ def measure(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[
     ]
 
 
-def compile_group(subject: Subject, group: Sequence[Member], threads: int = 1) -> list[float]:
+def compile_group(
+    subject: Subject,
+    group: Sequence[Member],
+    threads: int = 1,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[float]:
     """Compiles what a group needs; returns the seconds of every member, whose threads share the machine."""
     _ = subject.engine.parameters  # Reading them is not compiling.
     for member in group:
         if member.job.drafter is not None:
             subject.engine.drafter(member.job.drafter)
+
+    def compiled(member: Member) -> float:
+        report(f"{member.configuration}, compiling")
+        return _begin(subject, member, 0).timing.compiling
+
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(lambda member: _begin(subject, member, 0).timing.compiling, group))
+        return list(pool.map(compiled, group))
 
 
-def _compile(subject: Subject, group: Sequence[Member], plan: Procedure) -> list[tuple]:
+def _compile(
+    subject: Subject, group: Sequence[Member], plan: Procedure, report: Callable[[str], None]
+) -> list[tuple]:
     """Returns the seconds of every member with nothing kept, and with programs kept; None where not measured."""
     if not plan.compile_twice:
-        compile_group(subject, group)
+        compile_group(subject, group, report=report)
         return [(None, None)] * len(group)
     taken = []
     for _ in range(2):
         subject.engine.programs.clear()
-        taken.append(compile_group(subject, group))
+        taken.append(compile_group(subject, group, report=report))
     return list(zip(*taken, strict=True))
 
 
@@ -214,8 +233,11 @@ def _begin(subject: Subject, member: Member, repeat: int) -> Run:
     return subject.start(member.job, repeat * batch, batch)
 
 
-def _decode(subject: Subject, member: Member, plan: Procedure, repeat: int) -> Batch:
+def _decode(
+    subject: Subject, member: Member, plan: Procedure, report: Callable[[str], None], repeat: int
+) -> Batch:
     """Decodes one batch; one that is stopped early is taken to continue as it began."""
+    report(f"{member.configuration}, decoding {repeat + 1} of {plan.repeats(member.settings.batch)}")
     run = _begin(subject, member, repeat)
     begun = run.timing.decoding
     run = subject.engine.advance(run, plan.passes)

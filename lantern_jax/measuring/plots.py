@@ -11,7 +11,7 @@ from typing import Any
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.rows import Row
 
-NEEDS = 'plots need matplotlib: pip install "lantern-jax[plots]", or leave --plot out'
+NEEDS = "plots need matplotlib: pip install matplotlib, or leave --plot out"
 
 
 def check_plots() -> None:

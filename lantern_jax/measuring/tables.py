@@ -27,14 +27,25 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
 }
 
 
-def rows_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of rows; its title says what all have in common."""
+# What most people want to know.
+_MAIN: Mapping[str, Callable[[Row], str]] = {
+    name: _COLUMNS[name] for name in ("tokens per pass", "ms per pass")
+} | {
+    "s per picture": lambda row: f"{row.seconds:.3f}",
+    "speed-up": _COLUMNS["speed-up"],
+    "substituted": _COLUMNS["substituted"],
+}
+
+
+def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
+    """Returns a table of rows, with all columns or what most people want; its title says what all have in common."""
+    columns = _COLUMNS if verbose else _MAIN
     swept = [name for name in ("batch", "guidance") if len({getattr(row, name) for row in rows}) > 1]
     cells = (
-        (_name(row), *(f"{getattr(row, name):g}" for name in swept), *(of(row) for of in _COLUMNS.values()))
+        (_name(row), *(f"{getattr(row, name):g}" for name in swept), *(of(row) for of in columns.values()))
         for row in rows
     )
-    return table(("method", *swept, *_COLUMNS), cells, title=_title(rows, swept), caption=_caption(rows))
+    return table(("method", *swept, *columns), cells, title=_title(rows, swept), caption=_caption(rows))
 
 
 def parts_table(rows: Sequence[Row]) -> Table:
@@ -73,7 +84,7 @@ def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
 def _caption(rows: Sequence[Row]) -> Text:
     row = rows[-1]
     lines = [
-        f"{row.repeats} batches a row, in turns; medians and quartiles; "
+        f"{row.repeats} batches per row, in turns; medians; "
         f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
     ]
     if any(row.forced for row in rows):

@@ -7,7 +7,7 @@ Axes: n pictures, T stream tokens.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,22 +19,23 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring import choose, costs, paths
-from lantern_jax.measuring.choose import Budget, Candidate
+from lantern_jax.measuring.choose import Candidate
 from lantern_jax.measuring.clock import Clock, alternate
 from lantern_jax.measuring.costs import Costs
+from lantern_jax.measuring.goal import PLAIN, Goal, Tuning
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
-from lantern_jax.settings.choice import PLAIN as NO_WINDOW
 from lantern_jax.settings.choice import WindowPoint, window_knobs, window_name
-from lantern_jax.settings.notes import Run
 from lantern_jax.settings.tuned import Key, Tuned
 
-PLAIN, DEFAULT = "plain", "default"
+DEFAULT = "default"
 # Of the time there is: when searching ends among trees of the first drafter, windows, other drafters, relaxed rules.
 _TREES_UNTIL, _WINDOWS_UNTIL, _KINDS_UNTIL, _RULES_UNTIL = 0.65, 0.75, 0.8, 0.9
 # Repetitions of the confirming run.
 _LEAST, _MOST = 4, 16
+# Repetitions that tell an error, and candidates that are compared however short the time is.
+_SIDES = 2
 _TREES = 3
 # Candidates of the confirming run beside plain decoding and the default.
 _FASTEST = 3
@@ -43,49 +44,6 @@ _RULES = (
     tuple({"rule": "near", "tau": tau} for tau in (3.0, 2.0, 1.5, 1.0)),
     tuple({"rule": "lantern++", "lam": lam} for lam in (3.0, 2.0, 1.5)),
 )
-
-
-@dataclass(frozen=True)
-class Goal:
-    """What a tuning is for, and how far it goes.
-
-    Attributes:
-        knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
-        budget: what relaxed rules may cost.
-        pictures: that trees grow on, and as many again that everything is estimated on; decoded together.
-        minutes: how long it takes, unless decoding the pictures plainly and the confirming run alone take longer.
-    """
-
-    knobs: Mapping[str, Any] = field(default_factory=dict)
-    budget: Budget = field(default_factory=Budget)
-    pictures: int = 16
-    minutes: float = 5.0
-
-
-@dataclass(frozen=True)
-class Tuning:
-    """What a tuning found.
-
-    Attributes:
-        tuned: to be written.
-        rows: all candidates: those confirmed by their measured speed, then the others by their predicted one.
-        default: the name of the one that a call decodes by without tuning.
-    """
-
-    tuned: Tuned
-    rows: tuple[Candidate, ...]
-    default: str
-
-    def runs(self) -> list[Run]:
-        """Returns what the confirming run measured of plain decoding and of windows, as runs are noted."""
-        batch, found = self.tuned.key.batch, []
-        for row in self.rows:
-            knobs = dict(row.knobs)
-            point = tuple(knobs.get(name, 0) for name in ("window", "branches", "levels", "reach"))
-            point = NO_WINDOW if row.name == PLAIN else point
-            if row.measured is not None and window_knobs(point) == knobs:
-                found.append(Run(point, row.tokens_a_pass[0], 1e3 * batch / row.measured[0]))
-        return found
 
 
 class Tuner:
@@ -119,10 +77,31 @@ class Tuner:
         self.kinds = [kind for kind in DRAFTERS if kind in subject.recipe.drafters]
         self.run_lengths, self.tokens = Stream(subject.recipe.target()).run, len(subject.free)
         self.statistics: dict[str, Any] = {}
+        # What was tried; how calls decode without tuning; what the confirming run decoded, by name.
+        self.found: list[Candidate] = []
+        self.default: Candidate | None = None
+        self.given: dict[str, list[Decodings]] = {}
+        self.is_stopped = False
         self.costs = Costs({})
 
     def run(self) -> Tuning:
-        """Finds the fastest way of decoding; LanternError for numbers that are not finite."""
+        """Finds the fastest way of decoding, after Ctrl-C the fastest of what was tried by then.
+
+        Raises:
+            LanternError: numbers that are not finite.
+            KeyboardInterrupt: before anything was tried.
+        """
+        try:
+            self._search()
+            self._confirm()
+        except KeyboardInterrupt:
+            if not self.found:
+                raise
+            self.is_stopped = True
+        return self._tuning()
+
+    def _search(self) -> None:
+        """Predicts how fast candidates are, and sorts them by that."""
         plan, subject = self.plan, self.subject
         self.report("decoding plainly")
         with self.clock.piece("plain"):
@@ -131,19 +110,14 @@ class Tuner:
         step = self.costs.a_pass(1)
         # Of plain decoding and two others that are no slower.
         self.clock.keep(self._confirming([self.tokens * step / 1e3] * 3))
-        found = [self._candidate(PLAIN, {"method": "ar"}, 1, plain.rounds[plan.pictures :], step)]
+        self.found = [self._candidate(PLAIN, {"method": "ar"}, 1, plain.rounds[plan.pictures :], step)]
         for kind in self.kinds[:1]:
-            found += self._trees(kind, plain, _TREES_UNTIL)
-        found += self._windows()
+            self.found += self._trees(kind, plain, _TREES_UNTIL)
+        self._windows()
         for kind in self.kinds[1:]:
-            found += self._trees(kind, plain, _KINDS_UNTIL)
-        rows = sorted(found, key=_speed)
+            self.found += self._trees(kind, plain, _KINDS_UNTIL)
         if plan.budget.allows_relaxed:
-            relaxed = self._relaxed([row for row in rows if row.name != PLAIN])
-            rows = sorted([*rows, *relaxed], key=_speed)
-        default = self._default(rows)
-        rows = self._confirmed(rows, default)
-        return Tuning(self._tuned(rows, default), tuple(rows), default.name)
+            self._relaxed([row for row in sorted(self.found, key=_speed) if row.name != PLAIN])
 
     def _candidate(
         self, name: str, knobs: Mapping[str, Any], nodes: int, rounds, ms: float, *relaxed
@@ -226,10 +200,9 @@ class Tuner:
             "tokens_a_pass": expected,
         }
 
-    def _windows(self) -> list[Candidate]:
+    def _windows(self) -> None:
         """Climbs from the platform's own windows: tokens per pass are measured, costs predicted."""
         kind = next(iter(self.costs.drafts), None)
-        made: dict[WindowPoint, Candidate] = {}
         starts = dict.fromkeys(
             self.starts if kind else [point for point in self.starts if not point[3]], "known"
         )
@@ -245,8 +218,8 @@ class Tuner:
             tree, knobs = DraftTree.window(window, branches, levels), window_knobs(point)
             ms = self.costs.window(tree, kind if reach else None, reach)
             rounds = self._decoded(knobs).rounds
-            made[point] = self._candidate(window_name(point), knobs, tree.num_nodes, rounds, ms)
-            return made[point].predicted[0]
+            self.found.append(self._candidate(window_name(point), knobs, tree.num_nodes, rounds, ms))
+            return self.found[-1].predicted[0]
 
         def near(point: WindowPoint) -> list[WindowPoint]:
             return [other for other in choose.window_neighbours(point) if other[1] <= codes]
@@ -256,16 +229,15 @@ class Tuner:
 
         if more():
             choose.climb(starts, near, value, more)
-        return list(made.values())
 
-    def _relaxed(self, strict: list[Candidate]) -> list[Candidate]:
-        """Returns the best strict candidates under the loosest rules that keep to the budget."""
-        made, tried = [], False
+    def _relaxed(self, strict: list[Candidate]) -> None:
+        """Tries the best strict candidates under the loosest rules that keep to the budget."""
+        tried = False
         for base in strict[:2]:
             for rules in _RULES:
                 for rule in rules:
                     if tried and not self.clock.fits(_RULES_UNTIL, pictures=1):
-                        return made
+                        return
                     tried = True
                     self.report(f"{base.name}, rule {rule['rule']}")
                     knobs = {**base.knobs, **rule}
@@ -274,30 +246,51 @@ class Tuner:
                         bound = next(f"{name} {value:g}" for name, value in rule.items() if name != "rule")
                         name = f"{base.name}, {rule['rule']} with {bound}"
                         given = decoded.rounds, base.ms, decoded.substituted, decoded.distance
-                        made.append(self._candidate(name, knobs, base.nodes, *given))
+                        self.found.append(self._candidate(name, knobs, base.nodes, *given))
                         break
-        return made
 
-    def _confirmed(self, rows: list[Candidate], default: Candidate) -> list[Candidate]:
+    def _confirm(self) -> None:
         """Decodes the best by prediction, the default and plain decoding side by side on pictures of their own."""
+        rows = sorted(self.found, key=_speed)
         plain = next(row for row in rows if row.name == PLAIN)
-        chosen = self._to_confirm(rows, plain, default)
+        self.default = self._default(rows)
+        chosen = self._to_confirm(rows, plain, self.default)
         batch, first = self.settings.batch, 2 * self.plan.pictures
         jobs = {name: self._job(row.knobs) for name, row in chosen.items()}
-        for name, job in jobs.items():
+        for name, job in list(jobs.items()):
+            # What compiled for longer than was thought leaves no time for others.
+            if self.clock.remaining < 0 and name not in list(jobs)[:_SIDES]:
+                del jobs[name]
+                continue
             self.report(f"compiling: {name}")
             self.subject.decode(job, first, batch, batch)
-        seconds = sum(map(self._seconds, chosen.values()))
+        seconds = sum(self._seconds(chosen[name]) for name in jobs)
         repeats = int(np.clip(self.clock.left() / seconds, _LEAST, _MOST))
         self.report(f"side by side, {repeats} times")
 
-        def task(job):
-            return lambda repeat: self.subject.decode(job, first + repeat * batch, batch, batch)
+        def task(name, job):
+            made = self.given[name] = []
+            return lambda repeat: made.append(self.subject.decode(job, first + repeat * batch, batch, batch))
 
-        given = alternate({name: task(job) for name, job in jobs.items()}, repeats)
-        confirmed = [self._measured(row, given[name], given[PLAIN]) for name, row in chosen.items()]
-        confirmed.sort(key=lambda row: -row.measured[0])
-        return confirmed + [row for row in rows if row.name not in chosen]
+        tasks = {name: task(name, job) for name, job in jobs.items()}
+        alternate(tasks, repeats, lambda repeat: repeat < _SIDES or self.clock.remaining > 0)
+
+    def _tuning(self) -> Tuning:
+        """Returns what was found: what was confirmed by measured speed, before the others by predicted speed."""
+        every = {row.name: row for row in [*self.found, *filter(None, [self.default])]}
+        rows, default = sorted(every.values(), key=_speed), self.default.name if self.default else ""
+        whole = min(map(len, self.given.values()), default=0)
+        confirmed = []
+        if whole >= _SIDES:
+            plain = self.given[PLAIN][:whole]
+            confirmed = [
+                self._measured(row, self.given[row.name][:whole], plain)
+                for row in rows
+                if row.name in self.given
+            ]
+            confirmed.sort(key=lambda row: -row.measured[0])
+        rows = confirmed + [row for row in rows if whole < _SIDES or row.name not in self.given]
+        return Tuning(self._tuned(rows, default), tuple(rows), default, self.is_stopped)
 
     def _to_confirm(
         self, rows: list[Candidate], plain: Candidate, default: Candidate
@@ -343,20 +336,22 @@ class Tuner:
         speedup = float(plainly.sum() / seconds.sum()), error
         return replace(row, measured=(rate, rate * spread), speedup=speedup)
 
-    def _tuned(self, rows: list[Candidate], default: Candidate) -> Tuned:
+    def _tuned(self, rows: list[Candidate], default: str) -> Tuned:
         budget = self.plan.budget
         best = next(row for row in rows if budget.holds(row.substituted, row.distance))
+        plain = next(row for row in rows if row.name == PLAIN)
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
         return Tuned(
             key=self.key,
             knobs=dict(best.knobs),
             name=best.name,
-            speedup=best.speedup[0],
+            speedup=best.predicted[0] / plain.predicted[0] if best.speedup is None else best.speedup[0],
             substituted=float(best.substituted.mean()) if len(best.substituted) else 0.0,
             budget={name: bound for name, bound in bounds.items() if bound is not None},
             found={
                 "candidates": [row.to_json() for row in rows],
-                "default": default.name,
+                "default": default,
+                "confirmed": best.speedup is not None,
                 "costs": self.costs.to_json(),
                 "paths": self.statistics,
                 "prompts": self.subject.prompts,

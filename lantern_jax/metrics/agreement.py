@@ -23,7 +23,7 @@ from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.features import FeatureReader, Score, check_pairs, network
 from lantern_jax.tensors.matching import module_table, read_tensors
-from lantern_jax.text.landscapes import ATTRIBUTES, UNSPECIFIED, parse_prompt
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, UNSPECIFIED
 
 # Raised with every change of the file or of the preprocessing: features of two versions are not compared.
 VERSION = 1
@@ -126,7 +126,9 @@ def caption_agreement(
         LanternError: prompts and pictures differ in number, a prompt in other words, a picture of another size.
     """
     check_pairs(pictures, prompts)
-    asked = np.array([parse_prompt(prompt) for prompt in prompts], np.int64).reshape(-1, len(ATTRIBUTES))
+    asked = np.array([LANDSCAPES.parse(prompt, strict=False) for prompt in prompts], np.int64).reshape(
+        -1, len(ATTRIBUTES)
+    )
     given = by_attribute(_probabilities().features(pictures))
     named = asked != UNSPECIFIED
     columns = [

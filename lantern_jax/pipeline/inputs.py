@@ -38,6 +38,7 @@ class Call(Knobs, total=False):
     first: int
     start: Start | Sequence[Start] | None
     keep_rows: int | None
+    negative_prompt: str | Sequence[str] | None
 
 
 def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
@@ -65,8 +66,11 @@ def negatives(
     return {"negative": given * (prompts if len(given) == 1 else 1)}
 
 
-def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:
+def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:
     """Returns what encodes prompts for a checkpoint's target; a text encoder is read when captions are encoded.
+
+    Args:
+        strict_words: as in ``load``.
 
     Raises:
         LanternError: the target's unconditional labels are not those of the checkpoint's vocabulary.
@@ -78,6 +82,7 @@ def prompt_encoder(checkpoint: Checkpoint) -> PromptEncoder:
         checkpoint.text_tokenizer,
         checkpoint.text_encoder_config,
         partial(load_text_encoder, checkpoint, sharding=device),
+        strict_words,
     )
     return family_of(checkpoint.target_config).prompts(parts)
 

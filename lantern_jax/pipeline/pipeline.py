@@ -1,7 +1,6 @@
 """From prompts to pictures: ``load(...)`` gives a Pipeline, ``Pipeline.generate`` decodes and draws.
 
-Axes: n pictures of a call, T codes of a picture, P prefix length, C label slots, F caption feature width, H W height
-and width.
+Axes: n pictures of a call, T codes of a picture, P prefix length, C label slots, F caption feature width, H W pixels.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,6 +28,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.inputs import Call, Grid, Start, first_tokens, listed, negatives, prompt_encoder
+from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.recipe import Recipe, without_effect
@@ -42,12 +42,13 @@ def load(
     dtype: Any = None,
     tuned: str | Path | None = AUTO,
     mesh: str | Mesh | None = None,
+    strict_words: bool = False,
     size: str | None = None,
 ) -> "Pipeline":
     """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
 
     What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
-    programs are kept for later processes if ``lantern_jax.keep_compiled_programs()`` was called.
+    programs are kept for later processes in notebooks, and after ``lantern_jax.keep_compiled_programs()``.
 
     Args:
         model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
@@ -59,15 +60,16 @@ def load(
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
             all devices of this process, each with a whole model.
+        strict_words: whether a word that the demo does not know is an error; else it is ignored with a warning.
         size: of the pictures, "832x624" pixels, where the model draws others than its own; None for that.
 
     Raises:
         LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
-    devices = device_grid(mesh)
-    checkpoint = sized(store.load(store.model_directory(model), abstract=True), size)
-    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices)
+    keep_programs_in_notebooks()
+    devices, checkpoint = device_grid(mesh), store.load(store.model_directory(model), abstract=True)
+    return Pipeline(sized(checkpoint, size), dtype, Shelf.of(tuned), devices, strict_words)
 
 
 class Pipeline:
@@ -75,19 +77,20 @@ class Pipeline:
 
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
-        dtype: as in ``load``.
+        dtype, strict_words: as in ``load``.
         tuned: files of tuned settings; None for none, and nothing is chosen.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None
-    ):
+        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None,
+        strict_words: bool = False,
+    ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
-        self._encoder = prompt_encoder(checkpoint)
+        self._encoder = prompt_encoder(checkpoint, strict_words)
         self._grid = Grid.of(checkpoint)
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
@@ -140,8 +143,8 @@ class Pipeline:
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
             log_probs: also read the tokens once more, for ``Generation.log_probs``.
-            progress: called several times per second, and at the end; with ``compare`` for both decodings as one.
-            knobs: see ``Settings``; by keyword, None for the default.
+            progress: called several times per second; with ``compare`` for both as one. None: a bar in notebooks.
+            knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
 
         Raises:
             LanternError: an argument that is not valid, before any computation; a model whose numbers are not finite.
@@ -185,7 +188,7 @@ class Pipeline:
     ) -> EncodedPrompts:
         """Encodes prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
 
-        The text encoder, where there is one, is read for the call and dropped, or kept inside ``text_encoder_kept``.
+        A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
         Raises:
             LanternError: as ``generate`` of its prompts.
@@ -230,22 +233,20 @@ class Pipeline:
         return plan, plan.job
 
     def iterate(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
-        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
-    ) -> Iterator[Picture]:  # fmt: skip
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+    ) -> Iterator[Picture]:
         """Generates a picture at a time: each is drawn as soon as its tokens are known.
 
         Raises:
             LanternError: as ``generate``, when the first picture is asked for.
         """
-        yield from self.plan(prompts, negative_prompt=negative_prompt, **call).pictures()
+        yield from self.plan(prompts, **call).pictures()
 
     def check(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
-        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
-    ) -> Settings:  # fmt: skip
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+    ) -> Settings:
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        return self.plan(prompts, negative_prompt=negative_prompt, **call).settings
+        return self.plan(prompts, **call).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.

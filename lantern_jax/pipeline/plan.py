@@ -32,6 +32,7 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
+from lantern_jax.pipeline.notebook import bar, is_notebook
 from lantern_jax.settings.choice import PLAIN, WindowPoint, point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
@@ -127,6 +128,9 @@ class Plan:
             Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, with ``compare`` without plain
                 decoding's. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
+        if progress is None and is_notebook():
+            with bar(self.count) as shown:
+                return self.run(shown, compare)
         if not compare:
             return self._generate(progress, log_probs)
 

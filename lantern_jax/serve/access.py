@@ -4,20 +4,31 @@ import base64
 import hashlib
 import hmac
 import ipaddress
+import logging
 import re
+import time
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from lantern_jax.io import errors
 from lantern_jax.serve.answers import refusal
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Refused
 
 # These say nothing about pictures.
-OPEN_PATHS = ("/", "/health")
+OPEN_PATHS = ("/", "/health", "/openapi.json")
+# Whoever was told the name of a picture may have it.
+_OPEN_FOLDER = "/pictures/"
+# The entry of a request's scope with what its line in the log tells beside.
+LOGGED = "lantern"
+# Asked again and again by what watches a server.
+_UNLOGGED = ("/health", "/metrics")
+_log = logging.getLogger(__name__)
 _LOCAL = ("localhost",)
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -38,17 +49,21 @@ class Access:
         token: that a request must bear, or None.
         hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to point
             here (DNS rebinding) calls it by that name.
+        origins: of pages elsewhere that may send requests, such as "https://example.org".
     """
 
     token: str | None = None
     hosts: Collection[str] | None = None
+    origins: Collection[str] = ()
 
     @classmethod
-    def of(cls, host: str, token: str | None, names: Collection[str] = ()) -> "Access":
+    def of(
+        cls, host: str, token: str | None, names: Collection[str] = (), origins: Collection[str] = ()
+    ) -> "Access":
         """Allows ``names`` and, if only this machine reaches ``host``, its own; others allow ``names``, or any."""
         if not is_local(host):
-            return cls(token, frozenset(names) or None)
-        return cls(token, frozenset({*_LOCAL, "127.0.0.1", "::1", host, *names}))
+            return cls(token, frozenset(names) or None, frozenset(origins))
+        return cls(token, frozenset({*_LOCAL, "127.0.0.1", "::1", host, *names}), frozenset(origins))
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
         """Raises Refused for a request that is not allowed; names of ``headers`` are in any case."""
@@ -56,9 +71,14 @@ class Access:
         if self.hosts is not None and host not in self.hosts:
             raise Refused(403, "the Host header is not a name of this server: start it with --allowed-host")
         origin = headers.get("origin")
-        if origin is not None and urlsplit(origin).netloc != headers.get("host"):
-            raise Refused(403, "the request is from a page of another origin: such requests are not answered")
-        if self.token is None or path in OPEN_PATHS:
+        if (
+            origin is not None
+            and urlsplit(origin).netloc != headers.get("host")
+            and origin not in self.origins
+        ):
+            message = "the request is from a page of another origin: start the server with --allowed-origin"
+            raise Refused(403, message)
+        if self.token is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
@@ -67,7 +87,7 @@ class Access:
 
 
 class Guard:
-    """An application with restricted access; counts its answers by status."""
+    """An application with restricted access; counts its answers by status, and logs requests."""
 
     def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
         self._app, self._access, self._counters, self._policy = app, access, counters, policy
@@ -77,21 +97,70 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
+        began, status, given = time.perf_counter(), 0, Headers(scope=scope)
+        origin = given.get("origin")
+        shared = _shared(origin) if origin in self._access.origins else {}
+
         async def answer(message: Message) -> None:
+            nonlocal status
             if message["type"] == "http.response.start":
-                self._counters.requests[message["status"]] += 1
+                status = message["status"]
+                self._counters.requests[status] += 1
                 headers = MutableHeaders(scope=message)
+                for name, value in shared.items():
+                    headers[name] = value
                 for name, value in {**_HEADERS, "Content-Security-Policy": self._policy}.items():
                     headers.setdefault(name, value)
             await send(message)
 
         try:
-            self._access.check(scope["path"], Headers(scope=scope))
+            await self._answered(scope, receive, answer, given, bool(shared))
+        finally:
+            if status != 200 or scope["path"] not in _UNLOGGED:
+                _log_request(scope, status, time.perf_counter() - began)
+
+    async def _answered(
+        self, scope: Scope, receive: Receive, answer: Send, given: Headers, shares: bool
+    ) -> None:
+        if shares and scope["method"] == "OPTIONS" and "access-control-request-method" in given:
+            # A browser asks before a page of another origin may; it sends no token with this.
+            return await Response(status_code=204)(scope, receive, answer)
+        try:
+            self._access.check(scope["path"], given)
         except (Refused, ValueError) as error:
             refused = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
             await refusal(refused)(scope, receive, answer)
         else:
             await self._app(scope, receive, answer)
+        return None
+
+
+def _shared(origin: str) -> dict[str, str]:
+    """Returns the headers of an answer that a page of another origin may read."""
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, *",
+        "Access-Control-Max-Age": "600",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+        "Vary": "Origin",
+    }
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Logs a request: a line, and its parts for logs that programs read; status 0 is a client that went."""
+    client = (scope.get("client") or ("",))[0]
+    fields = {
+        "method": scope["method"],
+        "path": errors.short(scope["path"], 200),
+        "status": status,
+        "seconds": round(seconds, 4),
+        "client": client,
+        **scope.get(LOGGED, {}),
+    }
+    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
+    line = f"{fields['method']} {fields['path']} {status} in {seconds:.2f} s, {client}{more}"
+    _log.info("%s", line, extra={"fields": fields})
 
 
 def is_local(host: str) -> bool:

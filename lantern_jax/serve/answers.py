@@ -3,7 +3,7 @@
 import base64
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,11 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.outputs import Output
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import KNOBS, settings_json
-from lantern_jax.text.landscapes import Vocabulary
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
@@ -49,12 +49,19 @@ def encode_event(value: dict[str, Any]) -> bytes:
     return b"event: %s\ndata: %s\n\n" % (value["type"].encode("ascii"), encode_json(value))
 
 
-def whole_answer(ticket: Ticket, made: Sequence[Done], size: str) -> dict[str, Any]:
-    """Returns the answer that holds all pictures of a request."""
-    data = [{"b64_json": _text(done.png), "lantern": _figures(ticket.request, done)} for done in made]
+def whole_answer(
+    ticket: Ticket, made: Sequence[Done], lead_to: Callable[[bytes, str], str]
+) -> dict[str, Any]:
+    """Returns the answer with all pictures of a request; ``lead_to`` keeps a file and returns its address."""
+    output = ticket.request.output
+
+    def told(file: bytes) -> dict[str, str]:
+        return {"url": lead_to(file, output.format)} if output.as_url else {"b64_json": _text(file)}
+
+    data = [{**told(done.file), "lantern": _figures(ticket.request, done)} for done in made]
     return {
         "created": int(time.time()),
-        **_common(size),
+        **_common(output),
         "data": data,
         "usage": _usage(made),
         "lantern": _settings(ticket),
@@ -66,39 +73,44 @@ def queued_event(ticket: Ticket, ahead: int) -> dict[str, Any]:
     return {"type": "lantern.queued", "ahead": ahead, "lantern": _settings(ticket)}
 
 
-def progress_event(now: Progress, size: str) -> dict[str, Any]:
+def progress_event(ticket: Ticket, now: Progress) -> dict[str, Any]:
     """Returns the event of an unfinished picture: a partial image if one was requested, else its progress."""
     event: dict[str, Any] = {"type": "lantern.progress", "index": now.index}
     if now.partial is not None:
-        event["type"] = "image_generation.partial_image"
-        event |= {"partial_image_index": now.partial, "created_at": int(time.time()), **_common(size)}
-    if now.png is not None:
-        event["b64_json"] = _text(now.png)
+        event["type"] = f"{_kind(ticket)}.partial_image"
+        event |= {"partial_image_index": now.partial, "created_at": int(time.time())}
+        event |= _common(ticket.request.output)
+    if now.file is not None:
+        event["b64_json"] = _text(now.file)
     figures = {"tokens": now.tokens, "total": now.total, "rounds": now.rounds}
     return {**event, "lantern": {**figures, "seconds": round(now.seconds, 4)}}
 
 
-def completed_event(ticket: Ticket, done: Done, size: str) -> dict[str, Any]:
+def completed_event(ticket: Ticket, done: Done) -> dict[str, Any]:
     """Returns the event of a finished picture."""
     return {
-        "type": "image_generation.completed",
+        "type": f"{_kind(ticket)}.completed",
         "index": done.index,
-        "b64_json": _text(done.png),
+        "b64_json": _text(done.file),
         "created_at": int(time.time()),
-        **_common(size),
+        **_common(ticket.request.output),
         "usage": _usage([done]),
         "lantern": {**_settings(ticket), **_figures(ticket.request, done)},
     }
 
 
-def _common(size: str) -> dict[str, str]:
-    return {"size": size, "quality": "high", "background": "opaque", "output_format": "png"}
+def _kind(ticket: Ticket) -> str:
+    return "image_edit" if ticket.request.goes_on else "image_generation"
+
+
+def _common(output: Output) -> dict[str, str]:
+    return {"size": output.size, "quality": "high", "background": "opaque", "output_format": output.format}
 
 
 def _settings(ticket: Ticket) -> dict[str, Any]:
-    """Returns the seed, the settings, and notes on knobs of the request that change nothing."""
+    """Returns the seed, the settings, and notes on what of the request changes nothing, or is not done."""
     told: dict[str, Any] = {"seed": ticket.request.seed, "settings": settings_json(ticket.settings)}
-    notes = without_effect(ticket.request.knobs, ticket.settings)
+    notes = (*ticket.request.notes, *without_effect(ticket.request.knobs, ticket.settings))
     return told | ({"notes": list(notes)} if notes else {})
 
 
@@ -130,8 +142,8 @@ def _usage(made: Sequence[Done]) -> dict[str, Any]:
     }
 
 
-def _text(png: bytes) -> str:
-    return base64.b64encode(png).decode("ascii")
+def _text(file: bytes) -> str:
+    return base64.b64encode(file).decode("ascii")
 
 
 def example_prompts(pipeline: Pipeline) -> list[str]:
@@ -139,7 +151,10 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
     vocabulary = pipeline.checkpoint.vocabulary
     taken: list[str] = []
     why = None
-    for prompt in [*_EXAMPLES, *(vocabulary.known_words() if vocabulary is not None else ())]:
+    known = (
+        [] if vocabulary is None else [value for values in vocabulary.grouped().values() for value in values]
+    )
+    for prompt in [*_EXAMPLES, *known]:
         if len(taken) == _SHOWN:
             break
         try:
@@ -156,19 +171,6 @@ def size_of(pipeline: Pipeline) -> str:
     """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
     pipeline.check_draws()
     return size_text(picture_size(pipeline.checkpoint))
-
-
-def _words(vocabulary: Vocabulary) -> dict[str, dict[str, list[str]]]:
-    """Returns attribute -> value -> the words that mean it, the value itself first."""
-
-    def meaning(*sought: str) -> list[str]:
-        words = (word for word, meaning in vocabulary.words.items() if tuple(meaning) == sought)
-        return sorted(words, key=lambda word: (word != sought[1], word))
-
-    return {
-        name: {value: meaning(name, value) for value in values}
-        for name, values in vocabulary.attributes.items()
-    }
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
@@ -200,7 +202,7 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         "columns": columns,
         "tokens": rows * columns,
         "examples": example_prompts(pipeline),
-        "words": {} if vocabulary is None else _words(vocabulary),
+        "words": {} if vocabulary is None else vocabulary.grouped(),
         "methods": able,
         "knobs": knobs,
     }

@@ -5,9 +5,11 @@ import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable
 from dataclasses import dataclass
+from functools import partial
 from importlib import resources
 from typing import Any
 
+from PIL import Image
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -19,10 +21,13 @@ from starlette.types import Receive, Scope, Send
 
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
-from lantern_jax.serve.access import Access, Guard, content_policy
+from lantern_jax.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.serve.counters import Counters
+from lantern_jax.serve.forms import read_form, read_start
+from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import BUG, Limits, Refused
-from lantern_jax.serve.requests import read_request
+from lantern_jax.serve.openapi import document
+from lantern_jax.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.serve.server import Connections
 from lantern_jax.serve.ticket import Done, Queued, Ticket
 from lantern_jax.serve.worker import Worker
@@ -39,6 +44,7 @@ def application(
     limits: Limits | None = None,
     batch: int = 4,
     warm_up: bool = True,
+    scales: bool = False,
 ) -> Starlette:
     """Returns the server of one model as an ASGI application; its worker runs from startup to shutdown.
 
@@ -46,6 +52,7 @@ def application(
         name: of the model, as clients give it.
         batch: pictures decoded together.
         warm_up: whether the programs of the default settings are compiled before the first request.
+        scales: whether pictures are scaled to the size that a request asks for.
 
     Returns:
         The application; ``state.worker`` is its ``Worker``, ``state.connections`` its ``Connections``.
@@ -59,7 +66,7 @@ def application(
     connections = Connections(limits, counters)
     page = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
     entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
-    server = _Server(worker, connections, entry, size, page)
+    server = _Server(worker, connections, entry, size, scales, page, Kept())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -74,7 +81,10 @@ def application(
             Route("/metrics", server.metrics),
             Route("/v1/models", server.models),
             Route("/v1/models/{name}", server.model),
-            Route("/v1/images/generations", server.images, methods=["POST"]),
+            Route("/v1/images/generations", server.generations, methods=["POST"]),
+            Route("/v1/images/edits", server.edits, methods=["POST"]),
+            Route("/pictures/{name}", server.picture),
+            Route("/openapi.json", server.description),
         ],
         middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
         exception_handlers=dict.fromkeys((Refused, HTTPException, Exception), _refusal),
@@ -92,7 +102,9 @@ class _Server:
     connections: Connections
     entry: dict[str, Any]
     size: str
+    scales: bool
     html: str
+    kept: Kept
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self.html)
@@ -123,13 +135,45 @@ class _Server:
             )
         return answers.json_answer(self.entry)
 
-    async def images(self, request: Request) -> Response:
+    async def description(self, request: Request) -> Response:
+        return answers.json_answer(document(self.entry["id"]))
+
+    async def picture(self, request: Request) -> Response:
+        found = self.kept.find(request.path_params["name"])
+        if found is None:
+            raise Refused(
+                404, f"there is no such picture, or it is gone: they are kept for {self.kept.seconds:g} s"
+            )
+        # Any page may show what it was told the name of.
+        return Response(
+            found[0], media_type=found[1], headers={"Cross-Origin-Resource-Policy": "cross-origin"}
+        )
+
+    async def generations(self, request: Request) -> Response:
         began = time.perf_counter()
         if request.headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
-        content = await _body(request, self.worker.limits)
-        wanted = read_request(content, self.worker.limits, self.entry["id"], self.size)
+        limits = self.worker.limits
+        fields = decoded(await _body(request, limits, limits.body_bytes))
+        return await self._images(request, self._read(fields), began)
+
+    async def edits(self, request: Request) -> Response:
+        began, limits = time.perf_counter(), self.worker.limits
+        content = await _body(request, limits, limits.form_bytes)
+        fields, files = read_form(content, request.headers.get("content-type", ""))
+        shape = (self.entry["lantern"][name] for name in ("rows", "columns"))
+        picture, keep_rows = await run_in_threadpool(read_start, files, *shape)
+        if "start" in fields or (keep_rows is not None and "keep_rows" in fields):
+            raise Refused(400, "start is the picture, and keep_rows its mask: give each once", "start")
+        wanted = self._read({"keep_rows": keep_rows, **fields}, picture)
+        return await self._images(request, wanted, began)
+
+    def _read(self, fields: dict[str, Any], picture: Image.Image | None = None) -> PictureRequest:
+        return read_request(fields, self.worker.limits, self.entry["id"], self.size, self.scales, picture)
+
+    async def _images(self, request: Request, wanted: PictureRequest, began: float) -> Response:
+        request.scope[LOGGED] = {"pictures": wanted.num, "seed": wanted.seed, "stream": wanted.stream}
         ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
         ahead = self.worker.submit(ticket)
         if wanted.stream:
@@ -141,7 +185,13 @@ class _Server:
         if made is None:
             return Response(status_code=400)  # The client is gone.
         self.worker.counters.answered(time.perf_counter() - began)
-        return answers.json_answer(answers.whole_answer(ticket, made, self.size))
+        return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
+
+    def _lead_to(self, request: Request, file: bytes, ending: str) -> str:
+        """Keeps a file; returns its address, by the name that the client called the server by."""
+        secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
+        name = self.kept.keep(file, ending)
+        return f"{'https' if secure else 'http'}://{request.headers['host']}/pictures/{name}"
 
     async def _all(self, ticket: Ticket) -> list[Done]:
         async with _in_time(self.worker.limits.seconds):
@@ -157,11 +207,11 @@ class _Server:
                     if event is None:
                         yield b": waiting\n\n"
                     elif isinstance(event, Done):
-                        yield answers.encode_event(answers.completed_event(ticket, event, self.size))
+                        yield answers.encode_event(answers.completed_event(ticket, event))
                     elif isinstance(event, Queued):
                         yield answers.encode_event(answers.queued_event(ticket, event.ahead))
                     else:
-                        yield answers.encode_event(answers.progress_event(event, self.size))
+                        yield answers.encode_event(answers.progress_event(ticket, event))
             self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
@@ -211,22 +261,22 @@ async def _in_time(seconds: float) -> AsyncIterator[None]:
         raise Refused(504, message) from None
 
 
-async def _body(request: Request, limits: Limits) -> bytes:
+async def _body(request: Request, limits: Limits, most: int) -> bytes:
     """Returns the whole body. Raises Refused for one that is too large or comes too slowly."""
     large = Refused(
         413,
-        f"the body is larger than {limits.body_bytes} bytes: send less",
+        f"the body is larger than {most} bytes: send less",
         headers={"Connection": "close"},
     )
     announced = request.headers.get("content-length", "0")
-    if not announced.isdecimal() or int(announced) > limits.body_bytes:
+    if not announced.isdecimal() or int(announced) > most:
         raise large
     content = bytearray()
     try:
         async with asyncio.timeout(limits.body_seconds):
             async for chunk in request.stream():
                 content += chunk
-                if len(content) > limits.body_bytes:
+                if len(content) > most:
                     raise large
     except TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds: send it faster"

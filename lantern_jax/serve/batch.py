@@ -269,8 +269,8 @@ class Batch:
             if request.negative_prompt is not None:
                 settings["negative_prompt"] = request.negative_prompt
             text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
-            png, digest = encode_png(picture, text), tokens_digest(codes)
-            return Done(order.index, png, codes, round_of_token, digest, rounds, seconds, order.waited)
+            file, digest = request.output.encode(picture, text), tokens_digest(codes)
+            return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)
 
         self._tools.tell(order.ticket, make)
 
@@ -295,8 +295,10 @@ class Batch:
                 order.sketched = time.perf_counter()
             figures = order.index, known, len(codes), rounds, self._spent - order.began
 
-            def make(figures=figures, sketch=sketch, partial=partial) -> Progress:
-                return Progress(*figures, None if sketch is None else encode_png(sketch), partial)
+            encode = encode_png if partial is None else request.output.encode
+
+            def make(figures=figures, sketch=sketch, partial=partial, encode=encode) -> Progress:
+                return Progress(*figures, None if sketch is None else encode(sketch), partial)
 
             self._tools.tell(order.ticket, make)
             order.partials += partial is not None

@@ -18,6 +18,7 @@ class Limits:
     Attributes:
         header_seconds: in which a request's headers must arrive, from its connection or its first byte.
         body_bytes, body_seconds: size of a request's body, and the time in which it must arrive.
+        form_bytes: size of a body that holds a picture.
         idle_seconds: for which a connection is kept without a request.
         connections, address_connections: open ones of all clients, and of one address.
         prompt_letters: of a prompt.
@@ -31,6 +32,7 @@ class Limits:
 
     header_seconds: float = 10.0
     body_bytes: int = 65_536
+    form_bytes: int = 8_388_608
     body_seconds: float = 10.0
     idle_seconds: float = 5.0
     connections: int = 1000

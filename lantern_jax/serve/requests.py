@@ -4,31 +4,35 @@ import json
 import secrets
 import unicodedata
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, NoReturn
+
+from PIL import Image
 
 from lantern_jax.decoding.knobs import check_seed
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.serve.limits import Limits, Refused
+from lantern_jax.serve.outputs import FORMATS, Output, read_output
 from lantern_jax.settings.settings import KNOBS
 
 # Fields of OpenAI's clients that change nothing here, with their allowed values; None for any text.
 HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
     "background": ("auto", "opaque"),
+    "input_fidelity": ("low", "high"),
     "moderation": ("auto", "low"),
-    "output_format": ("png",),
     "quality": ("auto", "standard", "hd", "low", "medium", "high"),
     "style": ("vivid", "natural"),
     "user": None,
 }
 OWN = (
-    "details", "keep_rows", "model", "n", "negative_prompt", "partial_images", "prompt", "response_format", "seed",
-    "size", "start", "stream",
+    "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
+    "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
 PARTIAL_IMAGES = 3
+_WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "samples": 16,
@@ -50,9 +54,11 @@ class PictureRequest:
         stream: whether to send events while the pictures are made.
         partial_images: unfinished pictures that a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
-        start: codes of a picture whose first rows stay, or None.
+        start: a picture, or the codes of one, whose first rows stay; or None.
         keep_rows: how many of them; None for half.
         negative_prompt: words that guidance leads away from; None for none.
+        output: what becomes of the pictures.
+        notes: lines for people on what is not done as it was asked for.
     """
 
     prompt: str | int
@@ -62,18 +68,36 @@ class PictureRequest:
     stream: bool
     partial_images: int
     details: bool
-    start: tuple[int, ...] | None = None
+    start: tuple[int, ...] | Image.Image | None = None
     keep_rows: int | None = None
     negative_prompt: str | None = None
+    output: Output = field(default_factory=lambda: Output("auto"))
+    notes: tuple[str, ...] = ()
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether it goes on with a picture, as OpenAI's edits do, rather than with its codes."""
+        return isinstance(self.start, Image.Image)
 
 
-def read_request(content: bytes, limits: Limits, model: str, drawn: str) -> PictureRequest:
-    """Reads the body of a request to a server of ``model``, whose pictures have the size ``drawn``, "512x512".
+def read_request(
+    fields: Mapping[str, Any],
+    limits: Limits,
+    model: str,
+    size: str,
+    scales: bool,
+    picture: Image.Image | None = None,
+) -> PictureRequest:
+    """Reads the fields of a request to a server of ``model``, whose pictures have this size.
+
+    Args:
+        scales: whether pictures are scaled to the size that is asked for.
+        picture: to go on with, of a form.
 
     Raises:
         Refused: a request that is not served.
     """
-    fields = {name: value for name, value in _decoded(content).items() if value is not None}
+    fields = {name: value for name, value in fields.items() if value is not None}
     for name, value in fields.items():
         _check_field(name, value)
     prompt, negative = fields.get("prompt"), fields.get("negative_prompt") or None
@@ -83,10 +107,10 @@ def read_request(content: bytes, limits: Limits, model: str, drawn: str) -> Pict
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    size = fields.get("size", "auto")
-    if size not in ("auto", drawn):
-        message = f"size {_quoted(size)} is not what this model draws: give {drawn} or auto"
-        raise Refused(400, message, "size")
+    quality = fields.get("output_compression")
+    if quality is not None:
+        _number("output_compression", quality, 0, 100)
+    output, notes = read_output(fields, size, scales)
     seed = fields.get("seed")
     return PictureRequest(
         prompt=prompt,
@@ -97,13 +121,17 @@ def read_request(content: bytes, limits: Limits, model: str, drawn: str) -> Pict
         stream=_flag(fields, "stream"),
         partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
         details=_flag(fields, "details"),
-        start=_codes(fields.get("start")),
+        start=_codes(fields.get("start")) if picture is None else picture,
         keep_rows=fields.get("keep_rows"),
         negative_prompt=negative,
+        output=output,
+        notes=notes,
     )
 
 
-def _decoded(content: bytes) -> dict[str, Any]:
+def decoded(content: bytes) -> dict[str, Any]:
+    """Returns the fields of a body in JSON. Raises Refused for anything else."""
+
     def no_number(name: str) -> NoReturn:
         raise LanternError(f"{name} is no number of JSON")
 
@@ -123,11 +151,8 @@ def _decoded(content: bytes) -> dict[str, Any]:
 
 def _check_field(name: str, value: Any) -> None:
     """Raises Refused for an unknown field, or a value that asks for what is not done."""
-    if name == "response_format" and value != "b64_json":
-        message = f"response_format {_quoted(value)} is not served: pictures are in the answer, as b64_json"
-        raise Refused(400, message, name)
-    if name in HARMLESS:
-        values = HARMLESS[name]
+    if name in HARMLESS or name in _WORDS:
+        values = HARMLESS.get(name, _WORDS.get(name))
         if not (isinstance(value, str) if values is None else value in values):
             wanted = "text" if values is None else f"one of {', '.join(values)}"
             raise Refused(400, f"{name} {_quoted(value)} is not served: give {wanted}, or leave it out", name)

@@ -255,11 +255,28 @@ class Escaped(logging.Formatter):
         return "\n".join(lines)
 
 
-def log_to_stderr() -> None:
-    """Shows warnings and errors of this package and of uvicorn."""
+class Lines(logging.Formatter):
+    """Makes an object of JSON of every record: time, level, message, and the fields that a program reads."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """Returns the record as one line."""
+        told: dict[str, Any] = {
+            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
+            "level": record.levelname.lower(),
+            "message": errors.printable(record.getMessage(), _LETTERS),
+            **getattr(record, "fields", {}),
+        }
+        if record.exc_info:
+            told["traceback"] = self.formatException(record.exc_info)
+        return encode_json(told).decode("ascii")
+
+
+def log_to_stderr(log: str = "off") -> None:
+    """Shows warnings and errors of this package and of uvicorn, and requests unless ``log`` is off."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Escaped())
-    for name in ("lantern_jax", "uvicorn"):
+    handler.setFormatter(Lines() if log == "json" else Escaped())
+    levels = {"lantern_jax": logging.WARNING if log == "off" else logging.INFO, "uvicorn": logging.WARNING}
+    for name, level in levels.items():
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.WARNING)
+        logger.setLevel(level)

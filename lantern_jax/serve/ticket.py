@@ -34,7 +34,7 @@ class Progress:
         tokens, total: codes known, and all.
         rounds: target passes so far.
         seconds: of decoding so far.
-        png: the picture so far, if it was drawn.
+        file: the picture so far, if it was drawn.
         partial: its place among the requested partial images; None if it is none of them.
     """
 
@@ -43,7 +43,7 @@ class Progress:
     total: int
     rounds: int
     seconds: float
-    png: bytes | None = None
+    file: bytes | None = None
     partial: int | None = None
 
 
@@ -53,7 +53,7 @@ class Done:
 
     Attributes:
         index: of the request's pictures, its number of the seed.
-        png: the file, with ``pictures.origin_text`` in it.
+        file: the picture's; a PNG with ``pictures.origin_text`` in it.
         tokens, round_of_token: int32 [T], as in ``Generation``.
         digest: ``pictures.tokens_digest`` of the tokens.
         rounds: target passes after prefill.
@@ -62,7 +62,7 @@ class Done:
     """
 
     index: int
-    png: bytes
+    file: bytes
     tokens: Int[np.ndarray, " T"]
     round_of_token: Int[np.ndarray, " T"]
     digest: str
@@ -103,8 +103,8 @@ class Ticket:
         elif isinstance(event, Progress) and event.partial is None:
             key = ("progress", event.index)
             older = self._events.get(key)
-            if older is not None and event.png is None:
-                event = dataclasses.replace(event, png=older.png)
+            if older is not None and event.file is None:
+                event = dataclasses.replace(event, file=older.file)
         self._events[key] = event
         self._told.set()
 

@@ -297,6 +297,10 @@ class Worker:
             self._cold.clear()
             return
         self._cold.popleft()
+        if not self._cold:
+            _log.info(
+                "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
+            )
 
     def _tidy(self) -> None:
         """Counts dropped programs and returns their memory."""

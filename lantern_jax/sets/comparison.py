@@ -118,10 +118,10 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
 def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence[Step]) -> dict[str, Any]:
     """Returns a score's mean over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
 
-    The interval holds 95 % under a normal law of the mean.
+    The interval, which one picture has not, holds 95 % under a normal law of the mean.
 
     Raises:
-        LanternError: values that are not finite, or fewer than two pictures.
+        LanternError: values that are not finite, or no pictures.
     """
     values: list[np.ndarray] = []
     pictures = iter(pictures)
@@ -129,10 +129,13 @@ def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence
         stepped = [reduce(lambda picture, step: step(picture), steps, one.picture) for one in chunk]
         values.append(np.asarray(score.of(stepped, [one.prompt for one in chunk])))
     every = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
-    if len(every) < 2:
-        raise LanternError(f"{len(every)} picture(s) have no mean with an interval: give at least 2")
+    if not len(every):
+        raise LanternError("there are no pictures to score: give at least one")
     if not np.isfinite(every).all():
         raise LanternError(f"{score.name} gives values that are not finite: its weights are damaged")
-    mean, error = float(every.mean()), float(every.std(ddof=1) / np.sqrt(len(every)))
-    interval = [mean - 1.96 * error, mean + 1.96 * error]
-    return {"name": score.name, "pictures": len(every), "mean": mean, "interval": interval}
+    mean = float(every.mean())
+    found: dict[str, Any] = {"name": score.name, "pictures": len(every), "mean": mean}
+    if len(every) > 1:
+        error = float(every.std(ddof=1) / np.sqrt(len(every)))
+        found["interval"] = [mean - 1.96 * error, mean + 1.96 * error]
+    return found

@@ -1,7 +1,7 @@
 """The plan of a picture set, written before its first picture is made: every byte of the set follows from it.
 
     set.json           the plan
-    shard-00000.tar    pictures 0 to S - 1, each with its prompt and number in it
+    shard-00000        pictures 0 to S - 1, each with its prompt and number in it: a folder, or a .tar
     shard-00000.npz    their numbers, tokens and rounds, and sums of their features
 
 Picture j is of prompt j // num and draws from fold_in(key(seed), j). Shard k holds the S pictures from k S on, and
@@ -46,6 +46,7 @@ class SetPlan:
         dtype: of parameters and products.
         settings: the knobs as ``settings_json`` gives them.
         format: of pictures, one of ``PICTURE_FORMATS``; both keep every pixel.
+        tar: whether a shard's pictures are one file, else they are files in a folder.
         shard_size: pictures of a shard; the last one may have fewer.
         sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
         negatives: the negative prompt of all prompts, or one each; empty for none.
@@ -65,6 +66,7 @@ class SetPlan:
     shard_size: int
     sums: str | None
     negatives: tuple[str, ...] = ()
+    tar: bool = False
     size: str | None = None
 
     def __post_init__(self):
@@ -78,6 +80,8 @@ class SetPlan:
         if self.format not in PICTURE_FORMATS:
             raise errors.unknown("format", self.format, PICTURE_FORMATS)
         check_negatives(self.negatives, len(self.prompts))
+        if not isinstance(self.tar, bool):
+            raise LanternError("its tar is neither true nor false")
         check_size(len(self.prompts), self.num, self.shard_size)
         check_seed(self.seed)
 
@@ -104,12 +108,14 @@ class SetPlan:
         asked = range(self.shards) if shards is None else shards
         # Listing a folder once is quicker than looking twice for every shard, above all over a network.
         there = (
-            {entry.name for entry in os.scandir(directory) if entry.is_file()}
+            {entry.name for entry in os.scandir(directory) if entry.is_file() or entry.is_dir()}
             if directory.is_dir()
             else set()
         )
         return [
-            shard for shard in asked if not {path.name for path in shard_paths(directory, shard)} <= there
+            shard
+            for shard in asked
+            if not {path.name for path in shard_paths(directory, self, shard)} <= there
         ]
 
     def difference(self, other: "SetPlan") -> str | None:
@@ -198,9 +204,10 @@ def negatives_of(plan: Any, prompts: slice) -> tuple[str, ...] | None:
     return (plan.negatives if len(plan.negatives) < 2 else plan.negatives[prompts]) or None
 
 
-def shard_paths(directory: Path, shard: int) -> tuple[Path, Path]:
-    """Returns a shard's file of arrays and its file of pictures, in the order in which they are written."""
-    return tuple(directory / f"shard-{shard:05d}{suffix}" for suffix in (".npz", ".tar"))
+def shard_paths(directory: Path, plan: SetPlan, shard: int) -> tuple[Path, Path]:
+    """Returns a shard's file of arrays, and the file or folder of its pictures, in the order of writing."""
+    suffixes = ".npz", ".tar" if plan.tar else ""
+    return tuple(directory / f"shard-{shard:05d}{suffix}" for suffix in suffixes)
 
 
 def is_set(directory: Path) -> bool:
@@ -262,5 +269,5 @@ def begin(directory: Path, plan: SetPlan) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Tells whether it is a file that a killed worker was writing, or its lock."""
-    return path.name.startswith(".") and path.suffix in (".part", ".lock")
+    """Tells whether it is what a killed worker was writing, kept for the next one, or its lock."""
+    return path.name.startswith(".") and path.suffix in (".part", ".old", ".lock", ".kept")

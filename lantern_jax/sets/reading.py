@@ -87,7 +87,7 @@ def merge(directory: Path) -> Merged:
         if plan.sums is not None:
             part = Moments.from_arrays(arrays, sums_start(plan))
             if sums is not None and sums.total.shape != part.total.shape:
-                raise damaged(shard_paths(directory, shard)[0])
+                raise damaged(shard_paths(directory, plan, shard)[0])
             sums = part if sums is None else sums + part
     if sums is not None:
         arrays = sums.to_arrays(sums_start(plan))

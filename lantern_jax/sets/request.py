@@ -25,11 +25,12 @@ class SetRequest:
 
     Attributes:
         model: "demo" or a checkpoint's directory.
-        prompts, num, seed, format, shard_size, negatives, size: as in ``SetPlan``.
+        prompts, num, seed, format, shard_size, tar, negatives, size: as in ``SetPlan``.
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
         sums: whether to keep sums of the demo's features; None: for the demo.
+        strict_words: as ``pipeline.load`` takes it.
 
     Raises:
         LanternError: as ``check_size``.
@@ -45,7 +46,9 @@ class SetRequest:
     dtype: str | None = None
     mesh: str | None = None
     sums: bool | None = None
+    strict_words: bool = False
     negatives: tuple[str, ...] = ()
+    tar: bool = False
     size: str | None = None
 
     def __post_init__(self):
@@ -86,7 +89,8 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
-    pipeline = load(request.model, request.dtype, mesh=request.mesh, size=request.size)
+    given = {"mesh": request.mesh, "strict_words": request.strict_words, "size": request.size}
+    pipeline = load(request.model, request.dtype, **given)
     pipeline.settings(request.knobs)
     _check_prompts(request, pipeline)
     pipeline.check_draws()
@@ -113,6 +117,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
         negatives=request.negatives,
+        tar=request.tar,
         size=pipeline.checkpoint.size,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))

@@ -1,5 +1,7 @@
 """Files of a shard: written so that the same pictures are the same bytes, and checked against the plan when read.
 
+Pictures are files of a folder, whose sizes are among the arrays, or of a tar.
+
 Axes: n pictures of a shard, H W height and width, T codes of a picture.
 """
 
@@ -8,7 +10,7 @@ import io
 import json
 import os
 import tarfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +20,15 @@ from PIL import Image
 from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays as read_archive
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_file, parse_json, write_file
+from lantern_jax.io.files import new_folder, open_file, parse_json, read_bounded, write_file
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pictures.images import encode_png, open_image
 from lantern_jax.sets.plan import SetPlan, shard_paths
 
 # The EXIF tag that describes a picture in words.
 _DESCRIPTION = 270
+# Bytes of a picture.
+_LARGEST = 2**28
 
 
 def write_shard(
@@ -36,7 +40,7 @@ def write_shard(
     rounds: Int[np.ndarray, " n"],
     sums: Moments | None = None,
 ) -> None:
-    """Writes a shard's two files, each whole or not at all; with the second the shard is there.
+    """Writes a shard's arrays and its pictures, each whole or not at all; with the second the shard is there.
 
     Args:
         pictures, tokens, rounds: in the order of the shard's numbers.
@@ -51,18 +55,32 @@ def write_shard(
     }  # fmt: skip
     if sums is not None:
         arrays |= sums.to_arrays(sums_start(plan))
-    arrays_file, pictures_file = shard_paths(directory, shard)
+    encoded = {
+        _name(plan, number): _encoded(plan.format, picture, plan.prompt(number), number)
+        for number, picture in zip(numbers.tolist(), pictures, strict=True)
+    }
+    if not plan.tar:
+        arrays["sizes"] = np.array(list(map(len, encoded.values())), np.int64)
+    arrays_file, place = shard_paths(directory, plan, shard)
     # NumPy dates what it stores to the first day of 1980.
     write_file(arrays_file, lambda file: np.savez(file, **arrays), synced=True)
+    if plan.tar:
+        write_file(place, _tarred(encoded), synced=True)
+        return
+    with new_folder(place) as folder:
+        for name, data in encoded.items():
+            write_file(folder / name, data, synced=True)
+
+
+def _tarred(files: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
     # Entries of this format have no date, owner or mode but what is set here.
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
-        for number, picture in zip(numbers.tolist(), pictures, strict=True):
-            data = _encoded(plan.format, picture, plan.prompt(number), number)
-            entry = tarfile.TarInfo(_name(plan, number))
+        for name, data in files.items():
+            entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(data), 0o644
             tar.addfile(entry, io.BytesIO(data))
-    write_file(pictures_file, content.getvalue(), synced=True)
+    return content.getvalue()
 
 
 def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[int, Image.Image]]:
@@ -71,21 +89,23 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
     Raises:
         LanternError: damaged, or a picture whose prompt or number is not the plan's.
     """
-    _, path = shard_paths(directory, shard)
-    with _opened(path, plan, shard) as tar:
-        for number, member in zip(plan.numbers(shard).tolist(), tar.getmembers(), strict=True):
-            image = open_image(io.BytesIO(tar.extractfile(member).read()))
-            _check(f"{path}, {member.name}", image, plan.prompt(number), number)
+    _, path = shard_paths(directory, plan, shard)
+    with _opened(directory, plan, shard) as read:
+        for number in plan.numbers(shard).tolist():
+            name = _name(plan, number)
+            image = open_image(io.BytesIO(read(name)))
+            _check(f"{path}, {name}", image, plan.prompt(number), number)
             yield number, image
 
 
 def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
-    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], and sums from ``sums_start`` on.
+    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], sums from ``sums_start`` on, and where
+    pictures are files of a folder their sizes in bytes, int64 [n].
 
     Raises:
         LanternError: damaged, or of other pictures.
     """
-    path, _ = shard_paths(directory, shard)
+    path, _ = shard_paths(directory, plan, shard)
     try:
         arrays = read_archive(path)
         numbers, tokens, rounds = (arrays[name] for name in ("numbers", "tokens", "rounds"))
@@ -94,6 +114,10 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
             raise LanternError("other pictures")
         if rounds.shape != numbers.shape or len(tokens) != len(numbers):
             raise LanternError("not one row for a picture")
+        if not plan.tar and (arrays["sizes"].shape != numbers.shape or arrays["sizes"].dtype.kind != "i"):
+            raise LanternError("not one size for a picture")
+        if not plan.tar and (arrays["sizes"] > _LARGEST).any():
+            raise LanternError("a picture of more bytes than any has")
         if plan.sums and Moments.from_arrays(arrays, sums_start(plan)).count != len(numbers):
             raise LanternError("sums of other pictures")
     except (ValueError, KeyError, TypeError) as error:
@@ -103,14 +127,13 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
 
 def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
     """Tells whether a shard that is there holds its arrays and all its pictures, without looking into these."""
-    arrays, pictures = shard_paths(directory, shard)
     try:
         read_arrays(directory, plan, shard)
-        with _opened(pictures, plan, shard):
+        with _opened(directory, plan, shard):
             return True
     except ValueError:
         # What may not be read may be whole.
-        return not all(os.access(path, os.R_OK) for path in (arrays, pictures))
+        return not all(os.access(path, os.R_OK) for path in shard_paths(directory, plan, shard))
 
 
 def damaged(path: Path) -> LanternError:
@@ -138,20 +161,29 @@ def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: s
 
 
 @contextlib.contextmanager
-def _opened(path: Path, plan: SetPlan, shard: int) -> Iterator[tarfile.TarFile]:
-    """Opens the file of a shard's pictures, which holds all of them, each as long as it should be."""
+def _opened(directory: Path, plan: SetPlan, shard: int) -> Iterator[Callable[[str], bytes]]:
+    """Opens a shard's pictures, all there and as long as they should be; yields what reads one by its name."""
+    _, path = shard_paths(directory, plan, shard)
+    names = [_name(plan, number) for number in plan.numbers(shard).tolist()]
+    if not plan.tar:
+        sizes = dict(zip(names, read_arrays(directory, plan, shard)["sizes"].tolist(), strict=True))
+        for name, size in sizes.items():
+            file = path / name
+            if not file.is_file() or file.stat().st_size != size:
+                raise damaged(file)
+        yield lambda name: read_bounded(path / name, sizes[name])
+        return
     try:
         file = open_file(path)
     except ValueError as error:
         raise damaged(path) from error
     try:
         with file, tarfile.open(fileobj=file, mode="r:") as tar:
-            names = [_name(plan, number) for number in plan.numbers(shard).tolist()]
             # A link may lead in a circle, a sparse file be larger than any memory.
             members = tar.getmembers()
             if tar.getnames() != names or not all(one.isreg() and not one.issparse() for one in members):
                 raise tarfile.TarError("other pictures")
-            yield tar
+            yield lambda name: tar.extractfile(name).read()
     except (tarfile.TarError, OSError, EOFError, SyntaxError) as error:
         raise damaged(path) from error
 

@@ -31,7 +31,8 @@ def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
 
     Args:
-        path: a folder of PNG, JPEG and WebP files; a picture set; or an .npz file with uint8 [n, H, W, 3] as "arr_0".
+        path: a folder of PNG, JPEG and WebP files, or one of these; a picture set; or an .npz file with
+            uint8 [n, H, W, 3] as "arr_0".
 
     Raises:
         LanternError: something else, no pictures, or one that cannot be read.
@@ -39,8 +40,12 @@ def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():
         return (SetPicture(None, None, picture) for picture in _array_pictures(path))
+    if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file():
+        return iter([_file_picture(path)])
     if not path.is_dir():
-        raise LanternError(f"{path} is not a folder of pictures: name one, a picture set or an .npz file")
+        raise LanternError(
+            f"{path} is not a folder of pictures: name one, a picture, a picture set or an .npz file"
+        )
     if is_set(path):
         return read_set(path)
     return _folder_pictures(path)
@@ -104,6 +109,7 @@ def with_prompts(
     """Yields the same pictures, each with its number and its prompt.
 
     A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
+    Without ``prompts`` numbers may repeat: pictures of several calls lie in one folder.
 
     Args:
         prompts: None where every picture carries its own.
@@ -114,11 +120,11 @@ def with_prompts(
     seen: set[int] = set()
     numbered = None
     for count, picture in enumerate(pictures):
-        if numbered not in (None, picture.number is not None):
+        if prompts is not None and numbered not in (None, picture.number is not None):
             raise LanternError("some pictures carry a number and some do not: give all of one kind")
         numbered = picture.number is not None
         number = picture.number if numbered else count
-        if number in seen:
+        if prompts is not None and number in seen:
             raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
         seen.add(number)
         yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)

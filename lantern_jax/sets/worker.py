@@ -3,6 +3,8 @@
 Axes: n pictures, C codes of a picture, H W height and width.
 """
 
+import contextlib
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -18,6 +20,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.plan import Plan, batches
+from lantern_jax.sets.kept import EVERY, Known, keep, read_kept
 from lantern_jax.sets.plan import SetPlan, Worker, is_leftover, shard_paths
 from lantern_jax.sets.request import OpenedSet
 from lantern_jax.sets.shards import is_whole, write_shard
@@ -36,9 +39,9 @@ def make_set(
 ) -> int:
     """Makes the missing shards of a worker's part and returns their number of pictures.
 
-    A shard is there once its last file has its name: a stopped process loses what is not written yet, and the next one
-    makes the same again. A thread writes one shard while the next one is decoded. Of several processes that share a
-    mesh the first one writes.
+    A shard is there once its last file has its name. What is in none yet is kept every few seconds and at a stop; but
+    not where several processes share a mesh, of which the first one writes. A thread writes one shard while the next
+    one is decoded.
 
     Args:
         directory: where ``plan.begin`` wrote the plan.
@@ -53,14 +56,25 @@ def make_set(
     writes = not engine.spans or hosts.is_first()
     left = _left(engine, plan, directory, worker)
     waiting: list[tuple[Future, int, Progress]] = []
+    keeps = not engine.spans
+    held = _kept(opened, directory, left) if keeps else {}
+    kept = time.monotonic()
 
     def settle() -> None:
         made, shard, then = waiting.pop()
         made.result()
+        for number in plan.numbers(shard).tolist():
+            held.pop(number, None)
         written(shard, then)
 
-    with ThreadPoolExecutor(1, "shards") as thread:
-        for now, drawn in _drawn_shards(opened, left):
+    with contextlib.ExitStack() as stack:
+        if keeps:
+            stack.callback(keep, directory, worker, held)
+        thread = stack.enter_context(ThreadPoolExecutor(1, "shards"))
+        for now, drawn in _drawn_shards(opened, left, held):
+            if keeps and time.monotonic() - kept > EVERY:
+                keep(directory, worker, held)
+                kept = time.monotonic()
             if drawn is None:
                 progress(now)
             if waiting and (drawn is not None or waiting[0][0].done()):
@@ -74,7 +88,7 @@ def make_set(
             settle()
     # Once all shards are there, no worker writes any more: what killed ones left goes.
     for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
-        path.unlink(missing_ok=True)
+        _remove(path)
     return sum(len(plan.numbers(shard)) for shard in left)
 
 
@@ -92,7 +106,7 @@ def discard_damaged(
     for shard in sorted(set(shards) - set(plan.missing(directory, shards))):
         if not is_whole(directory, plan, shard):
             note(f"shard {shard} of {directory} is damaged: it is made again")
-            shard_paths(directory, shard)[1].unlink(missing_ok=True)
+            _remove(shard_paths(directory, plan, shard)[1])
 
 
 def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> list[int]:
@@ -105,35 +119,64 @@ def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> lis
     return np.flatnonzero(hosts.agreed(is_left)).tolist()
 
 
+def _remove(path: Path) -> None:
+    """Removes a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def _kept(opened: OpenedSet, directory: Path, shards: list[int]) -> dict[int, Known]:
+    """Returns what is known of pictures of missing shards."""
+    config = opened.pipeline.recipe.config
+    wanted = {number for shard in shards for number in opened.plan.numbers(shard).tolist()}
+    return read_kept(directory, wanted, config.grid**2, config.num_codes)
+
+
 def _drawn_shards(
-    opened: OpenedSet, shards: list[int]
+    opened: OpenedSet, shards: list[int], held: dict[int, Known]
 ) -> Iterator[tuple[Progress, tuple[int, np.ndarray, np.ndarray, np.ndarray] | None]]:
     """Decodes shards; yields the progress after every piece of work, then each complete shard with its progress.
 
     A shard is its number, pictures uint8 [n, H, W, 3], tokens int32 [n, C] and rounds int32 [n].
+
+    Args:
+        held: what is known of pictures by their numbers; takes what is decoded.
     """
-    if not shards:
-        return
     plan, engine = opened.plan, opened.pipeline.engine
-    numbers = np.concatenate([plan.numbers(shard) for shard in shards])
+
+    def drawn(shard: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
+        known = (held[number] for number in plan.numbers(shard).tolist())
+        tokens, rounds = (np.stack(leaves) for leaves in zip(*known, strict=True))
+        return shard, np.concatenate(list(_drawn(engine, tokens))), tokens, rounds
+
+    def is_known(shard: int) -> bool:
+        return all(number in held for number in plan.numbers(shard).tolist())
+
+    every = np.concatenate([np.zeros(0, int), *(plan.numbers(shard) for shard in shards)])
+    numbers = np.array([number for number in every.tolist() if number not in held], int)
+    kept = done = len(held)
+    for shard in filter(is_known, shards):
+        yield Progress(done, len(every), done, 0.0), drawn(shard)
+    if not len(numbers):
+        return
     call, job, rows = _call(opened, numbers)
-    began, done, held = time.perf_counter(), 0, {}
+    began = time.perf_counter()
     for run, part in call.stream(job, numbers, rows):
         fresh = () if part is None else part.numbers.tolist()
         if part is not None:
             decoded = zip(part.decoded.tokens, part.decoded.rounds, strict=True)
-            done, held = done + len(fresh), held | dict(zip(fresh, decoded, strict=True))
+            done += len(fresh)
+            held.update(zip(fresh, decoded, strict=True))
         known = done * run.total + int(run.lengths[~run.finished].sum())
         spent = time.perf_counter() - began - run.timing.compiling
-        now = Progress(known, len(numbers) * run.total, done, spent)
+        # As if those that were kept had come at the same speed.
+        spent *= known / max(known - kept * run.total, 1)
+        now = Progress(known, len(every) * run.total, done, spent)
         yield now, None
-        for shard in sorted({number // plan.shard_size for number in fresh}):
-            members = plan.numbers(shard).tolist()
-            if all(number in held for number in members):
-                tokens, rounds = (
-                    np.stack(leaves) for leaves in zip(*(held.pop(number) for number in members), strict=True)
-                )
-                yield now, (shard, np.concatenate(list(_drawn(engine, tokens))), tokens, rounds)
+        for shard in filter(is_known, sorted({number // plan.shard_size for number in fresh})):
+            yield now, drawn(shard)
 
 
 def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job, np.ndarray]:

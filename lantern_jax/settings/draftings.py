@@ -11,9 +11,10 @@ from typing import Any
 from lantern_jax.decoding.knobs import Knob
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
 
-TREE, WINDOW, ROWS = "tree", "window", "rows"
+TREE, WINDOW, ROWS, OWN = "tree", "window", "rows", "own"
 ANY = "any"
 
 
@@ -50,7 +51,7 @@ class DraftingKind(Late):
         knobs: its own, which become settings.
         reads: names of the settings that some draftings read and others do not, and that this one reads.
         nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree
-            is given; or ROWS of the picture, which nothing verifies.
+            is given; what it likes, its OWN; or ROWS of the picture, which nothing verifies.
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
         couplings: names of those it goes with; empty for all.
         levels: settings -> how many passes of the drafter a draft takes, one after the other.
@@ -82,6 +83,19 @@ def _trees() -> dict[str, DraftingKind]:
     return {name: DraftingKind(make, reads=reads, drafter=name, levels=tree_levels) for name in DRAFTERS}
 
 
+def _own(drafting: Any) -> DraftingKind | None:
+    """Returns the kind of a drafting that is given as a record, or as its kind; None for anything else."""
+    from lantern_jax.decoding.protocols import Drafting
+
+    if isinstance(drafting, Drafting):
+        return DraftingKind(lambda *given: drafting, nodes=OWN)
+    if not isinstance(drafting, DraftingKind):
+        return None
+    if drafting.knobs:
+        raise LanternError("a DraftingKind with knobs is not known by them: call register_drafting first")
+    return drafting
+
+
 _WINDOW = ("window", "branches", "levels", "initial")
 
 
@@ -105,6 +119,7 @@ DRAFTINGS: Table[DraftingKind] = Table(
         "zipar": DraftingKind(at("lantern_jax.decoding.zipar:from_settings"), reads=("ahead",), nodes=ROWS),
     },
     beside=_trees,
+    wrap=_own,
 )
 
 

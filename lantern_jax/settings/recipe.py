@@ -9,15 +9,17 @@ import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook, check_codebook
-from lantern_jax.decoding.couplings import COUPLINGS
+from lantern_jax.decoding.couplings import COUPLINGS, base_of
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.rules.own import try_rule
 from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.decoding.verification import Coupling
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io.plugins import called
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
@@ -63,7 +65,10 @@ class Recipe:
             vocab_size=self.config.num_codes,
             drafters=tuple(self.drafters),
         )
-        check_codebook(made.rule_value(), self.codebook, self.config.num_codes)
+        rule = made.rule_value()
+        if not isinstance(made.rule, str):
+            try_rule(rule, _coupling(self.config, made), self.codebook, self.config.num_codes)
+        check_codebook(rule, self.codebook, self.config.num_codes)
         return made
 
     def values(self, knobs: Mapping[str, Any], names: Iterable[str], platform: str) -> dict[str, Any]:
@@ -98,7 +103,7 @@ class Recipe:
         if kind.nodes == ROWS:
             return Job(Program(target, rows=made), guidance, sampling)
         program = Program(target, made, _coupling(self.config, settings))
-        return Job(program, guidance, sampling, settings.rule_value(), name)
+        return Job(program, guidance, sampling, settings.rule_value(), name, settings.is_own)
 
 
 def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
@@ -109,9 +114,10 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
         settings: what they made.
     """
     given, rule = {name for name, value in knobs.items() if value is not None}, settings.rule_value()
-    kind, rejects = DRAFTINGS[settings.drafting], settings.coupling != "gumbel"
+    kind, rejects = DRAFTINGS[settings.drafting], base_of(settings.coupling) != "gumbel"
     dynamic, windowed = isinstance(settings.tree, DynamicTree), kind.nodes == WINDOW
-    other_drafting, other_rule = f"drafting {settings.drafting}", f"rule {settings.rule}"
+    other_drafting, other_rule = f"drafting {called(settings.drafting)}", f"rule {called(settings.rule)}"
+    coupling, given_whole = f"coupling {called(settings.coupling)}", not isinstance(settings.coupling, str)
     # Knob -> what makes it idle, and whether that is so.
     idle = dict.fromkeys(
         ("nodes", "depth", "frontier", "children", "ranking", "threshold"), ("a fixed tree", not dynamic)
@@ -127,9 +133,9 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
     idle |= {
         "mixture": ("echo off", "echo" in kind.reads and settings.echo == "off"),
         "initial": (other_drafting, kind.drafter != "" and settings.initial == "repeat"),
-        "redraw": ("coupling gumbel", not rejects),
-        "path": (f"coupling {settings.coupling}", rejects),
-        "residual": ("rule strict", True) if rule.is_strict else ("coupling gumbel", not rejects),
+        "redraw": (coupling, not rejects),
+        "path": (coupling, rejects or given_whole),
+        "residual": ("rule strict", True) if rule.is_strict else (coupling, given_whole or not rejects),
     }
     # What only other draftings, or only other rules, have.
     every = {
@@ -152,7 +158,7 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
 
 
 def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
-    """Makes the coupling that settings name, with the knob that is its own."""
+    """Makes the coupling that settings name, with the knob that is its own; returns one that was given as it is."""
     options: tuple[str, ...] = ()
     if settings.coupling == "gumbel":
         options = (settings.path,)

@@ -10,13 +10,15 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from lantern_jax.decoding.couplings import base_of
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
 from lantern_jax.decoding.rules.table import RULES
 from lantern_jax.decoding.tree import NO_TREE, DraftTree, DynamicTree, resolve_tree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
+from lantern_jax.io.plugins import called
+from lantern_jax.settings.draftings import DRAFTINGS, OWN, ROWS, WINDOW
 from lantern_jax.settings.settings import KNOBS, OURS, Settings
 
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
@@ -32,7 +34,8 @@ def resolve_settings(
 ) -> Settings:
     """Fills in the knobs that are None and checks all of them.
 
-    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding, ``drafting`` as a name.
+    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding and for draftings that have none;
+    ``drafting``, ``coupling`` and ``rule`` as names, or as the objects that were given.
 
     Args:
         given: knobs by name, None where the default is wanted.
@@ -78,6 +81,7 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
     _check_codes(values["top_k"], values["k"], vocab_size)
     values["tree"] = _tree(values, given)
     values["mixture"] = _mixture(values["mixture"])
+    _check_hashable(values)
     _check_drafter(values, given, drafters)
     _check_tree(values, vocab_size)
     return values
@@ -130,10 +134,10 @@ def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | Dy
     """Returns what a round drafts: the tree asked for, or a window's."""
     tree, drafting = values["tree"], values["drafting"]
     nodes = DRAFTINGS[drafting].nodes
-    if nodes == ROWS:
+    if nodes in (ROWS, OWN):
         if given.get("tree") is not None:
             raise LanternError(
-                f"drafting {drafting} has no tree: leave tree out, or give none to decode plainly"
+                f"drafting {called(drafting)} takes no tree: leave tree out, or give none to decode plainly"
             )
         return DraftTree.empty()
     if nodes == WINDOW and given.get("tree") is None:
@@ -168,6 +172,18 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
         raise errors.invalid("k", k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
 
 
+def _check_hashable(values: Mapping[str, Any]) -> None:
+    """Raises LanternError for an object that no compiled program can be found by."""
+    for name in ("drafting", "coupling"):
+        try:
+            hash(values[name])
+        except TypeError:
+            raise LanternError(
+                f"{name} {called(values[name])} has no hash, by which its programs are found: "
+                "make its class a frozen dataclass of hashable values"
+            ) from None
+
+
 def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters: Collection[str]) -> None:
     drafting = values["drafting"]
     wanted = DRAFTINGS[drafting].drafters()
@@ -175,13 +191,14 @@ def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters
         return
     there = f"its drafters are: {', '.join(drafters)}" if drafters else "this checkpoint has no drafter"
     asked = given.get("method")
-    what = f"{drafting} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {drafting}"
+    name = called(drafting)
+    what = f"{name} is wanted" if asked in (None, AUTO) else f"method {asked} drafts with {name}"
     raise LanternError(f"{what}, and {there}: {_PLAIN}")
 
 
 def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
-    tree, coupling, drafting, rule = (values[name] for name in ("tree", "coupling", "drafting", "rule"))
-    dynamic = isinstance(tree, DynamicTree)
+    tree, drafting, rule = (values[name] for name in ("tree", "drafting", "rule"))
+    coupling, dynamic = base_of(values["coupling"]), isinstance(tree, DynamicTree)
     if tree.max_rank >= vocab_size:
         raise LanternError(
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
@@ -197,18 +214,21 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
     if coupling == "block":
         if dynamic or tree.num_nodes != tree.max_depth + 1:
             raise LanternError("the coupling block needs a chain: give tree chain")
-        if coupling not in RULES[rule].couplings:
-            raise LanternError(f"the coupling block has no relaxed rule: give rule strict, not {rule}")
+        if isinstance(rule, str) and coupling not in RULES[rule].couplings:
+            raise LanternError(
+                f"the coupling block has no relaxed rule: give rule strict, not {called(rule)}"
+            )
         if "redraw" in DRAFTINGS[drafting].reads and values["redraw"] != "independent":
             raise LanternError(
                 f"the coupling block reads the guesses that redraw {values['redraw']} keeps: give redraw independent"
             )
-    for what, couplings in (
-        (f"drafting {drafting}", DRAFTINGS[drafting].couplings), (f"rule {rule}", RULES[rule].couplings),
+    for what, kind in (
+        (f"drafting {called(drafting)}", DRAFTINGS[drafting]), (f"rule {called(rule)}", RULES[rule]),
     ):  # fmt: skip
-        if couplings and coupling not in couplings:
+        if kind.couplings and coupling and coupling not in kind.couplings:
             raise LanternError(
-                f"{what} needs the coupling {' or '.join(couplings)}: it does not go with {coupling}"
+                f"{what} needs the coupling {' or '.join(kind.couplings)}: "
+                f"it does not go with {called(values['coupling'])}"
             )
 
 

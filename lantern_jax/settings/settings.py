@@ -16,7 +16,7 @@ from lantern_jax.decoding.names import INITIALS, PATHS, REDRAWS, RESIDUALS
 from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import RANKINGS
 from lantern_jax.io.plugins import Table
-from lantern_jax.settings.draftings import DRAFTINGS, ROWS
+from lantern_jax.settings.draftings import DRAFTINGS, OWN, ROWS
 
 # The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
 if TYPE_CHECKING:
@@ -39,6 +39,8 @@ class Settings:
     """The knobs of a generation, their values checked by ``resolution``.
 
     Attributes:
+        drafting, rule, coupling: names, or the objects that were given: a ``Drafting`` or ``DraftingKind``, a ``Rule``,
+            a ``Coupling``.
         own: (name, value) of knobs that other packages' rules and draftings brought; each is an attribute too.
 
     Example:
@@ -56,7 +58,7 @@ class Settings:
     temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)
     top_k: int = knob(0, "sample from the K most probable codes", "K", **TOP_K)
     top_p: float = knob(1.0, "sample from the most probable codes of mass P", "P", **TOP_P)
-    drafting: str | None = knob(
+    drafting: Any = knob(  # noqa: RUF009
         None,
         "where guesses come from: a drafter of the checkpoint, the target's last pass (jacobi), both (led), "
         "or rows in parallel (zipar)",
@@ -97,7 +99,7 @@ class Settings:
     levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
     reach: int = knob(4, "places of a window that the drafter of led speaks of", "N", low=1, high=64)
     ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
-    rule: str = knob("strict", "acceptance rule", choices=RULES)
+    rule: Any = knob("strict", "acceptance rule", choices=RULES)  # noqa: RUF009
     k: int = _of_rules("k")
     delta: float = _of_rules("delta")
     lam: float = _of_rules("lam")
@@ -106,7 +108,9 @@ class Settings:
     omega: float = _of_rules("omega")
     epsilon: float = _of_rules("epsilon")
     samples: int = _of_rules("samples")
-    coupling: str = knob("gumbel", "how drafts and target share randomness", choices=COUPLINGS)
+    coupling: Any = knob(  # noqa: RUF009
+        "gumbel", "how drafts and target share randomness", choices=COUPLINGS
+    )
     path: str = knob("longest", "which accepted path is taken, with gumbel", choices=PATHS)
     residual: str = knob(
         "exact", "what is left of the target after a refusal, with rejection", choices=RESIDUALS[:2],
@@ -127,7 +131,12 @@ class Settings:
     @property
     def is_plain(self) -> bool:
         """Whether nothing is drafted: a token per pass."""
-        return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes != ROWS
+        return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes not in (ROWS, OWN)
+
+    @property
+    def is_own(self) -> bool:
+        """Whether the rule, the drafting or the coupling was given as an object in place of a name."""
+        return not all(isinstance(value, str) for value in (self.rule, self.drafting, self.coupling))
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """Returns the sampling distribution's knobs as the decoding loops take them."""
@@ -140,6 +149,8 @@ class Settings:
         from lantern_jax.decoding.rules.names import rule_from_name
 
         kind = RULES[self.rule]
+        if not isinstance(self.rule, str):
+            return kind.make()
         return rule_from_name(self.rule, **{knob.name: getattr(self, knob.name) for knob in kind.knobs})
 
 
@@ -157,7 +168,7 @@ class Knobs(TypedDict, total=False):
     temperature: float | None
     top_k: int | None
     top_p: float | None
-    drafting: str | None
+    drafting: Any
     tree: Any
     nodes: int | None
     depth: int | None
@@ -175,7 +186,7 @@ class Knobs(TypedDict, total=False):
     levels: int | None
     reach: int | None
     ahead: int | None
-    rule: str | None
+    rule: Any
     k: int | None
     delta: float | None
     lam: float | None
@@ -184,7 +195,7 @@ class Knobs(TypedDict, total=False):
     omega: float | None
     epsilon: float | None
     samples: int | None
-    coupling: str | None
+    coupling: Any
     path: str | None
     residual: str | None
     batch: int | None
@@ -206,4 +217,4 @@ def settings_json(settings: Settings) -> dict[str, Any]:
     """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
     values = {name: getattr(settings, name) for name in OURS if name != "batch"} | dict(settings.own)
     values["tree"] = dataclasses.asdict(settings.tree)
-    return json.loads(json.dumps(values))
+    return json.loads(json.dumps(values, default=repr))

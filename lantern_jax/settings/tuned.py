@@ -129,7 +129,8 @@ class Tuned:
         """What it decodes by, on one line."""
         is_strict = self.knobs.get("rule", "strict") == "strict"
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
-        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding when tuned{relaxed}"
+        how = "when tuned" if self.found.get("confirmed", True) else "expected, not confirmed"
+        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
 
 @dataclass(frozen=True)

@@ -113,7 +113,7 @@ def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> I
         from huggingface_hub.constants import ENDPOINT
     except ImportError as error:
         raise MissingExtra(
-            f"{repo} cannot be {deed} the hub: it needs huggingface_hub: pip install lantern-jax[hub]"
+            f"{repo} cannot be {deed} the hub: it needs huggingface_hub: pip install huggingface_hub"
         ) from error
     endpoint = os.environ.get("HF_ENDPOINT", ENDPOINT).rstrip("/")
     try:

@@ -7,6 +7,7 @@ Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
 
 import re
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -52,6 +53,7 @@ class PromptParts:
         text_tokenizer: the file of its text tokenizer, or None.
         text_encoder: the config of its text encoder, or None.
         read_text_encoder: dtype -> the text encoder's parameters, on a device.
+        strict_words: whether a word that the vocabulary does not know is an error, else it is ignored.
     """
 
     config: Any
@@ -59,6 +61,7 @@ class PromptParts:
     text_tokenizer: Path | None = None
     text_encoder: T5Config | None = None
     read_text_encoder: Callable[[Any], PyTree] | None = None
+    strict_words: bool = False
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
@@ -181,19 +184,34 @@ class LabelEncoder(PromptEncoder):
         return self.parts.vocabulary is not None
 
     def encode(self, prompts, dtype=np.float32, negative=None):
-        if negative is not None:
-            return np.stack([self.encode(prompts), self.encode(negative)], axis=1)
-        if not len(prompts):
-            raise LanternError("no prompts: give at least one")
         vocabulary = self.parts.vocabulary
         if vocabulary is None:
+            self._check_some(prompts)
             return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
+        labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
+        if negative is None:
+            return labels
+        # What is to be kept away is what is named, and no more.
+        return np.stack([labels, vocabulary.label_ids(self._parsed(negative))], axis=1)
+
+    def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        """Returns the values that prompts name; warns of words that are ignored."""
+        vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
+        self._check_some(prompts)
         for prompt in prompts:
             if not isinstance(prompt, str):
                 raise LanternError(
                     f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
                 )
-        return vocabulary.label_ids([vocabulary.parse(prompt) for prompt in prompts])
+        parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
+        if not strict:
+            _warn_of_ignored(vocabulary, prompts)
+        return parsed
+
+    @staticmethod
+    def _check_some(prompts: Sequence[Any]) -> None:
+        if not len(prompts):
+            raise LanternError("no prompts: give at least one")
 
     def from_arrays(self, conditioning, mask=None):
         return self._checked(np.asarray(conditioning))
@@ -326,6 +344,19 @@ class TokenEncoder(PromptEncoder):
 def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
     """Returns the encoder of a LlamaGen model, of labels or of captions."""
     return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
+
+
+def _warn_of_ignored(vocabulary: Vocabulary, prompts: Sequence[str]) -> None:
+    """Warns of the words that a vocabulary does not know, if there are any."""
+    unknown = dict.fromkeys(word for prompt in prompts for word in vocabulary.unknown(prompt))
+    shown = []
+    for word in unknown:
+        near = errors.nearest(word, vocabulary.words).rstrip()
+        shown.append(f"{word!r} ({near})" if near else repr(word))
+    if shown:
+        warnings.warn(
+            f"ignored, the model does not know: {errors.listed(shown)}", errors.IgnoredWords, stacklevel=1
+        )
 
 
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:

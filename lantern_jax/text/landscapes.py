@@ -9,7 +9,7 @@ unconditional row of guidance every attribute is unspecified.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -34,6 +34,7 @@ class Vocabulary:
         attributes: attribute -> its values, in the order of the model's condition tokens.
         words: word or phrase (lower case, single spaces) -> (attribute, value).
         ignored: words without an attribute that a prompt may contain.
+        usual: attribute -> the value it has where a prompt leaves it open; the model chooses the others.
 
     Example:
         >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
@@ -48,8 +49,12 @@ class Vocabulary:
     attributes: Mapping[str, tuple[str, ...]]
     words: Mapping[str, tuple[str, str]]
     ignored: frozenset[str] = frozenset()
+    usual: Mapping[str, str] = field(default_factory=dict)
 
     def __post_init__(self):
+        for attribute, value in self.usual.items():
+            if value not in self.attributes.get(attribute, ()):
+                raise LanternError(f"vocabulary: {attribute!r} is usually the unknown value {value!r}")
         for word, (attribute, value) in self.words.items():
             if value not in self.attributes.get(attribute, ()):
                 raise LanternError(
@@ -65,13 +70,13 @@ class Vocabulary:
         """Rows of the label embedding: all values and an "unspecified" id per attribute."""
         return sum(len(values) + 1 for values in self.attributes.values())
 
-    def parse(self, text: str) -> tuple[int, ...]:
+    def parse(self, text: str, strict: bool = True) -> tuple[int, ...]:
         """Returns the value index of each attribute in a prompt, -1 where it is not named.
 
-        Raises LanternError for an unknown word, no word with a meaning, or two words that contradict each other.
+        Raises LanternError for an unknown word, if ``strict``; for no word with a meaning, or two words that contradict
+        each other.
         """
         found: dict[str, tuple[str, str]] = {}
-        unknown: list[str] = []
         for word in self._split(text):
             if word in self.words:
                 attribute, value = self.words[word]
@@ -80,17 +85,27 @@ class Vocabulary:
                     raise LanternError(
                         f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
                     )
-            elif word not in self.ignored:
-                unknown.append(word)
-        known = errors.listed(self.known_words(), 200) if unknown or not found else ""
-        if unknown:
+        unknown = self.unknown(text)
+        if unknown and (strict or not found):
             names, near = errors.listed(map(repr, unknown)), errors.nearest(unknown[0], self.words)
-            raise LanternError(f"prompt: unknown word {names}; {near}known words: {known}")
+            raise LanternError(f"prompt: unknown word {names}; {near}known words: {self._known()}")
         if not found:
-            raise LanternError(f"empty prompt: expected at least one of the words: {known}")
+            raise LanternError(f"empty prompt: expected at least one of the words: {self._known()}")
         return tuple(
             values.index(found[name][0]) if name in found else UNSPECIFIED
             for name, values in self.attributes.items()
+        )
+
+    def unknown(self, text: str) -> list[str]:
+        """Returns the words of a prompt that are neither known nor ignored, each once."""
+        words = dict.fromkeys(self._split(text))
+        return [word for word in words if word not in self.words and word not in self.ignored]
+
+    def completed(self, parsed: Sequence[int]) -> tuple[int, ...]:
+        """Returns a parsed prompt with the usual values where it names none."""
+        return tuple(
+            values.index(self.usual[name]) if index == UNSPECIFIED and name in self.usual else index
+            for (name, values), index in zip(self.attributes.items(), parsed, strict=True)
         )
 
     @staticmethod
@@ -112,10 +127,26 @@ class Vocabulary:
                     break
         return words
 
-    def known_words(self) -> list[str]:
-        """Returns the words with a meaning, sorted by attribute and value."""
-        meanings = [(name, value) for name, values in self.attributes.items() for value in values]
-        return sorted(self.words, key=lambda word: (meanings.index(self.words[word]), word))
+    def grouped(self) -> dict[str, dict[str, list[str]]]:
+        """Returns attribute -> value -> the words that mean it, the value itself first."""
+
+        def meaning(*sought: str) -> list[str]:
+            words = (word for word, meaning in self.words.items() if tuple(meaning) == sought)
+            return sorted(words, key=lambda word: (word != sought[1], word))
+
+        return {
+            name: {value: meaning(name, value) for value in values}
+            for name, values in self.attributes.items()
+        }
+
+    def _known(self) -> str:
+        """Returns a line with a word for each value, attribute by attribute, and how many more there are."""
+        lines = []
+        for name, values in self.grouped().items():
+            words = [words[0] for words in values.values() if words]
+            words += [word for words in values.values() for word in words[1:]]
+            lines.append(f"{name}: {errors.listed(words, len(values))}")
+        return "; ".join(lines)
 
     def labels(self, parsed: Sequence[int]) -> dict[str, str]:
         """Returns the named attributes of a parsed prompt: attribute -> value."""
@@ -151,6 +182,7 @@ class Vocabulary:
             "attributes": {name: list(values) for name, values in self.attributes.items()},
             "words": {word: list(meaning) for word, meaning in self.words.items()},
             "ignored": sorted(self.ignored),
+            "usual": dict(self.usual),
         }
 
     @classmethod
@@ -165,6 +197,7 @@ class Vocabulary:
                 attributes={name: tuple(values) for name, values in data["attributes"].items()},
                 words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
                 ignored=frozenset(data["ignored"]),
+                usual=dict(data.get("usual", {}).items()),
             )
         except (AttributeError, TypeError) as error:
             raise LanternError(
@@ -218,6 +251,8 @@ LANDSCAPES = Vocabulary(
     }
     | {"blue sky": ("weather", "clear"), "blue skies": ("weather", "clear")},
     ignored=frozenset(_IGNORED.split()),
+    # A calm, bright day: left to the model every other picture is dark.
+    usual={"time": "noon", "terrain": "hills", "weather": "clear", "water": "none"},
 )
 
 

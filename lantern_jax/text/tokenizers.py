@@ -64,7 +64,7 @@ def reading(path: Path, package: str, what: str) -> Iterator[None]:
     try:
         yield
     except ImportError as error:
-        raise MissingExtra(f"reading {path.name} needs {package}: pip install lantern-jax[text]") from error
+        raise MissingExtra(f"reading {path.name} needs {package}: pip install {package}") from error
     # The packages raise bare Exceptions.
     except Exception as error:
         raise LanternError(

@@ -9,7 +9,7 @@ import pytest
 import lantern_jax
 from lantern_jax.checkpoints.hub import CARD
 from lantern_jax.checkpoints.store import load, model_directory, save
-from lantern_jax.commands.main import main
+from lantern_jax.commands.main import main, make_parser
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
 from tests.local_hub import COMMIT, REPO, TOKEN, fetched, local_hub
@@ -67,6 +67,35 @@ def test_what_the_hub_does_not_have_is_one_line(config, why, hub, capsys):
     assert fetched(hub) <= {"config.json"}
 
 
+COMMANDS = sorted(
+    line
+    for page in (Path(__file__).parents[2] / "docs" / "models").glob("*.md")
+    for line in page.read_text("utf-8").splitlines()
+    if line.startswith("lantern convert") and "--from-hub" in line and "--checkpoint" not in line
+)
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if "grid-24" not in one])
+def test_published_weights_are_told_the_command_that_converts_them(command, hub):
+    """The one of the model's page; nothing is asked of the hub."""
+    repository, folder = command.split("--from-hub ")[1].split()[0], command.split()[-1]
+    for model in (repository, f"{repository.lower()}@main"):
+        with pytest.raises(LanternError) as error:
+            lantern_jax.load(model)
+        assert f"`{command}` (docs/models), then give {folder}" in str(error.value)
+    make_parser().parse_args(command.split()[1:])
+    assert not hub.asked
+
+
+def test_the_same_weights_elsewhere_are_told_too():
+    for repository, word in (
+        ("deepseek-ai/Janus-Pro-1B", "--out janus-1b"), ("GAIR/Anole-7b-v0.1", "leloy/Anole"),
+        ("BAAI/Emu3-Gen", "Emu3-Gen-hf"), ("jadohu/LlamaGen-T2I", "peizesun"),
+    ):  # fmt: skip
+        with refused(word):
+            lantern_jax.load(repository)
+
+
 def test_other_bytes_than_were_uploaded_are_refused(hub):
     name = "model.safetensors"
     hub.files[name] = hub.files[name][:-1] + bytes([hub.files[name][-1] ^ 1])
@@ -101,7 +130,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
     ("model", TOKEN, "give OWNER/NAME"),
     (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
-    ("no/extra", TOKEN, "pip install lantern-jax[hub]"),
+    ("no/extra", TOKEN, "pip install huggingface_hub"),
 ])  # fmt: skip
 def test_a_push_that_cannot_be_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)

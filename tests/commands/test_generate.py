@@ -25,6 +25,7 @@ from tests.tiny_checkpoint import (
     SIDE,
     TOKENS,
     sharing_programs,
+    strict_pipeline,
     tiny_pipeline,
 )
 
@@ -36,9 +37,9 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     load = lantern_jax.pipeline.pipeline.load
 
-    def load_tiny(model, dtype=None, tuned="off", mesh=None):
+    def load_tiny(model, dtype=None, tuned="off", mesh=None, strict_words=False):
         if model == "demo":
-            return tiny_pipeline()
+            return strict_pipeline() if strict_words else tiny_pipeline()
         return sharing_programs(load)(model, dtype, tuned)
 
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_tiny)
@@ -141,6 +142,18 @@ def test_encoded_prompts_are_drawn(folder):
         np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
 
 
+@pytest.mark.filterwarnings("default::lantern_jax.IgnoredWords")
+def test_words_that_are_not_known_are_ignored_and_named(capsys):
+    assert main(["generate", "a forrest with snow on mountains", "--out", "a.png"]) == 0
+    line = "lantern: ignored, the model does not know: 'forrest' (did you mean forest?)\n"
+    assert capsys.readouterr().err == line
+    assert main(["generate", "snow on mountains", "--out", "b.png"]) == 0
+    with Image.open("a.png") as ignored, Image.open("b.png") as left_out:
+        np.testing.assert_array_equal(np.asarray(ignored), np.asarray(left_out))
+    with pytest.warns(lantern_jax.IgnoredWords, match="'forrest'"):
+        tiny_pipeline().plan("a forrest with snow on mountains")
+
+
 def test_a_checkpoint_directory(folder, tiny_folder, capsys):
     assert main(["generate", PROMPT, "--model", str(tiny_folder), "--tuned", "off", "--out", "a.png"]) == 0
     assert main(["generate", PROMPT, "--out", "b.png"]) == 0
@@ -153,7 +166,8 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
 
 
 GENERATE = {
-    "unknown word": ["a purple mountain"], "no prompt": None, "unknown option": [PROMPT, "--colour", "red"],
+    "unknown word": ["a purple mountain", "--strict-words"], "no word that is known": ["a purple cat"],
+    "no prompt": None, "unknown option": [PROMPT, "--colour", "red"],
     "temperature nan": [PROMPT, "--temperature", "nan"],
     "k beyond the stored": [PROMPT, "--rule", "lantern++", "--k", str(NEIGHBOURS + 1)],
     "num zero": [PROMPT, "--num", "0"], "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],

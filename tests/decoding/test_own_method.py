@@ -67,7 +67,7 @@ def wanted_tokens(tokens, temperature):
 
 
 def test_a_rule_without_a_loan_is_refused_by_rejection():
-    with pytest.raises(ValueError, match="rule Hamming has no accept test without shared noise"):
+    with pytest.raises(ValueError, match="rule Hamming has no accept test for this coupling: define"):
         decode(1, 1.0, coupling="rejection")
 
 

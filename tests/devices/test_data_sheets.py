@@ -65,7 +65,7 @@ def test_facts_are_plausible():
 def test_a_missing_compiler_names_its_extra(monkeypatch):
     monkeypatch.setattr(topology, "find_spec", lambda name: None)
     monkeypatch.setattr(topology.metadata, "entry_points", lambda group: ())
-    with pytest.raises(MissingExtra, match=r"lantern-jax\[ahead\]"):
+    with pytest.raises(MissingExtra, match=r"jax\[tpu\]"):
         topology.devices_of(slice_of("v5e"))
     with pytest.raises(MissingExtra, match=r"jax\[cuda13\]"):
         topology.devices_of(slice_of("h100"))
@@ -96,4 +96,4 @@ def test_the_command_says_which_extra_is_missing(capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(topology, "find_spec", lambda name: None)
     assert main(["info", "--fit", "--for", "v5e", "--size", "tiny"]) == 2
-    assert "lantern-jax[ahead]" in capsys.readouterr().err
+    assert "jax[tpu]" in capsys.readouterr().err

@@ -203,8 +203,8 @@ def test_trees_have_bounds(memory):
 
 def test_shards_of_sets_hold_plain_files(tmp_path):
     """A link may point at itself, a sparse file be larger than any memory."""
-    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None)
-    _, path = shard_paths(tmp_path, 0)
+    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None, tar=True)
+    _, path = shard_paths(tmp_path, plan, 0)
     for kind, wrong in (
         (tarfile.SYMTYPE, "is damaged"), (tarfile.LNKTYPE, "is damaged"), (tarfile.DIRTYPE, "is damaged"),
         (tarfile.FIFOTYPE, "is damaged"), (tarfile.REGTYPE, "cannot identify"),

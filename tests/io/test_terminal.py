@@ -2,9 +2,12 @@
 
 import ast
 import io
+import time
 
+import pytest
 from rich.table import Table
 
+from lantern_jax.io import terminal
 from lantern_jax.io.console import Console
 from lantern_jax.io.terminal import say
 from tests.repository.test_structure import modules
@@ -42,3 +45,59 @@ def test_all_is_printed_by_them():
         name for name, node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "print"
     }
     assert consoles <= set(PRINTING[:2]) and prints <= set(PRINTING)
+
+
+class Screen(io.StringIO):
+    def __init__(self, is_terminal):
+        super().__init__()
+        self.isatty = lambda: is_terminal
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    for name, seconds in {"FIRST": 0.01, "EVERY": 0.05, "_LOOK": 0.01}.items():
+        monkeypatch.setattr(terminal, name, seconds)
+
+
+def wait_for(screen, text):
+    for _ in range(500):
+        if text in screen.getvalue():
+            return
+        time.sleep(0.01)
+    raise AssertionError(f"{text!r} is not in {screen.getvalue()!r}")
+
+
+def test_work_is_told_in_lines_through_a_pipe(monkeypatch, quick):
+    screen = Screen(is_terminal=False)
+    monkeypatch.setattr("sys.stderr", screen)
+    with terminal.telling("loading") as tell:
+        wait_for(screen, "lantern: loading (0 s)\n" * 2)
+        with terminal.telling(lambda: f"decoding {STEERING}"):
+            wait_for(screen, "lantern: decoding")
+        tell("reading")
+        wait_for(screen, "lantern: reading (0 s)\n")
+    lines = screen.getvalue().splitlines()
+    assert all(line.isprintable() and line.startswith("lantern: ") for line in lines)
+    time.sleep(0.1)
+    assert screen.getvalue().splitlines() == lines, "told after the end"
+
+
+def test_on_a_terminal_the_line_is_gone_once_something_is_printed(monkeypatch, quick):
+    screen = Screen(is_terminal=True)
+    monkeypatch.setattr("sys.stderr", screen)
+    with terminal.telling("loading"):
+        wait_for(screen, "\r\x1b[2Kloading (0 s)")
+        say("a note", error=True)
+        assert "\r\x1b[2Ka note\n" in screen.getvalue()
+        wait_for(screen, "a note\n\r\x1b[2Kloading")
+        Console(file=screen, width=80).print("a table")
+        assert "\r\x1b[2Ka table\n" in screen.getvalue()
+    assert screen.getvalue().endswith(("\r\x1b[2K", "a table\n"))
+
+
+def test_what_is_quick_is_not_told(monkeypatch):
+    screen = Screen(is_terminal=False)
+    monkeypatch.setattr("sys.stderr", screen)
+    with terminal.telling("loading"), terminal.telling(None):
+        pass
+    assert screen.getvalue() == ""

@@ -38,13 +38,15 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
         (method, 1, guidance) for guidance in (1.0, 2.0) for method in ("ar", "gumbel")
     ]
     assert all(row.speedup > 0 and row.compile_cold is None for row in rows)
-    for text in ("gumbel", "speed-up", "efficiency", "demo, 16 px, float32", "wrote old.jsonl"):
+    assert "efficiency" not in printed and all(len(line) <= 80 for line in printed.splitlines())
+    for text in ("gumbel", "speed-up", "picture", "demo, 16 px, float32", "wrote old.jsonl"):
         assert text in printed
     assert main([*QUICK, "--methods", "gumbel,medusa", "--against", "old.jsonl", "--guidance", "2"]) == 0
     printed = capsys.readouterr().out
     assert "new / old.jsonl" in printed and "left out: medusa" in printed
-    assert main([*QUICK, "--against", "old.jsonl", "--guidance", "4"]) == 0
-    assert "old.jsonl has no row of the same configuration" in capsys.readouterr().out
+    assert main([*QUICK, "--against", "old.jsonl", "--guidance", "4", "--verbose"]) == 0
+    printed = capsys.readouterr().out
+    assert "old.jsonl has no row of the same configuration" in printed and "efficiency" in printed
     assert files(folder) == {"old.jsonl"}
 
 

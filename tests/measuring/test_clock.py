@@ -66,9 +66,9 @@ class Machine:
         return np.zeros((*tokens.shape, MAX_DEPTH), np.int32)
 
 
-@pytest.mark.parametrize("minutes", [1.0, 2.0, 3.0, 60.0])
-def test_a_tuning_ends_in_time(minutes, monkeypatch):
-    """Where there is less of it, less is tried; the best of that is confirmed all the same."""
+@pytest.fixture
+def machine(monkeypatch):
+    """A tuner on a machine where nothing is computed, and which Ctrl-C stops once a text is told."""
     now, pipeline = Time(), tiny_pipeline()
     subject = checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 4))
     machine = Machine(subject, now)
@@ -76,10 +76,52 @@ def test_a_tuning_ends_in_time(minutes, monkeypatch):
     monkeypatch.setattr(costs.Stopwatch, "begin", lambda watch, job: 1.0)
     monkeypatch.setattr(Subject, "decode", lambda subject, *arguments: machine.decode(*arguments))
     monkeypatch.setattr(tune, "collect_ranks", machine.ranks)
-    goal, settings = tune.Goal({"batch": 1}, pictures=2, minutes=minutes), subject.settings({"batch": 1})
-    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
-    made = tune.Tuner(subject, goal, key, lambda text: None, Clock(60 * minutes, now)).run()
+
+    def tuner(minutes, stop=None):
+        def told(text):
+            if stop is not None and text.startswith(stop):
+                raise KeyboardInterrupt
+
+        goal, settings = tune.Goal({"batch": 1}, pictures=2, minutes=minutes), subject.settings({"batch": 1})
+        key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
+        return tune.Tuner(subject, goal, key, told, Clock(60 * minutes, now))
+
+    tuner.now = now
+    return tuner
+
+
+@pytest.mark.parametrize("minutes", [1.0, 2.0, 3.0, 60.0])
+def test_a_tuning_ends_in_time(minutes, machine):
+    """Where there is less of it, less is tried; the best of that is confirmed all the same."""
+    made = machine(minutes).run()
     confirmed = [row for row in made.rows if row.measured is not None]
-    assert now.now <= 60 * minutes
+    assert machine.now() <= 60 * minutes
     assert 2 <= len(confirmed) <= 5 and made.tuned.name in {row.name for row in confirmed}
     assert (len(made.tuned.found["costs"]["ms_a_pass"]) == len(costs.NODES)) == (minutes == 60)
+
+
+def test_what_was_found_stays_after_ctrl_c(machine):
+    with pytest.raises(KeyboardInterrupt):
+        machine(60, "timing passes").run()
+    searching = machine(60, "a window of").run()
+    assert searching.is_stopped and searching.default == "" and len(searching.rows) > 5
+    assert not any(row.measured for row in searching.rows) and not searching.tuned.found["confirmed"]
+    assert "expected, not confirmed" in searching.tuned.words and searching.tuned.speedup > 1
+    compiling = machine(60, "compiling").run()
+    assert compiling.default and not compiling.tuned.found["confirmed"]
+    whole = machine(60).run()
+    assert not whole.is_stopped and whole.tuned.found["confirmed"] and "when tuned" in whole.tuned.words
+
+
+def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_came(machine, monkeypatch):
+    tuner, decode, begun = machine(60), Subject.decode, []
+
+    def stopped(subject, *arguments):
+        begun.append(tuner.given)
+        if min(map(len, tuner.given.values()), default=0) == 3:
+            raise KeyboardInterrupt
+        return decode(subject, *arguments)
+
+    monkeypatch.setattr(Subject, "decode", stopped)
+    made = tuner.run()
+    assert made.is_stopped and made.tuned.found["confirmed"] and made.rows[0].measured is not None

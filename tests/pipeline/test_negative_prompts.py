@@ -28,6 +28,10 @@ def labels_of(texts) -> np.ndarray:
     return LANDSCAPES.label_ids([LANDSCAPES.parse(text) for text in texts])
 
 
+def labels_of_prompts(texts) -> np.ndarray:
+    return LANDSCAPES.label_ids([LANDSCAPES.completed(LANDSCAPES.parse(text)) for text in texts])
+
+
 @pytest.fixture(scope="module")
 def made():
     return tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, method="ar", **GREEDY)
@@ -37,8 +41,8 @@ def test_tokens_are_the_best_of_rows_that_are_computed_again(made):
     """Teacher-forced, each row alone: u + s (c - u), where u is of the negative prompt."""
     apply, params = jax.jit(LlamaGen(TARGET).apply), tiny_pipeline().checkpoint.target_params
     (_, wanted), (_, against) = (
-        apply(params, jnp.asarray(labels_of(texts)), jnp.asarray(made.tokens))
-        for texts in (PROMPTS, NEGATIVES)
+        apply(params, jnp.asarray(labels), jnp.asarray(made.tokens))
+        for labels in (labels_of_prompts(PROMPTS), labels_of(NEGATIVES))
     )
     best = np.argmax(against + SCALE * (wanted - against), axis=-1)
     np.testing.assert_array_equal(made.tokens, best)
@@ -121,6 +125,6 @@ def test_a_request_has_one(made):
         assert answer.json()["data"][0]["lantern"]["codes"] == made.tokens[0].tolist()
         refusal = server.ask(negative_prompt="zebra")
         assert refusal.status_code == 400 and "zebra" in refusal.text
-    body = b'{"prompt": "a lake", "negative_prompt": 7}'
+    fields = {"prompt": "a lake", "negative_prompt": 7}
     with pytest.raises(Refused, match="negative_prompt 7 is not text"):
-        read_request(body, Limits(), "tiny", "16x16")
+        read_request(fields, Limits(), "tiny", "16x16", scales=False)

@@ -162,7 +162,7 @@ def test_without_a_tokenizer_there_are_tokens_only(compared):
 
 
 BAD = [
-    ({"prompts": "a purple mountain"}, "purple"), ({"prompts": ""}, "empty prompt"), ({"prompts": []}, "no prompts"),
+    ({"prompts": "a purple cat"}, "purple"), ({"prompts": ""}, "empty prompt"), ({"prompts": []}, "no prompts"),
     ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),

@@ -18,7 +18,7 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax.commands.main import main
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
-from lantern_jax.serve import batch, worker
+from lantern_jax.serve import outputs, worker
 from lantern_jax.serve.batch import GREY, guessed
 from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
@@ -348,7 +348,7 @@ def test_notes_and_a_picture_that_cannot_be_encoded(server, monkeypatch):
         raise OSError("no encoder")
 
     with monkeypatch.context() as failing:
-        failing.setattr(batch, "encode_png", fail)
+        failing.setattr(outputs, "encode_png", fail)
         answer = server.ask(**PLAIN)
     assert answer.status_code == 500 and "please report" in answer.json()["error"]["message"]
     answer = server.ask(**PLAIN)

@@ -1,5 +1,6 @@
 """``lantern serve``: what it refuses before anything is computed, and a whole run of it."""
 
+import json
 import logging
 import os
 import re
@@ -35,9 +36,11 @@ def folder(tmp_path, monkeypatch):
     ("--port 70000", "--port 70000 is not valid"),
     *((f"--{name} 0", f"--{name} 0 is not valid") for name in ("batch", "queue", "connections", "programs")),
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
+    ("--allowed-origin example.org", "'example.org' is no origin"), ("--log xml", "--log"),
+    ("--allowed-origin https://example.org/page", "give a scheme and a name"),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
-    ("--hosts auto", "--hosts"), ("", 'pip install "lantern-jax[serve]"'),
+    ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
 ])  # fmt: skip
 def test_what_is_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
     Path("empty").write_text("\n")
@@ -73,10 +76,11 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
     monkeypatch.setattr(Server, "run", run)
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
-    assert main(["serve", "--model", "demo", "--port", "0", "--host", host, "--queue", "3"]) == 0
+    named = ["--served-model-name", "pictures", "--upscale", "--allowed-origin", "https://example.org"]
+    assert main(["serve", "--model", "demo", "--port", "0", "--host", host, "--queue", "3", *named]) == 0
     ((app, (address, port)),) = served
     said = capsys.readouterr()
-    assert address == host and f"serving demo at http://{host}:{port}/, Ctrl-C ends it" in said.out
+    assert address == host and f"serving pictures at http://{host}:{port}/, Ctrl-C ends it" in said.out
     assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
     assert app.state.connections.limits.queue == 3 and app.state.connections.limits.pictures == 3
@@ -86,7 +90,18 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_it_serves_until_it_is_interrupted(tmp_path, tiny_folder):
     (tmp_path / "token").write_text("secret\n")
-    flags = ["--model", str(tiny_folder), "--port", "0", "--batch", "1", "--token-file", "token"]
+    flags = [
+        "--model",
+        str(tiny_folder),
+        "--port",
+        "0",
+        "--batch",
+        "1",
+        "--token-file",
+        "token",
+        "--log",
+        "json",
+    ]
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(QUICK_COMPILATION),
     }  # fmt: skip
@@ -104,4 +119,6 @@ def test_it_serves_until_it_is_interrupted(tmp_path, tiny_folder):
             _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-    assert process.returncode == 0 and errors == "lantern: stopped\n"
+    *lines, last = errors.splitlines()
+    assert process.returncode == 0 and last == "lantern: stopped"
+    assert [line["status"] for line in map(json.loads, lines) if "status" in line] == [401, 200]

@@ -37,7 +37,7 @@ def test_of_progress_the_newest_is_heard_once():
         return [event async for event in wanted.events(5.0)]
 
     newest, asked_for, other, *ends = asyncio.run(listen())
-    assert (newest.tokens, newest.png) == (3, b"first"), "its picture is lost"
+    assert (newest.tokens, newest.file) == (3, b"first"), "its picture is lost"
     assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]
 
 

@@ -25,7 +25,7 @@ def a_plan(**parts) -> SetPlan:
     settings = settings_json(tiny_pipeline().settings(KNOBS))
     held = {
         "prompts": PROMPTS, "num": 2, "seed": 3, "model": "tiny", "dtype": "float32", "settings": settings,
-        "format": "png", "shard_size": SHARD, "sums": READER.name,
+        "format": "png", "shard_size": SHARD, "sums": READER.name, "tar": True,
     }  # fmt: skip
     return SetPlan(**held | parts)
 
@@ -38,7 +38,8 @@ def make(directory, plan=None, worker="1/1", pipeline=None, knobs=KNOBS, **optio
 
 
 def contents(directory: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in directory.iterdir()}
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in files}
 
 
 def refused(work: Callable[[], object], *words: str) -> None:

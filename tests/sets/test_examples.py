@@ -163,7 +163,7 @@ def test_tasks_of_ray_make_a_set(ray_set, capsys):
     with pytest.raises(SystemExit, match=r"parts \[2\] failed, all others are written"):
         ray_set(*words, broken=(2,))
     assert "part 2 of 3 failed: its machine went away" in capsys.readouterr().out
-    assert {path.stem for path in Path("set").glob("*.tar")} == {
+    assert {path.stem for path in Path("set").glob("*.npz")} == {
         f"shard-0000{number}" for number in (0, 2, 3)
     }
     ray = ray_set(*words, "--address", "head:6379")

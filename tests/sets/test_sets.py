@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import re
+import shutil
 import tarfile
 import threading
 import time
@@ -25,7 +26,7 @@ from lantern_jax.sets.worker import discard_damaged
 from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found, Shelf
-from tests.sets.making import KNOBS, READER, SHARD, SUMS, a_plan, contents, make
+from tests.sets.making import KNOBS, READER, SHARD, SUMS, a_plan, contents, make, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_pipeline
 
 
@@ -87,7 +88,7 @@ def test_workers_make_the_same_files(whole, tmp_path):
         assert before.items() <= after.items()
         made = {name for name in after if name.startswith("shard") and name not in before}
         shards = range(number - 1, 5, workers)
-        assert made == {path.name for shard in shards for path in shard_paths(directory, shard)}
+        assert made == {path.name for shard in shards for path in shard_paths(directory, a_plan(), shard)}
         if number > 1:
             with pytest.raises(ValueError, match=r"lacks \d of 5 shards \(number 0"):
                 merge(directory)
@@ -141,6 +142,93 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
     assert 3 < stops < 59
     assert contents(directory) == contents(whole)
     assert make(directory) == 0
+
+
+@pytest.fixture(scope="module")
+def in_folders(tmp_path_factory) -> Path:
+    """The set of ``whole`` with its pictures in folders."""
+    directory = tmp_path_factory.mktemp("sets") / "folders"
+    assert make(directory, a_plan(tar=False)) == 14
+    return directory
+
+
+def test_pictures_in_folders_are_those_of_tars(whole, in_folders):
+    assert (in_folders / "shard-00001").is_dir() and not list(in_folders.glob("*.tar"))
+    for shard in range(5):
+        with tarfile.open(whole / f"shard-{shard:05d}.tar") as tar:
+            held = {member.name: tar.extractfile(member).read() for member in tar}
+        assert contents(in_folders / f"shard-{shard:05d}") == held
+    for one, another in zip(read_set(in_folders), read_set(whole), strict=True):
+        assert (one.number, one.prompt) == (another.number, another.prompt)
+        np.testing.assert_array_equal(one.tokens, another.tokens)
+    assert merge(in_folders).pictures == 14
+    (in_folders / SUMS_FILE).unlink()
+
+
+@pytest.mark.parametrize("damage", ["shorter", "missing", "a folder", "all of them"])
+def test_a_damaged_picture_in_a_folder_is_found_and_made_again(in_folders, tmp_path, damage):
+    directory, plan, told = tmp_path / "set", a_plan(tar=False), []
+    shutil.copytree(in_folders, directory)
+    file = directory / "shard-00001" / "00000004.png"
+    content = file.read_bytes()
+    file.unlink()
+    if damage == "shorter":
+        file.write_bytes(content[:-1])
+    elif damage == "a folder":
+        file.mkdir()
+    elif damage == "all of them":
+        shutil.rmtree(file.parent)
+    refused(lambda: list(read_set(directory)), *{"all of them": ["lacks 1 of 5"]}.get(damage, []))
+    discard_damaged(directory, plan, range(5), told.append)
+    assert make(directory, plan) == 3 and len(told) == (damage != "all of them")
+    assert contents(directory) == contents(in_folders)
+
+
+def test_a_stop_loses_what_is_on_its_way_alone(in_folders, tmp_path, monkeypatch):
+    """Pictures that are known and in no shard are kept at a stop; what is kept amiss is decoded again."""
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
+    directory, plan, known = tmp_path / "set", a_plan(tar=False, shard_size=14), []
+
+    def stop(now):
+        known.append(now.pictures)
+        if now.pictures >= 6:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        make(directory, plan, progress=stop)
+    (file,) = directory.glob(".*.kept")
+    kept = np.load(file)["numbers"]
+    assert len(kept) == known[-1] >= 6 and plan.missing(directory) == [0]
+    # Of another worker, and beside a damaged one and one of another model's codes.
+    file.rename(directory / ".worker-7-of-9.kept")
+    (directory / ".worker-1-of-1.kept").write_bytes(b"PK")
+    wrong = np.full((14, TOKENS), 10**6, np.int32)
+    many = {"numbers": np.arange(14, dtype=np.int32), "tokens": wrong, "rounds": wrong[:, 0]}
+    (directory / ".worker-2-of-9.kept").write_bytes(archived(many))
+    stream, asked = call_plan.Plan.stream, []
+
+    def watched(self, job, numbers, rows):
+        asked.extend(numbers.tolist())
+        return stream(self, job, numbers, rows)
+
+    monkeypatch.setattr(call_plan.Plan, "stream", watched)
+    assert make(directory, plan) == 14
+    assert sorted([*asked, *kept.tolist()]) == list(range(14)), "decoded again, or not at all"
+    made = contents(directory)
+    assert set(made) == {"set.json", "shard-00000.npz"} | {f"shard-00000/{n:08d}.png" for n in range(14)}
+    theirs = {Path(name).name: content for name, content in contents(in_folders).items()}
+    assert all(content == theirs[Path(name).name] for name, content in made.items() if name.endswith(".png"))
+
+
+def test_what_is_known_is_kept_again_and_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
+    monkeypatch.setattr(worker, "EVERY", 0.0)
+    kept, keep = [], worker.keep
+    monkeypatch.setattr(
+        worker, "keep", lambda folder, who, held: (kept.append(len(held)), keep(folder, who, held))
+    )
+    make(tmp_path / "set")
+    assert len(kept) > 5 and max(kept) >= 2 and kept[-1] == 0
 
 
 def test_webp_keeps_pixels_and_prompts(whole, tmp_path):

@@ -112,3 +112,14 @@ def test_prompts_that_do_not_match_are_refused():
     refused(lambda: with_prompts(numbered(3)), "picture 3 does not carry its prompt", "--prompts")
     refused(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry a number")
     refused(lambda: with_prompts(numbered(3, 3), ["a"] * 5), "two pictures carry the number 3")
+
+
+def test_pictures_of_several_calls_and_one_alone(tmp_path):
+    """Each begins with number 0, as `lantern generate` writes them."""
+    for name, level in {"forest-0.png": 1, "forest-0-2.png": 2}.items():
+        write(tmp_path / name, level, prompt=name, number="0")
+    write(tmp_path / "forest-0-compare.png", 99)
+    found = list(with_prompts(read_pictures(tmp_path)))
+    assert sorted(one.prompt for one in found) == ["forest-0-2.png", "forest-0.png"]
+    (alone,) = read_pictures(tmp_path / "forest-0.png")
+    assert (alone.number, alone.prompt) == (0, "forest-0.png")

@@ -180,7 +180,7 @@ def test_who_names_a_tree_or_a_coupling_gets_a_tree():
 
 def test_knobs_that_do_not_fit_each_other_are_refused():
     for given, line in (
-        ({"method": "zipar", "tree": "chain"}, "drafting zipar has no tree"),
+        ({"method": "zipar", "tree": "chain"}, "drafting zipar takes no tree"),
         ({"method": "jacobi", "tree": "dynamic"}, "drafting jacobi has no dynamic tree"),
         ({"tree": "dynamic", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
         ({"coupling": "block", "tree": "mc_sim_7b_63"}, "the coupling block needs a chain"),

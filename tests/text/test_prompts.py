@@ -25,8 +25,8 @@ def test_prompts_name_attributes(prompt, expected):
 
 
 @pytest.mark.parametrize(("prompt", "message"), [
-    ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: dawn, "),
-    ("a forrest at dusk", "unknown word 'forrest'; did you mean forest. known words: dawn, "),
+    ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: time: dawn, noon, "),
+    ("a forrest at dusk", "unknown word 'forrest'; did you mean forest. known words: time: dawn, "),
     ("x" * 100_000, "unknown word"), ("zz " * 50_000, "unknown word"), ("", "empty prompt"), (" ?! ", "empty prompt"),
     ("with a calm", "empty prompt"), ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
     ("forest in the dunes", "'forest' and 'dunes' contradict"),
@@ -35,8 +35,31 @@ def test_bad_prompts_are_one_line(prompt, message):
     with refused(message) as error:
         parse_prompt(prompt)
     known = str(error.value).partition("known words: ")[2]
-    assert not known or set(known.split(", ")) == set(LANDSCAPES.words)
-    assert len(str(error.value)) < 2000
+    groups = [group.split(": ") for group in known.split("; ")] if known else []
+    assert not groups or [name for name, _ in groups] == list(ATTRIBUTES), "grouped by attribute"
+    assert all(words.startswith(", ".join(ATTRIBUTES[name])) for name, words in groups), (
+        "a word for each value"
+    )
+    assert len(str(error.value)) < 800
+
+
+def test_unknown_words_are_ignored_unless_they_are_all_there_is():
+    asked = "a forrest with a castle at dusk, castle"
+    assert LANDSCAPES.unknown(asked) == ["forrest", "castle"]
+    assert LANDSCAPES.labels(LANDSCAPES.parse(asked, strict=False)) == {"time": "dusk"}
+    for prompt, message in (("a castle", "unknown word 'castle'"), ("dawn at night or so", "contradict")):
+        with refused(message):
+            LANDSCAPES.parse(prompt, strict=False)
+
+
+def test_what_is_left_open_is_calm_and_bright():
+    def shown(prompt):
+        return tuple(LANDSCAPES.labels(LANDSCAPES.completed(parse_prompt(prompt))).values())
+
+    assert shown("a forest") == ("noon", "forest", "clear", "none")
+    assert shown("foggy night by the sea") == ("night", "hills", "foggy", "sea"), "what is named stays"
+    several = Vocabulary({"time": ("day", "night"), "sky": ("red",)}, {}, usual={"time": "night"})
+    assert several.completed((-1, -1)) == (1, -1) and several.completed((0, 0)) == (0, 0)
 
 
 def test_label_ids_are_disjoint_and_cover_the_table():
@@ -55,6 +78,8 @@ def test_label_ids_are_disjoint_and_cover_the_table():
 @pytest.mark.parametrize(("entry", "value", "match"), [
     *( (entry, value, "malformed") for entry in ("attributes", "words", "ignored") for value in (3, [["a"]]) ),
     ("words", {"dawn": 3}, "malformed"),
+    *(("usual", value, "malformed") for value in (3, ["a"])),
+    ("usual", {"time": "noonish"}, "'time' is usually the unknown value 'noonish'"),
     ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
     ("words", ..., "missing words"),
 ])  # fmt: skip

@@ -2,13 +2,14 @@
 
 from typing import Any
 
+from lantern_jax.decoding.couplings import base_of
 from lantern_jax.decoding.drafting.jacobi import Window, drafting_of
 from lantern_jax.decoding.protocols import Drafting, Target
 
 
 def window_of(settings: Any, target: Target, grid: int) -> Window:
     """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
-    redraw = None if settings.coupling == "gumbel" else settings.redraw
+    redraw = None if base_of(settings.coupling) == "gumbel" else settings.redraw
     rows = int((target.forced < 0).sum()) // grid
     return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // rows)
 

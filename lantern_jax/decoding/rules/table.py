@@ -21,7 +21,7 @@ class RuleKind(Late):
         make: the knobs' values as keyword arguments -> the rule; of a ``Rule`` its ``create``.
         knobs: its knobs, which are settings of every generation too.
         inner: knobs of ``make`` that are no settings.
-        couplings: names of those it goes with.
+        couplings: names of those it goes with; empty for all.
 
     Example:
         >>> kind = lantern_jax.RuleKind(lambda: lantern_jax.Strict(), couplings=("gumbel",))
@@ -90,6 +90,7 @@ RULES: Table[RuleKind] = Table(
             ),
         ),
     },
+    wrap=at("lantern_jax.decoding.rules.own:kind_of"),
 )  # fmt: skip
 
 

@@ -1,0 +1,59 @@
+"""A rule that is given as an object in place of a name, and tried before anything is computed with it.
+
+Axes: V codes.
+"""
+
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.decoding import contracts
+from lantern_jax.decoding.acceptance import Codebook, Rule
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.rules.table import RuleKind
+from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.verification import Coupling, verify_tree
+from lantern_jax.io.errors import LanternError
+
+
+def kind_of(rule: Any) -> RuleKind | None:
+    """Returns a kind that makes this very rule; None for what is no rule."""
+    return RuleKind(partial(_with_arrays, rule), couplings=()) if isinstance(rule, Rule) else None
+
+
+def _with_arrays(rule: Rule) -> Rule:
+    """Returns a rule whose traced numbers are arrays of 32 bits, so that another number finds its program compiled."""
+    if jax.tree_util.all_leaves([rule]):
+        raise LanternError(
+            f"rule {type(rule).__name__} is no pytree: put @flax.struct.dataclass above its class"
+        )
+    contracts.check_arrays(rule, f"rule {type(rule).__name__}")
+    dtypes = {float: np.float32, int: np.int32}
+    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtypes.get(type(leaf)))), rule)
+
+
+def try_rule(rule: Rule, coupling: Coupling, codebook: Codebook | None, vocab_size: int) -> None:
+    """Raises LanternError, in one line, where a rule does not go with a coupling, a codebook and V codes."""
+    name, sampling = f"rule {type(rule).__name__}", SamplingParams.create()
+
+    def verify(rule: Rule, codebook: Codebook | None):
+        zero, one = jnp.zeros(1, jnp.int32), jax.random.split(jax.random.key(0), 1)
+        draws = coupling.draws(one, zero, zero, 2, vocab_size, sampling)
+        rows = jnp.zeros((1, 2, vocab_size), jnp.float32)
+        draft = Draft(jnp.zeros((1, 2), jnp.int32), DraftTree.chain(1), rows[:, :1])
+        book = None if codebook is None else codebook.measured()
+        return verify_tree(draft, rows, draws, coupling=coupling, rule=rule, codebook=book)
+
+    try:
+        contracts.run(name, jax.eval_shape, verify, rule, codebook)
+    except LanternError as error:
+        if codebook is not None:
+            raise
+        raise LanternError(
+            f"{name} needs a codebook, it seems, and this checkpoint has none: convert it with its VQ tokenizer "
+            f"({error})"
+        ) from error

@@ -1,0 +1,58 @@
+"""What a tuning is for, and what it finds."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from lantern_jax.measuring.choose import Budget, Candidate
+from lantern_jax.settings.choice import PLAIN as NO_WINDOW
+from lantern_jax.settings.choice import window_knobs
+from lantern_jax.settings.notes import Run
+from lantern_jax.settings.tuned import Tuned
+
+PLAIN = "plain"
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a tuning is for, and how far it goes.
+
+    Attributes:
+        knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
+        budget: what relaxed rules may cost.
+        pictures: that trees grow on, and as many again that everything is estimated on; decoded together.
+        minutes: how long it takes, unless decoding the pictures plainly and a short confirming run take longer.
+    """
+
+    knobs: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    pictures: int = 16
+    minutes: float = 5.0
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found.
+
+    Attributes:
+        tuned: to be written.
+        rows: all candidates: those confirmed by their measured speed, then the others by their predicted one.
+        default: the name of the one that a call decodes by without tuning; empty where Ctrl-C came first.
+        is_stopped: whether Ctrl-C came before the end.
+    """
+
+    tuned: Tuned
+    rows: tuple[Candidate, ...]
+    default: str
+    is_stopped: bool = False
+
+    def runs(self) -> list[Run]:
+        """Returns what the confirming run measured of plain decoding and of windows, as runs are noted."""
+        batch, found = self.tuned.key.batch, []
+        for row in self.rows:
+            knobs = dict(row.knobs)
+            point = tuple(knobs.get(name, 0) for name in ("window", "branches", "levels", "reach"))
+            point = NO_WINDOW if row.name == PLAIN else point
+            if row.measured is not None and window_knobs(point) == knobs:
+                found.append(Run(point, row.tokens_a_pass[0], 1e3 * batch / row.measured[0]))
+        return found

@@ -1,0 +1,145 @@
+"""Requests to go on with a picture: forms of several parts, as OpenAI's clients send them, with a picture and a mask.
+
+Axes: H W height and width.
+"""
+
+import io
+import json
+import re
+from email.message import Message
+from typing import Any
+
+import numpy as np
+from jaxtyping import UInt8
+from PIL import Image, ImageOps
+
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.pictures.images import open_image
+from lantern_jax.serve.limits import Refused
+from lantern_jax.settings.settings import KNOBS
+
+MOST_PARTS = 64
+# Fields that are no text, besides knobs that are numbers or trees.
+_JSON = (
+    "details",
+    "keep_rows",
+    "n",
+    "output_compression",
+    "partial_images",
+    "seed",
+    "stream",
+    "tree",
+    "mixture",
+)
+_FILES = {"image": "image", "image[]": "image", "mask": "mask"}
+
+
+def read_form(content: bytes, media_type: str) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
+
+    Raises:
+        Refused: no such form, more parts than any client sends, or several pictures.
+    """
+    header = Message()
+    header["Content-Type"] = media_type
+    boundary = header.get_boundary()
+    if header.get_content_type() != "multipart/form-data" or not boundary:
+        raise Refused(415, "the body is no form with files: send Content-Type: multipart/form-data")
+    parts = (b"\r\n" + content).split(b"\r\n--" + boundary.encode("latin-1"))
+    if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
+        raise Refused(400, f"the form is not whole, or has more than {MOST_PARTS} parts: send it again")
+    fields: dict[str, Any] = {}
+    files: dict[str, bytes] = {}
+    for part in parts[1:-1]:
+        head, _, value = part.partition(b"\r\n\r\n")
+        name = _name(head)
+        if name in _FILES:
+            if _FILES[name] in files:
+                raise Refused(
+                    400, f"there are several files {name}: this server goes on with one picture", name
+                )
+            files[_FILES[name]] = value
+        else:
+            fields[name] = _value(name, value)
+    return fields, files
+
+
+def _name(head: bytes) -> str:
+    found = re.search(rb'content-disposition:[^\r\n]*?[;\s]name="([^"\r\n]{1,100})"', head, re.IGNORECASE)
+    if found is None:
+        raise Refused(400, "a part of the form has no name: send Content-Disposition: form-data; name=...")
+    return found[1].decode("utf-8", "replace")
+
+
+def _value(name: str, value: bytes) -> Any:
+    try:
+        text = value.decode("utf-8")
+        if name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float)):
+            return json.loads(text)
+    except (ValueError, RecursionError):
+        raise Refused(
+            400, f"{errors.quoted(name, 60)} of the form cannot be read: give {_wanted(name)}", name
+        ) from None
+    return text
+
+
+def _wanted(name: str) -> str:
+    return "a number, true, false or a list" if name in _JSON or name in KNOBS else "text in UTF-8"
+
+
+def read_start(files: dict[str, bytes], rows: int, columns: int) -> tuple[Image.Image, int | None]:
+    """Returns the picture of a form, and how many of the model's rows of codes its mask keeps; None without a mask.
+
+    The mask is clear (without opacity) where the picture is painted anew: all of it below a line. Without a mask the
+    picture's own opacity is one.
+
+    Raises:
+        Refused: no picture, or a mask of another size or shape.
+    """
+    if "image" not in files:
+        raise Refused(400, "there is no picture to go on with: send it as the file image", "image")
+    picture = _picture(files["image"], "image")
+    mask = _picture(files["mask"], "mask") if "mask" in files else picture
+    if mask.size != picture.size:
+        sizes = f"{mask.width}x{mask.height}, the picture {picture.width}x{picture.height}"
+        raise Refused(400, f"the mask has {sizes}: send one of the picture's size", "mask")
+    if "A" in mask.getbands() or "transparency" in mask.info:
+        opacity = np.asarray(mask.convert("RGBA").getchannel("A"))
+        if opacity.min() < 255 or mask is not picture:
+            return picture, _kept_rows(opacity, rows, columns)
+    elif mask is not picture:
+        raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
+    return picture, None
+
+
+_LINE = "make it opaque above a line and clear below, where the picture is painted anew"
+
+
+def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, columns: int) -> int:
+    """Returns how many of the picture's rows of codes lie above the line; those that are cut by it are painted anew."""
+    # The middle part of the model's shape alone is drawn.
+    cell = min(opacity.shape[0] / rows, opacity.shape[1] / columns)
+    size = (max(round(columns * cell), 1), max(round(rows * cell), 1))
+    part = np.asarray(ImageOps.fit(Image.fromarray(opacity), size, Image.Resampling.NEAREST)) > 127
+    kept = int(part[:, 0].sum())
+    if not (part[:kept].all() and not part[kept:].any()):
+        raise Refused(400, f"the mask is not of whole rows: {_LINE}", "mask")
+    count = kept * rows // len(part)
+    if not 0 < count < rows:
+        raise Refused(
+            400, f"the mask keeps {count} of {rows} rows of codes: keep one at least, and not all", "mask"
+        )
+    return count
+
+
+def _picture(content: bytes, name: str) -> Image.Image:
+    try:
+        picture = open_image(io.BytesIO(content))
+        picture.load()
+    except Exception as error:
+        why = str(error) if isinstance(error, LanternError) else errors.short(error)
+        raise Refused(
+            400, f"the file {name} is no picture that can be read ({why}): send a PNG", name
+        ) from None
+    return picture

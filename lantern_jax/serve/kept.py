@@ -1,0 +1,42 @@
+"""Pictures that are kept for a while, so that an answer can lead to them; in memory, and gone with the server."""
+
+import secrets
+import time
+from collections import OrderedDict
+
+SECONDS = 3600.0
+_MOST_BYTES = 2**28
+
+
+class Kept:
+    """Files by names that cannot be guessed; for the event loop alone.
+
+    Attributes:
+        seconds: for which a file is kept; less where there are too many bytes of newer ones.
+    """
+
+    def __init__(self, seconds: float = SECONDS, most: int = _MOST_BYTES):
+        self.seconds, self._most, self._bytes = seconds, most, 0
+        self._files: OrderedDict[str, tuple[float, bytes, str]] = OrderedDict()
+
+    def keep(self, file: bytes, ending: str) -> str:
+        """Keeps a file; returns its name."""
+        name = f"{secrets.token_urlsafe(24)}.{ending}"
+        self._files[name] = (time.monotonic() + self.seconds, file, f"image/{ending}")
+        self._bytes += len(file)
+        self._forget()
+        return name
+
+    def find(self, name: str) -> tuple[bytes, str] | None:
+        """Returns a file and its media type; None where there is none, or none any more."""
+        self._forget()
+        _, *found = self._files.get(name, (0.0,))
+        return (found[0], found[1]) if found else None
+
+    def _forget(self) -> None:
+        while self._files:
+            end, file, _ = next(iter(self._files.values()))
+            if end > time.monotonic() and (self._bytes <= self._most or len(self._files) == 1):
+                return
+            self._files.popitem(last=False)
+            self._bytes -= len(file)

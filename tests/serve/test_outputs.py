@@ -1,0 +1,251 @@
+"""What becomes of pictures: sizes, formats, addresses; edits; pages elsewhere; the description; the log."""
+
+import base64
+import io
+import json
+import logging
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from PIL import Image
+from starlette.testclient import TestClient
+
+from lantern_jax.serve import kept
+from lantern_jax.serve.access import Access
+from lantern_jax.serve.application import application
+from lantern_jax.serve.forms import MOST_PARTS
+from lantern_jax.serve.kept import Kept
+from lantern_jax.serve.requests import OWN
+from lantern_jax.serve.server import log_to_stderr
+from lantern_jax.settings.settings import KNOBS
+from tests.hostile.requests import PATH
+from tests.serve.running import LIMITS, running
+from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
+
+EDITS = "/v1/images/edits"
+PLAIN = {"method": "ar", "seed": 7}
+ELSEWHERE = "https://page.example"
+
+
+def opened(entry: dict) -> Image.Image:
+    return Image.open(io.BytesIO(base64.b64decode(entry["b64_json"])))
+
+
+@pytest.fixture(scope="module")
+def scaling(server):
+    """A server that scales, answers a page elsewhere and has a token; it shares the other's compiled programs."""
+    pipeline = pipeline_on(1)
+    pipeline.engine.programs = server.engine.programs
+    access = Access.of("0.0.0.0", "secret", origins=[ELSEWHERE])
+    limits = replace(LIMITS, form_bytes=65536)
+    app = application(pipeline, "pictures", access, limits=limits, warm_up=False, scales=True)
+    with TestClient(
+        app, base_url="http://pictures.example", headers={"Authorization": "Bearer secret"}
+    ) as client:
+        yield client
+
+
+@pytest.mark.parametrize(("fields", "form", "size"), [
+    ({}, "PNG", (SIDE, SIDE)), ({"output_format": "jpeg", "size": "40x24"}, "JPEG", (40, 24)),
+    ({"output_format": "webp", "output_compression": 30, "size": "64x64"}, "WEBP", (64, 64)),
+])  # fmt: skip
+def test_pictures_have_the_size_and_format_that_is_asked_for(scaling, fields, form, size):
+    answer = scaling.post(PATH, json={"prompt": "a lake", **PLAIN, **fields}).json()
+    picture = opened(answer["data"][0])
+    assert (picture.format, picture.size) == (form, size)
+    assert (answer["output_format"].upper(), answer["size"]) == (form, f"{size[0]}x{size[1]}")
+    assert "notes" not in answer["lantern"]
+    # It is the same picture, scaled.
+    plain = np.asarray(
+        opened(scaling.post(PATH, json={"prompt": "a lake", **PLAIN}).json()["data"][0]), float
+    )
+    assert abs(np.asarray(picture, float).mean() - plain.mean()) < 12
+
+
+def test_a_size_that_is_not_drawn_gives_the_nearest_and_says_so(server):
+    answer = server.ask(size="1024x1536", **PLAIN).json()
+    assert answer["size"] == f"{SIDE}x{SIDE}" and opened(answer["data"][0]).size == (SIDE, SIDE)
+    assert answer["lantern"]["notes"] == [
+        f"size 1024x1536 is not drawn by this model: the pictures have {SIDE}x{SIDE}"
+    ]
+
+
+def test_a_lower_quality_is_a_smaller_file(scaling):
+    asked = {"prompt": "a lake", "output_format": "jpeg", "size": "256x256", **PLAIN}
+    low, high = (
+        len(scaling.post(PATH, json={**asked, "output_compression": quality}).json()["data"][0]["b64_json"])
+        for quality in (5, 95)
+    )
+    assert low < high / 2
+
+
+def test_an_answer_leads_to_pictures_that_are_kept_for_an_hour(scaling, monkeypatch):
+    """Whoever knows their names may have them, without the token, for an hour."""
+    asked = {"prompt": "a lake", "response_format": "url", "output_format": "webp", **PLAIN}
+    entry = scaling.post(PATH, json=asked, headers={"X-Forwarded-Proto": "https"}).json()["data"][0]
+    assert "b64_json" not in entry and entry["url"].startswith("https://pictures.example/pictures/")
+    path = entry["url"].removeprefix("https://pictures.example")
+    nobody = {"Authorization": ""}
+    found = scaling.get(path, headers=nobody)
+    assert found.status_code == 200 and found.headers["content-type"] == "image/webp"
+    assert Image.open(io.BytesIO(found.content)).size == (SIDE, SIDE)
+    assert scaling.get("/pictures/other.png", headers=nobody).status_code == 404
+    now = time.monotonic()
+    monkeypatch.setattr(kept.time, "monotonic", lambda: now + 3590)
+    assert scaling.get(path, headers=nobody).status_code == 200
+    monkeypatch.setattr(kept.time, "monotonic", lambda: now + 3610)
+    gone = scaling.get(path, headers=nobody)
+    assert gone.status_code == 404 and "kept for 3600 s" in gone.json()["error"]["message"]
+
+
+def test_of_too_many_the_newest_are_kept():
+    files = Kept(most=10)
+    first, second = files.keep(bytes(6), "png"), files.keep(bytes(4), "jpeg")
+    assert files.find(first) == (bytes(6), "image/png")
+    third = files.keep(bytes(11), "png")
+    assert files.find(first) is files.find(second) is None and files.find(third) is not None
+
+
+def png(picture: np.ndarray) -> bytes:
+    buffer = io.BytesIO()
+    Image.fromarray(picture).save(buffer, "PNG")
+    return buffer.getvalue()
+
+
+def mask(kept_rows: int, side: int = 40, width: int | None = None) -> bytes:
+    clear = np.zeros((side, width or side, 4), np.uint8)
+    clear[: kept_rows * side // GRID, :, 3] = 255
+    return png(clear)
+
+
+def test_an_edit_goes_on_below_the_masks_line(server):
+    """With the tokens that the library gives for the same picture, of which the mask keeps whole rows."""
+    picture = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
+    library, data = (
+        server.library(),
+        {"prompt": "a lake", "seed": "7", "method": "ar", "details": "true", "n": "2"},
+    )
+    clear = np.where(np.arange(40)[:, None] < 10, np.full((40, 40), 255, np.uint8), np.uint8(0))
+    for kept_rows, files in (
+        (3, {"image": png(picture), "mask": mask(3, width=60)}), (GRID // 2, {"image[]": png(picture)}),
+        (1, {"image": png(np.dstack([picture[:, :40], clear]))}),
+    ):  # fmt: skip
+        answer = server.client.post(EDITS, data=data, files=files)
+        assert answer.status_code == 200, answer.text
+        start = Image.open(io.BytesIO(next(iter(files.values())))).convert("RGB")
+        made = library.generate("a lake", num=2, seed=7, method="ar", start=start, keep_rows=kept_rows)
+        for entry, tokens in zip(answer.json()["data"], made.tokens, strict=True):
+            assert entry["lantern"]["codes"] == tokens.tolist()
+    form = {"prompt": "a lake", "stream": "true", "seed": "7"}
+    with server.client.stream("POST", EDITS, data=form, files={"image": png(picture)}) as response:
+        assert b"event: image_edit.completed" in response.read()
+
+
+LAKE = {"prompt": "a lake"}
+GOOD = png(np.zeros((40, 40, 3), np.uint8))
+COLUMNS = np.dstack([np.zeros((40, 40, 3), np.uint8), np.tile(6 * np.arange(40, dtype=np.uint8), (40, 1))])
+PART = b'--x\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n'
+WRONG = {
+    "no picture": (LAKE, {"mask": mask(2)}, "send it as the file image"),
+    "no pixels": (LAKE, {"image": b"GIF89a nothing"}, "the file image is no picture"),
+    "columns": (LAKE, {"image": GOOD, "mask": png(COLUMNS)}, "not of whole rows"),
+    "below": (LAKE, {"image": GOOD, "mask": png(np.flipud(np.asarray(Image.open(io.BytesIO(mask(2))))))}, "whole rows"),
+    "opaque": (LAKE, {"image": GOOD, "mask": GOOD}, "the mask hides nothing"),
+    "all": (LAKE, {"image": GOOD, "mask": mask(4)}, "keeps 4 of 4 rows"),
+    "another size": (LAKE, {"image": GOOD, "mask": mask(2, 20)}, "20x20, the picture 40x40"),
+    "twice": ({**LAKE, "keep_rows": "2"}, {"image": GOOD, "mask": mask(2)}, "give each once"),
+    "no number": ({**LAKE, "n": "two"}, {"image": GOOD}, "'n' of the form cannot be read"),
+    "unknown": ({**LAKE, "strength": "1"}, {"image": GOOD}, "unknown field 'strength'"),
+    "no prompt": ({}, {"image": GOOD}, "prompt"),
+}  # fmt: skip
+
+
+def test_edits_that_say_something_wrong(server):
+    for name, (data, files, words) in WRONG.items():
+        answer = server.client.post(EDITS, data=data, files=files)
+        assert answer.status_code == 400 and words in answer.json()["error"]["message"], (name, answer.text)
+
+
+@pytest.mark.parametrize(("body", "kind", "status"), [
+    (b"{}", "application/json", 415), (b"", "multipart/form-data", 415), (b"", "multipart/form-data; boundary=x", 400),
+    (b"--x--", "multipart/form-data; boundary=x", 400),
+    (PART * (MOST_PARTS + 1), "multipart/form-data; boundary=x", 400),
+    (b"--x\r\nno: name\r\n\r\n1\r\n--x--", "multipart/form-data; boundary=x", 400),
+    (PART.replace(b'"n"', b'"image"') * 2 + b"--x--", "multipart/form-data; boundary=x", 400),
+    (PART.replace(b"\r\n\r\n1", b"\r\n\r\n\xff") + b"--x--", "multipart/form-data; boundary=x", 400),
+    (bytes(70000), "multipart/form-data; boundary=x", 413),
+])  # fmt: skip
+def test_what_is_no_form(scaling, body, kind, status):
+    answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind})
+    assert answer.status_code == status and "\n" not in answer.json()["error"]["message"]
+
+
+def test_pages_that_were_named_may_ask(scaling):
+    """The browser's question beforehand bears no token; the answer tells it who may read."""
+    asked = {"Origin": ELSEWHERE, "Access-Control-Request-Method": "POST"}
+    before = scaling.options(PATH, headers={**asked, "Authorization": ""})
+    assert before.status_code == 204 and "POST" in before.headers["access-control-allow-methods"]
+    answer = scaling.post(PATH, json={"prompt": "a lake", **PLAIN}, headers={"Origin": ELSEWHERE})
+    for one in (before, answer):
+        assert one.headers["access-control-allow-origin"] == ELSEWHERE and one.headers["vary"] == "Origin"
+    other = scaling.options(PATH, headers={**asked, "Origin": "https://other.example"})
+    assert other.status_code == 403 and "--allowed-origin" in other.json()["error"]["message"]
+    assert "access-control-allow-origin" not in other.headers
+
+
+def test_the_description_has_every_field_and_path(scaling):
+    told = scaling.get("/openapi.json", headers={"Authorization": ""}).json()
+    assert told["openapi"] == "3.1.0" and told["info"]["title"] == "lantern serve: pictures"
+    (schema,) = told["paths"]["/v1/images/generations"]["post"]["requestBody"]["content"].values()
+    assert {*OWN, *KNOBS} - {"batch"} <= set(schema["schema"]["properties"])
+    (form,) = told["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"].values()
+    assert {"image", "mask"} <= set(form["schema"]["properties"])
+    routes = {route.path for route in scaling.app.routes} - {"/", "/openapi.json"}
+    assert routes == set(told["paths"])
+    assert scaling.get("/v1/models").json()["data"][0]["id"] == "pictures"
+
+
+@pytest.fixture
+def logged(capsys):
+    """Logs to stderr as a server does, and returns its lines."""
+    loggers = [logging.getLogger(name) for name in ("lantern_jax", "uvicorn")]
+    before = [(one.handlers, one.propagate, one.level) for one in loggers]
+
+    def lines(kind: str, ask) -> list[str]:
+        log_to_stderr(kind)
+        ask()
+        return capsys.readouterr().err.splitlines()
+
+    yield lines
+    for one, (handlers, propagate, level) in zip(loggers, before, strict=True):
+        one.handlers, one.propagate = handlers, propagate
+        one.setLevel(level)
+
+
+def test_requests_are_logged_as_text_or_json(scaling, logged):
+    def ask():
+        scaling.post(PATH, json={"prompt": "a lake", "n": 2, **PLAIN})
+        scaling.get("/nowhere%1b%5B2J")
+        scaling.get("/health")
+
+    picture, nowhere = logged("text", ask)
+    assert picture.startswith(f"info: POST {PATH} 200 in ") and picture.endswith(
+        "pictures 2, seed 7, stream False"
+    )
+    assert "404" in nowhere and "\x1b" not in nowhere
+    first, second = map(json.loads, logged("json", ask))
+    told = {"method": "POST", "path": PATH, "status": 200, "pictures": 2, "seed": 7, "level": "info"}
+    assert told.items() <= first.items() and first["seconds"] > 0 and second["status"] == 404
+    assert "lake" not in json.dumps(first), "what people ask for is theirs"
+    assert not logged("off", ask)
+
+
+@pytest.mark.slow
+def test_it_says_when_it_is_ready(logged):
+    def start():
+        with running(warm_up=True, batch=1) as server:
+            server.wait_for(warm=1)
+
+    assert any(json.loads(line).get("ready") for line in logged("json", start))
