@@ -33,13 +33,12 @@ from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import Row
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.sweep import Configuration
+from lantern_jax.settings.costs import NOT_READ
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
 PLAIN = "ar"
 LEAST_REPEATS = 3
-# Tables of which a pass reads a few rows, and what prefill alone reads.
-NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first that is timed.
 _WARM_UP = 4
 

@@ -38,6 +38,7 @@ class Call(Knobs, total=False):
     first: int
     start: Start | Sequence[Start] | None
     keep_rows: int | None
+    negative_prompt: str | Sequence[str] | None
 
 
 def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:

@@ -230,22 +230,20 @@ class Pipeline:
         return plan, plan.job
 
     def iterate(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
-        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
-    ) -> Iterator[Picture]:  # fmt: skip
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+    ) -> Iterator[Picture]:
         """Generates a picture at a time: each is drawn as soon as its tokens are known.
 
         Raises:
             LanternError: as ``generate``, when the first picture is asked for.
         """
-        yield from self.plan(prompts, negative_prompt=negative_prompt, **call).pictures()
+        yield from self.plan(prompts, **call).pictures()
 
     def check(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
-        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
-    ) -> Settings:  # fmt: skip
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+    ) -> Settings:
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        return self.plan(prompts, negative_prompt=negative_prompt, **call).settings
+        return self.plan(prompts, **call).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.

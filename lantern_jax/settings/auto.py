@@ -13,6 +13,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.devices.figures import figures_of
 from lantern_jax.engine.generation import Statistics
 from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.families.registry import TargetConfig
 from lantern_jax.settings.choice import (
     Choice,
     Known,
@@ -22,7 +23,7 @@ from lantern_jax.settings.choice import (
     point_of,
     read_acceptance,
 )
-from lantern_jax.settings.costs import Costs, Sizes, expected_costs
+from lantern_jax.settings.costs import NOT_READ, Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
@@ -103,16 +104,12 @@ class Auto:
     def costs(self, key: Key) -> Costs:
         """Returns what rounds should cost with the fastest kind of drafter."""
         checkpoint, (groups, parts) = self._checkpoint, self._devices.shape
-        config, dtype = checkpoint.target_config, self._recipe.dtype
-        kind = next((kind for kind in DRAFTERS if kind in checkpoint.drafters), None)
-        head = config.dim * config.num_codes * dtype.itemsize
-        drafters = (
-            {} if kind is None else {kind: (_bytes(checkpoint.drafters[kind][1], dtype) + head) // parts}
+        dtype, kind = (
+            self._recipe.dtype,
+            next((kind for kind in DRAFTERS if kind in checkpoint.drafters), None),
         )
-        sizes = Sizes(
-            _bytes(checkpoint.target_params, dtype) // parts, drafters, dtype.itemsize,
-            config.num_layers, config.dim // parts, config.num_tokens,
-        )  # fmt: skip
+        drafters = {} if kind is None else {kind: checkpoint.drafters[kind][1]}
+        sizes = sizes_of(checkpoint.target_config, checkpoint.target_params, drafters, dtype, parts)
         # A CPU's devices share its cores.
         shares = self._devices[0, 0].platform == "cpu"
         batch = key.batch if shares else math.ceil(key.batch / groups)
@@ -120,9 +117,28 @@ class Auto:
         return expected_costs(sizes, figures, batch * (1 if key.guidance == 1 else 2))
 
 
-def _bytes(params: PyTree, dtype: np.dtype) -> int:
-    """Returns the bytes that parameters take on a device: of a dtype, or as they are in eight bits."""
+def sizes_of(
+    config: TargetConfig, target: PyTree, drafters: Mapping[str, PyTree], dtype: np.dtype, parts: int = 1
+) -> Sizes:
+    """Returns what decides how long passes take on each of the devices that a model is split over.
+
+    Args:
+        target, drafters: parameters, or their shapes.
+    """
+    head, layer = config.dim * config.num_codes * dtype.itemsize, getattr(config, "transformer", None)
+    # A family of another package may say less of itself.
+    cached = config.dim if layer is None else layer.key_heads * layer.head_dim
+    return Sizes(
+        _read(target, dtype) // parts,
+        {kind: (_read(params, dtype) + head) // parts for kind, params in drafters.items()},
+        dtype.itemsize, config.num_layers, cached // parts, config.num_tokens,
+    )  # fmt: skip
+
+
+def _read(params: PyTree, dtype: np.dtype) -> int:
+    """Returns the bytes of parameters that a pass reads: of a dtype, or as they are in eight bits."""
     return sum(
         math.prod(leaf.shape) * min(np.dtype(leaf.dtype).itemsize, dtype.itemsize)
-        for leaf in jax.tree.leaves(params)
+        for path, leaf in jax.tree_util.tree_leaves_with_path(params)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
     )

@@ -16,6 +16,9 @@ from lantern_jax.devices.figures import Figures
 # Operations of a program that wait for each other, counted in programs for an H100: of a pass beside its layers, of a
 # layer, of guesses, which are made and verified, of a level of a draft.
 _BESIDE, _OF_LAYER, _OF_GUESSES, _OF_LEVEL = 45, 9.5, 50, 30
+# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and what prefill
+# alone reads.
+NOT_READ = ("tokens", "labels", "caption")
 
 
 @dataclass(frozen=True)
@@ -107,7 +110,7 @@ class Sizes:
         target: bytes of its parameters that a pass reads.
         drafters: likewise, by kind of drafter, with the head that it shares.
         itemsize: bytes of a parameter, and of a cached number.
-        layers, width, tokens: of the target: layers, D, stream tokens T.
+        layers, width, tokens: of the target: layers, width of the keys of all heads that are cached, stream tokens T.
     """
 
     target: int

@@ -156,13 +156,13 @@ def _bodies(model: Path, seed: int) -> int:
     """Bodies with a hostile field: each is taken, or refused in a line that names the field."""
     from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.limits import Limits, Refused
-    from lantern_jax.serve.requests import read_request
+    from lantern_jax.serve.requests import decoded, read_request
     from tests.hostile.requests import bodies, wrong_error
 
     pipeline = load(str(model), tuned="off")
     for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
         try:
-            request = read_request(body.content, Limits(), "tiny", "16x16")
+            request = read_request(decoded(body.content), Limits(), "tiny", "16x16", scales=False)
             with contextlib.suppress(ValueError):  # Of what is left the server says which field is to blame.
                 pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.knobs)
         except Refused as refusal:

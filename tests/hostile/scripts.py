@@ -141,6 +141,7 @@ WRONG = {
             "mesh": "rows=2", "against": "none text.txt", "json": "none/rows.json", "methods": "owl", "batch": "x",
         }),
     ],
+    "eval.floors": wrong("", {"sizes": "owl", "devices": "v9"}),
     "eval.decoding": wrong("", {"pictures": "3", "out": "none/file.json empty"}),
     "eval.serve_load": wrong("", {"model": "none", "requests": "0", "connections": "0", "port": "99999"}),
     "eval.side_by_side": [*calls("", "--old=empty --restarts=0"), *wrong("", {"old": "none text.txt"})],

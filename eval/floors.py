@@ -1,0 +1,111 @@
+"""Prints what models cost by the data sheets of devices: pictures together, passes, seconds. Nothing is read or run.
+
+    python -m eval.floors [--sizes janus-pro-7b,emu3-8b] [--devices v5e,h100]
+
+A picture has two rows of cache, conditional and unconditional. Pictures together: what memory is left beside the
+parameters, in bfloat16, over those rows. A plain step of one picture takes at least as long as reading the parameters
+that it reads and the cache (half of it, on average, where attention stops at what is filled: GPUs) at the bandwidth of
+the data sheet. The window is the one that `auto` would choose, without a drafter: its tokens per pass are those that
+`settings.choice` assumes of a checkpoint that says nothing, a pass costs what `settings.costs` expects.
+"""
+
+import argparse
+from collections.abc import Sequence
+
+import jax
+import numpy as np
+
+from lantern_jax.ahead.fit import limit_of
+from lantern_jax.commands import arguments
+from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.devices.data_sheets import DEVICES, Device
+from lantern_jax.devices.figures import sheet_figures
+from lantern_jax.io import errors
+from lantern_jax.measuring.random_models import SIZES
+from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes, tokenizer_shapes
+from lantern_jax.models.sizes import shape_of
+from lantern_jax.settings.auto import sizes_of
+from lantern_jax.settings.choice import Known, chosen
+from lantern_jax.settings.costs import Sizes, expected_costs
+
+MODELS = (
+    "janus-pro-1b",
+    "janus-pro-7b",
+    "janus-pro-7b-int8",
+    "liquid-7b",
+    "lumina-7b",
+    "emu3-8b",
+    "emu3-8b-int8",
+)
+CHIPS = ("v5e", "v6e", "a100", "h100")
+BFLOAT16 = jax.numpy.dtype("bfloat16")
+
+
+HEADS = (
+    "model",
+    "device",
+    "pictures together, at most",
+    "plain s",
+    "window of auto",
+    "tokens a pass",
+    "passes",
+    "window s",
+)
+
+
+def table(models: Sequence[str] = MODELS, devices: Sequence[str] = CHIPS) -> str:
+    """Returns the table in Markdown, a row for every model on every device that holds a picture of it."""
+    rows = [HEADS, ["---"] * len(HEADS), *(row for name in models for row in rows_of(name, devices))]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)
+
+
+def rows_of(name: str, devices: Sequence[str]) -> list[list[str]]:
+    """Returns the rows of a model."""
+    shapes = size_shapes(name, BFLOAT16)
+    config = shapes.recipe.config
+    target = batch_inputs(shapes, shapes.job({"method": "ar"}), 1).target_params
+    sizes, (side, _) = sizes_of(config, target, {}, BFLOAT16), shape_of(config)
+    kept = size_of(target) + (
+        0 if shapes.tokenizer is None else size_of(tokenizer_shapes(shapes.tokenizer, side))
+    )
+    made = [(device, on_device(shapes, sizes, kept, DEVICES[device])) for device in devices]
+    return [[name, device, *cells] for device, cells in made if cells]
+
+
+def cache_of(sizes: Sizes) -> float:
+    """Returns the bytes of keys and values of a picture's two rows, prompts left out."""
+    return 2 * 2 * sizes.layers * sizes.width * sizes.tokens * sizes.itemsize
+
+
+def on_device(shapes: Shapes, sizes: Sizes, kept: int, device: Device) -> list[str]:
+    """Returns the cells of a device: pictures together; one picture plainly and by a window; none for no picture."""
+    cache, free = cache_of(sizes), int(np.sum(shapes.recipe.target().forced < 0))
+    together = int((limit_of(device) - kept) / cache)
+    if together < 1:
+        return []
+    figures = sheet_figures(device, is_full=False)
+    plain = free * (sizes.target + figures.cached * cache) / device.bandwidth
+    way = chosen(expected_costs(sizes, figures, 2), {}, Known(), 1, shapes.recipe.config.num_codes).way
+    passes = free / way.tokens
+    window = f"{way.point[0]}, {way.nodes} nodes"
+    return [
+        f"{together}", f"{plain:.1f}", window, f"{way.tokens:.2f}", f"{passes:.0f}", f"{passes * way.ms / 1e3:.1f}"
+    ]  # fmt: skip
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--sizes", type=arguments.words, default=MODELS, help="published sizes")
+    parser.add_argument("--devices", type=arguments.words, default=CHIPS, help="of the data sheets")
+    options = parser.parse_args(argv)
+    for name in options.devices:
+        if name not in DEVICES:
+            raise errors.unknown("device", name, DEVICES)
+    for name in options.sizes:
+        if name.removesuffix("-int8") not in SIZES:
+            raise errors.unknown("size", name, SIZES)
+    print(table(options.sizes, options.devices))
+
+
+if __name__ == "__main__":
+    run_script(main)

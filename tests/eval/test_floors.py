@@ -1,0 +1,37 @@
+"""What models cost by data sheets: the page has the program's table, and its numbers are those of a hand's count."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from eval import floors
+from lantern_jax.families.registry import FAMILIES
+from lantern_jax.measuring.random_models import SIZES
+from lantern_jax.settings.auto import sizes_of
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
+
+
+def test_the_page_has_the_table():
+    _, after = PAGE.read_text("utf-8").split("<!-- table: floors -->\n")
+    assert after.startswith(floors.table() + "\n\n")
+
+
+@pytest.mark.parametrize(("name", "family", "read", "cached"), [
+    # Layers of q, k, v, o, gate, up and down, and the head, without the table of ids; keys of 8 heads of 128.
+    ("emu3-8b", "emu3", 32 * (4096 * (4096 * 2 + 1024 * 2) + 3 * 4096 * 14336) + 32768 * 4096, 1024),
+    ("liquid-7b", "liquid", 28 * (3072 * 4096 * 4 + 3 * 3072 * 24576) + 8192 * 3072, 4096),
+])  # fmt: skip
+def test_a_pass_reads_layers_and_head_and_grouped_keys(name, family, read, cached):
+    config = SIZES[name]()
+    sizes = sizes_of(config, FAMILIES[family].shapes(config), {}, floors.BFLOAT16)
+    assert sizes.target == pytest.approx(2 * read, rel=1e-3) and sizes.width == cached
+    assert floors.cache_of(sizes) == 2 * 2 * config.num_layers * cached * config.num_tokens * 2
+
+
+def test_a_device_that_holds_no_picture_has_no_row():
+    made = floors.rows_of("liquid-7b", ("v5e", "h100"))
+    assert [row[1] for row in made] == ["h100"]
+    seconds = np.array([float(made[0][3]), float(made[0][-1])])
+    assert (seconds > 0).all() and seconds[1] < seconds[0]
