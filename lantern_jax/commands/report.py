@@ -177,13 +177,13 @@ def show_choice(choice: Choice | None) -> None:
 def show_main_facts(checkpoint: Checkpoint) -> None:
     """Prints what most people want to know of a checkpoint, in a dozen lines of 80 columns."""
     described, console = describe(checkpoint), Console(soft_wrap=True)
-    target, vocabulary, side = (described[name] for name in ("target", "vocabulary", "picture_size"))
+    target, vocabulary, size = (described[name] for name in ("target", "vocabulary", "picture_size"))
     tokens = f"{described['tokens']} tokens"
     kind, near = prompt_encoder(checkpoint).kind, described["neighbours"]
     prompts = {"labels": "classes, by number or name", "captions": "text, through a text encoder"}
     facts = {
         "model": f"{described['model']}, {_count(target['parameters'])}, {target.get('weights', target['dtype'])}",
-        "pictures": tokens if side is None else f"{side} x {side} pixels, {tokens}",
+        "pictures": tokens if size is None else f"{size} pixels, {tokens}",
         **({"prompts": prompts.get(kind, "text")} if vocabulary is None else vocabulary),
         "tokenizer": _count(described["tokenizer"]["parameters"]) if "tokenizer" in described else "none",
         "drafters": ", ".join(described["drafters"]) or "none; methods such as jacobi need none",

@@ -4,6 +4,7 @@ Axes: n pictures, C codes of a picture, H W height and width.
 """
 
 import contextlib
+import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +19,7 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Progress
 from lantern_jax.engine.jobs import Job
 from lantern_jax.metrics.moments import Moments
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.plan import Plan, batches
 from lantern_jax.sets.kept import EVERY, Known, keep, read_kept
@@ -131,7 +133,7 @@ def _kept(opened: OpenedSet, directory: Path, shards: list[int]) -> dict[int, Kn
     """Returns what is known of pictures of missing shards."""
     config = opened.pipeline.recipe.config
     wanted = {number for shard in shards for number in opened.plan.numbers(shard).tolist()}
-    return read_kept(directory, wanted, config.grid**2, config.num_codes)
+    return read_kept(directory, wanted, math.prod(shape_of(config)), config.num_codes)
 
 
 def _drawn_shards(

@@ -164,7 +164,7 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
     assert len(printed) <= 12 and all(len(line) <= 80 for line in printed)
     for entry in (
         "tiny",
-        f"{SIDE} x {SIDE} pixels, {TOKENS} tokens",
+        f"{SIDE}x{SIDE} pixels, {TOKENS} tokens",
         "mountains",
         "guidance 2.0",
         "eagle",
