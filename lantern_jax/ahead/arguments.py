@@ -24,6 +24,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.measuring.shapes import Shapes, batch_inputs, tokenizer_shapes
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel
 
 # In the order in which an engine needs them.
@@ -199,8 +200,9 @@ class Batch:
         groups, size = self.spread
         size += -size % (groups * self.devices.shape[1])
         params = self.placed(tokenizer_shapes(config, self.shapes.recipe.config.grid), "tokenizer")
-        codes = self.given(_rows((size, self.shapes.recipe.config.grid**2), np.int32))
-        return Call(partial(programs.draw, VQModel(config), self.mesh), (params, codes))
+        rows, columns = shape_of(self.shapes.recipe.config)
+        codes = self.given(_rows((size, rows * columns), np.int32))
+        return Call(partial(programs.draw, VQModel(config, (rows, columns)), self.mesh), (params, codes))
 
     def _sequences(self, count: int) -> Sequences:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
