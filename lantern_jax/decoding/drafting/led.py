@@ -47,8 +47,6 @@ from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending, Ta
 from lantern_jax.decoding.sampling import first_argmax, process_logits, top_children
 from lantern_jax.io.errors import LanternError
 
-SWEEPS = 1
-
 
 @flax.struct.dataclass
 class LedState:
@@ -123,13 +121,9 @@ class Led:
             tokens = first_argmax(guessed.mixed + noise)
             node, agreement, old = self._recalled(state, pending, _histories(pending, tokens), unseen)
             features = jnp.take_along_axis(state.memory.features, node[None, :, :-1, None], axis=2)
+            stale, window = Stale(features, agreement[:, :-1] > 1), tokens[:, :-1]
             logits, predicted = self.drafter.refine(
-                params,
-                start.state,
-                start.number,
-                tokens[:, :-1],
-                Stale(features, agreement[:, :-1] > 1),
-                predicted,
+                params, start.state, start.number, window, stale, predicted
             )
             all_q = jnp.concatenate([log_q, process_logits(logits, sampling)], axis=1)
             guessed = Guessed(all_q, old, agreement, blended(self.echo, all_q, old, agreement))
@@ -206,8 +200,7 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
         guessed, state = led.guess(params, state, pending, noise, sampling)
         draft = window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise)
         if isinstance(settings.tree, GapTree):
-            for _ in range(SWEEPS):
-                draft = led.in_context(state, pending, guessed, noise, draft)
+            draft = led.in_context(state, pending, guessed, noise, draft)
         return draft, state
 
     def observe(params, state: LedState, outcome: Outcome) -> LedState:
