@@ -67,7 +67,7 @@ def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch,
 def test_a_drafter_that_is_not_finite_costs_speed_only():
     ((config, params),) = tiny_checkpoint().drafters.values()
     params, _ = spoil_one(params, "gate_up", np.nan)
-    broken = altered_pipeline(drafters={"eagle": (config, params)}).generate(PROMPTS, seed=3, compare=True)
+    broken = altered_pipeline(drafters={"eagle": (config, params)}).generate(PROMPTS, seed=6, compare=True)
     np.testing.assert_array_equal(broken.tokens, broken.plain.tokens)
-    np.testing.assert_array_equal(broken.tokens, tiny_pipeline().generate(PROMPTS, seed=3).tokens)
-    assert broken.statistics.rounds > tiny_pipeline().generate(PROMPTS, seed=3).statistics.rounds
+    np.testing.assert_array_equal(broken.tokens, tiny_pipeline().generate(PROMPTS, seed=6).tokens)
+    assert broken.statistics.rounds > tiny_pipeline().generate(PROMPTS, seed=6).statistics.rounds

@@ -127,6 +127,30 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
         )
 
 
+def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"], Int[Array, "B N-1"]]:
+    """Numbers chosen places of a pool of ``size`` from 1 on, in the pool's order: parents before children there.
+
+    With Q = 6 and three places chosen:
+
+        pool     0  1  2  3  4  5
+        chosen   x  .  x  .  x  .
+        number   1  1  2  2  3  3
+        order    0  2  4               places of numbers 1, 2 and 3
+
+    Returns:
+        the numbers, of places that are not chosen those of the last chosen one before; and the order.
+    """
+    batch, count = chosen.shape
+    rows = jnp.arange(batch, dtype=jnp.int32)[:, None]
+    kept = jnp.zeros((batch, size), bool).at[rows, chosen].set(True)
+    number = jnp.cumsum(kept, axis=1, dtype=jnp.int32)
+    # Places that are not kept fall off the end.
+    where = jnp.where(kept, number - 1, count)
+    order = jnp.zeros((batch, count), jnp.int32)
+    order = order.at[rows, where].set(jnp.arange(size, dtype=jnp.int32)[None], mode="drop")
+    return number, order
+
+
 def take_nodes(values, nodes):
     """Takes ``values`` at ``nodes``, for values [N, ...] (NumPy) or [B, N, ...] and nodes [M] (NumPy) or [B, ...].
 

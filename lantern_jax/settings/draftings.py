@@ -72,6 +72,7 @@ class DraftingKind(Late):
             is given; what it likes, its OWN; or ROWS of the picture, which nothing verifies.
         of_nodes: number of nodes -> window, branches and levels of the best WINDOW known for that number; with
             nodes too where it is a ``GapTree``.
+        by_gaps: whether its WINDOW may be a ``GapTree``, which it is of a window and nodes.
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
         couplings: names of those it goes with; empty for all.
         levels: settings -> how many passes of the drafter a draft takes, one after the other.
@@ -88,6 +89,7 @@ class DraftingKind(Late):
     reads: tuple[str, ...] = ()
     nodes: str = TREE
     of_nodes: Callable[[int], dict[str, int]] = _window_of_nodes
+    by_gaps: bool = False
     drafter: str = ""
     couplings: tuple[str, ...] = ()
     levels: Callable[[Any], int] = lambda settings: 0
@@ -128,6 +130,7 @@ DRAFTINGS: Table[DraftingKind] = Table(
             reads=(*_WINDOW, "mixture", "refine"),
             nodes=WINDOW,
             of_nodes=_led_of_nodes,
+            by_gaps=True,
             drafter=ANY,
             couplings=("gumbel",),
             levels=_led_levels,

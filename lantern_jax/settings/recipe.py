@@ -133,7 +133,10 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
             idle |= {
                 "branches": ("levels 0", settings.levels == 0),
                 "levels": ("branches 1", settings.branches == 1),
-                "nodes": ("branches and levels", "window" in given and bool(given & {"branches", "levels"})),
+                "nodes": (
+                    "a window" if not kind.by_gaps else "branches and levels",
+                    "window" in given and (not kind.by_gaps or bool(given & {"branches", "levels"})),
+                ),
             }
     idle |= {
         "mixture": ("echo off", "echo" in kind.reads and settings.echo == "off"),

@@ -148,7 +148,7 @@ def _window(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[s
     if sized_by == {"nodes"}:
         shape |= DRAFTINGS[values["drafting"]].of_nodes(values["nodes"]) | front
         nodes = shape.pop("nodes", 0)
-    elif "nodes" in sized_by:
+    elif "nodes" in sized_by and DRAFTINGS[values["drafting"]].by_gaps:
         nodes = values["nodes"]
     if nodes and not front:
         return shape | {"tree": GapTree(shape["window"], nodes, values["sharpness"])}
@@ -233,11 +233,9 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         raise LanternError(
             f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
         )
-    if isinstance(tree, GapTree) and (coupling != "gumbel" or DRAFTINGS[drafting].nodes != WINDOW):
-        raise LanternError(
-            f"a gap tree needs drafting led and the coupling gumbel, not {called(drafting)} and {coupling}"
-        )
-    if coupling == "rejection" and not dynamic and tree.has_rank_gaps:
+    if isinstance(tree, GapTree) and not DRAFTINGS[drafting].by_gaps:
+        raise LanternError(f"a gap tree needs a led window: give drafting led, not {called(drafting)}")
+    if coupling == "rejection" and isinstance(tree, DraftTree) and tree.has_rank_gaps:
         raise LanternError(
             "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
         )

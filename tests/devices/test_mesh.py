@@ -226,7 +226,7 @@ def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
     "line", ["generate lake --out lake.png", "set --prompts a.txt --out set", "bench", "tune"]
 )
 def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(line, tmp_path, monkeypatch, capsys):
-    def load(model, dtype=None, tuned=None, mesh=None, strict_words=False):
+    def load(model, dtype=None, tuned=None, mesh=None, strict_words=False, size=None):
         raise LanternError(f"loaded on {mesh}")
 
     monkeypatch.chdir(tmp_path)

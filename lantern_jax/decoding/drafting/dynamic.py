@@ -19,7 +19,7 @@ from lantern_jax.decoding.drafting.growing import AtRoot, Expand, LogQ, expanded
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
-from lantern_jax.decoding.topology import topology_of
+from lantern_jax.decoding.topology import numbered, topology_of
 from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.io.errors import LanternError
 
@@ -124,27 +124,11 @@ def _next(
 
 
 def _kept(tree: DynamicTree, root: Int[Array, "B 1"], pool: Pool) -> Draft:
-    """Keeps the best nodes, in the order in which they were drafted: parents before children.
-
-    With Q = 6 and three nodes kept:
-
-        pool     0  1  2  3  4  5
-        kept     x  .  x  .  x  .
-        number   1  1  2  2  3  3      nodes of the draft so far, the root being 0
-        order    0  2  4               places in the pool of nodes 1, 2 and 3
-    """
-    batch, size = pool.tokens.shape
+    """Keeps the best nodes, in the order in which they were drafted: parents before children."""
     # Ties go to the earlier node: to a parent before its child.
-    _, best = lax.top_k(pool.worth, tree.nodes)
-    rows = jnp.arange(batch, dtype=jnp.int32)[:, None]
-    kept = jnp.zeros((batch, size), bool).at[rows, best].set(True)
-    number = jnp.cumsum(kept, axis=1, dtype=jnp.int32)
-    # Nodes that are not kept fall off the end.
-    where = jnp.where(kept, number, tree.num_nodes)
-    order = jnp.zeros((batch, tree.num_nodes), jnp.int32)
-    order = order.at[rows, where].set(jnp.arange(size, dtype=jnp.int32)[None], mode="drop")[:, 1:]
+    number, order = numbered(lax.top_k(pool.worth, tree.nodes)[1], pool.worth.shape[1])
     above = jnp.take_along_axis(pool.parents, order, axis=1)
     above = jnp.where(above < 0, 0, jnp.take_along_axis(number, jnp.maximum(above, 0), axis=1))
-    above = jnp.concatenate([jnp.full((batch, 1), -1, jnp.int32), above], axis=1)
+    above = jnp.concatenate([jnp.full((len(above), 1), -1, jnp.int32), above], axis=1)
     tokens = jnp.concatenate([root, jnp.take_along_axis(pool.tokens, order, axis=1)], axis=1)
     return Draft(tokens, topology_of(above, tree.depth, tree.children))

@@ -12,7 +12,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.gap_tree import BRANCHES, GapTree
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.sampling import top_children
-from lantern_jax.decoding.topology import Topology
+from lantern_jax.decoding.topology import Topology, numbered, take_nodes
 
 # Bounds of a guess's log worth: none is certain, so a child is always worth less than its parent, however sums are
 # rounded; and none counts for so little that the rounding would show.
@@ -33,39 +33,37 @@ def gap_draft(tree: GapTree, root: Int[Array, "B 1"], ranked: Float[Array, "B W 
     )
     kept_first = pool.on_spine & (pool.depth <= tree.spine)
     worth = jnp.where(jnp.asarray(kept_first)[None], jnp.float32(1), worth)
-    # In the pool's order parents come before children; ties go to the earlier node.
-    chosen = jnp.sort(lax.top_k(worth, tree.nodes)[1], axis=1)
+    # Ties go to the earlier node.
+    number, chosen = numbered(lax.top_k(worth, tree.nodes)[1], worth.shape[1])
     codes = jnp.pad(ids, missing).reshape(len(root), -1)
     codes = jnp.take_along_axis(codes, jnp.asarray(pool.place * BRANCHES + pool.rank)[chosen], axis=1)
-    return Draft(jnp.concatenate([root, codes], axis=1), _topology(tree, chosen))
+    return Draft(jnp.concatenate([root, codes], axis=1), _topology(tree, number, chosen))
 
 
-def _topology(tree: GapTree, chosen: Int[Array, "B N-1"]) -> Topology:
-    """Returns the topology of nodes of the pool, which stand in its order."""
-    pool, batch = tree.pool, jnp.arange(len(chosen), dtype=jnp.int32)[:, None]
+def _topology(tree: GapTree, number: Int[Array, "B P"], chosen: Int[Array, "B N-1"]) -> Topology:
+    """Returns the topology of the pool's ``chosen`` nodes; all that stand above one are chosen too."""
+    pool, root = tree.pool, jnp.full((len(chosen), 1), -1, jnp.int32)
     ids = jnp.arange(tree.num_nodes, dtype=jnp.int32)
+    is_chosen = jnp.diff(number, axis=1, prepend=0) > 0
     # The last entry is the root's, which the pool numbers -1.
-    number = jnp.full((len(chosen), len(pool.depth) + 1), -1, jnp.int32)
-    number = number.at[batch, chosen].set(ids[None, 1:], unique_indices=True).at[:, -1].set(0)
-    chosen = jnp.concatenate([jnp.full((len(chosen), 1), -1, jnp.int32), chosen], axis=1)
+    number, chosen = (jnp.concatenate(parts, axis=1) for parts in ((number, 1 + root), (root, chosen)))
 
-    def numbers(table: np.ndarray, of_root: np.ndarray) -> Int[Array, "B N columns"]:
-        """Returns the numbers of the pool's nodes that stand in a table [P, columns], by chosen node."""
-        table = jnp.asarray(np.concatenate([table, of_root[None]]))[chosen]
-        found = jnp.take_along_axis(number, table.reshape(len(chosen), -1) % number.shape[1], axis=1)
-        return found.reshape(table.shape)
+    def of_chosen(table: np.ndarray, of_root: int) -> Int[Array, "B N columns"]:
+        """Returns the rows of a table [P, columns] for each node, the root's filled with a value."""
+        return jnp.asarray(np.concatenate([table, np.full_like(table[:1], of_root)]))[chosen]
 
-    node_paths = numbers(pool.paths, np.full(tree.max_depth + 1, -1, np.int32))
+    def numbers(nodes: Int[Array, "B N columns"]) -> Int[Array, "B N columns"]:
+        """Returns the numbers of nodes of the pool."""
+        return take_nodes(number, nodes % number.shape[1])
+
+    node_paths = numbers(of_chosen(pool.paths, -1))
     children = jnp.asarray(pool.children)[chosen]
-    there = jnp.take_along_axis(number, jnp.maximum(children, 0).reshape(len(chosen), -1), axis=1).reshape(
-        children.shape
-    )
-    parents = numbers(pool.parents[:, None], np.full(1, -1, np.int32))[..., 0]
+    there = (children >= 0) & take_nodes(is_chosen, jnp.maximum(children, 0))
     return Topology(
-        depth=jnp.asarray(np.append(pool.depth, 0))[chosen],
-        parents=parents.at[:, 0].set(-1),
+        depth=of_chosen(pool.depth[:, None], 0)[..., 0],
+        parents=numbers(of_chosen(pool.parents[:, None], -1))[..., 0].at[:, 0].set(-1),
         ancestors=jnp.any(node_paths[..., None] == ids[None, None, None], axis=2),
         node_paths=node_paths,
-        children=jnp.where(children < 0, -1, there),
+        children=jnp.where(there, numbers(jnp.maximum(children, 0)), -1),
         draft_rows=jnp.full((len(chosen), tree.num_nodes), -1, jnp.int32),
     )
