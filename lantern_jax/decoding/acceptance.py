@@ -204,8 +204,8 @@ class Rule:
             depth: x's depth in its tree, from 1; broadcasts against ``token``.
         """
         raise LanternError(
-            f"rule {type(self).__name__} has no accept test for this coupling: use coupling gumbel, or define claim "
-            "for rejection, accepts for gumbel, or lend for both"
+            f"rule {type(self).__name__} has no accept test for this coupling: define accepts for gumbel, claim for "
+            "rejection, or lend for both, or use coupling gumbel"
         )
 
     def accepts(

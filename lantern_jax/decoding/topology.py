@@ -128,7 +128,7 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
 
 
 def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"], Int[Array, "B N-1"]]:
-    """Numbers chosen places of a pool of ``size`` from 1 on, in the pool's order: parents before children there.
+    """Gives the chosen places of a pool of ``size`` their numbers, from 1 on in the pool's order.
 
     With Q = 6 and three places chosen:
 

@@ -182,11 +182,13 @@ def test_the_commands(folder, loaded, tmp_path, capsys, monkeypatch):
         ("4096x4096", "codes of a picture are too many"),
     ],
 )
-def test_sizes_that_are_none(size, said, folder, capsys):
+def test_sizes_that_are_none(size, said, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     assert said in assert_refused(["generate", "a lake", "--model", str(folder), "--size", size], capsys)
 
 
-def test_models_of_one_size_say_so(capsys):
+def test_models_of_one_size_say_so(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     refusal = assert_refused(["generate", "a lake", "--size", "256x128"], capsys)
     assert "draws pictures of its own size alone (128x128): leave it out" in refusal
     assert load("demo", size="128x128").checkpoint.size is None
