@@ -48,7 +48,7 @@ _METHODS = {
     # LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
     "led": Method(
         "a window of the target's latest predictions, refined by a drafter: the fewest passes, plain decoding's tokens",
-        _STRICT | {"drafting": "led", "nodes": {"cpu": 5, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3},
+        _STRICT | {"drafting": "led", "nodes": {"cpu": 7, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3},
                    "sharpness": 2.83},
     ),
     "echo": Method(

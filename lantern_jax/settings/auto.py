@@ -136,9 +136,9 @@ def sizes_of(
 
 
 def _read(params: PyTree, dtype: np.dtype) -> int:
-    """Returns the bytes of parameters that a pass reads: of a dtype, or as they are in eight bits."""
+    """Returns the bytes of parameters that a pass reads: of a dtype, however they are stored, or in eight bits."""
     return sum(
-        math.prod(leaf.shape) * min(np.dtype(leaf.dtype).itemsize, dtype.itemsize)
+        math.prod(leaf.shape) * (1 if np.dtype(leaf.dtype).itemsize == 1 else dtype.itemsize)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)
         if not any(getattr(key, "key", None) in NOT_READ for key in path)
     )

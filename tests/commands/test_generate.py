@@ -304,7 +304,7 @@ def test_methods_are_listed(capsys):
     told = " ".join(printed.split())
     for name, method in methods().items():
         assert f"{name} {method.help}" in told
-    assert "--nodes 5 (gpu: 56, tpu: 25)" in told
+    assert "--nodes 7 (gpu: 56, tpu: 25)" in told
 
 
 def test_file_names_come_from_prompts():

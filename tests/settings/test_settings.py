@@ -53,7 +53,7 @@ def test_the_defaults_are_valid():
         if name not in ("tree", "window", *methods()["led"].knobs, "method"):
             assert getattr(settings, name) == knob.default == getattr(Settings(), name)
         assert knob.help, name
-    assert settings.tree == DraftTree.chain(5) and settings.drafting == "led"
+    assert settings.tree == DraftTree.chain(7) and settings.drafting == "led"
     assert resolve({"method": "gumbel"}, platform="gpu").tree == named_tree("naive_extend_57")
     assert isinstance(settings.rule_value(), Strict)
     assert isinstance(resolve({"rule": "lantern"}).rule_value(), Lantern)
