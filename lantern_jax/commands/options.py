@@ -4,6 +4,7 @@ import argparse
 import os
 import sys
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from lantern_jax.commands.arguments import seed, typed, whole
@@ -126,7 +127,12 @@ class Command:
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
-        with telling("loading JAX and the model"):
+        if getattr(arguments, "log", "text") != "text":
+            # What reads that log takes no other lines.
+            leave_to_another()
+        # Of several processes only one prints, and which that is they learn when they join.
+        alone = getattr(arguments, "hosts", None) is None
+        with telling("loading JAX and the model") if alone else nullcontext():
             self._run(arguments)
 
     def switch(self, flag: str, about: str, **how: Any) -> None:

@@ -80,7 +80,7 @@ def test_the_architectures_examples_run(tiny_demo):
     assert run.done and pictures.shape == (2, 16, 16, 3)
     drafted, plain = known["drafted"], known["plain"]
     assert np.array_equal(drafted.tokens, plain.tokens)
-    assert (known["near"].substituted > 0).all() and not drafted.substituted.any()
+    assert known["near"].substituted.any() and not drafted.substituted.any()
     # The model drafts for itself: each round accepts all that its four guesses may be.
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
 
