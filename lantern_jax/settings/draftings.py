@@ -47,9 +47,9 @@ def _led_of_nodes(nodes: int) -> dict[str, int]:
     # Measured on the demo (docs/methods.md): a chain while there are few, then a front; many follow the gaps.
     if nodes <= 16:
         return {"window": nodes, "branches": 1, "levels": 0}
-    if nodes < 32:
+    if nodes <= 24:
         return {"window": nodes - 2, "branches": 3, "levels": 1}
-    return {"window": min(nodes * 5 // 7, MOST_PLACES), "branches": 1, "levels": 0, "nodes": nodes}
+    return {"window": min(max(24, nodes * 5 // 7), MOST_PLACES), "branches": 1, "levels": 0, "nodes": nodes}
 
 
 def _window_of_nodes(nodes: int) -> dict[str, int]:
