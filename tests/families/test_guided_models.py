@@ -204,7 +204,8 @@ def test_every_family_says_what_a_model_axis_splits():
         ("another model", "are not a Janus-Pro model"),
     ],
 )
-def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, capsys):
+def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
     words = write_model("janus, original", tmp_path)
     changes = {
         "missing": {"gen_aligner.layers.2.weight": None},

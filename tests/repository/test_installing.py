@@ -19,7 +19,6 @@ import pytest
 
 from tests.repository.notebook_runs import NOTEBOOKS, ROOT
 
-pytestmark = pytest.mark.slow
 WHEEL = "lantern_jax-0.1.0-py3-none-any.whl"
 # What a cell does, as IPython does it, and what is there then.
 RUN = """
@@ -105,6 +104,7 @@ def commands() -> list[str]:
     return re.findall(r"`pip install ([^`]+)`", page.partition("| extra |")[0])
 
 
+@pytest.mark.slow
 def test_the_pages_commands_install_and_leave_jax(environment, built):
     """The clone's and the wheel's, each over the one before; git has nothing to clone here."""
     shutil.copy(built / WHEEL, environment.folder)
@@ -139,7 +139,13 @@ def first_cell(environment: Environment, path: Path) -> subprocess.CompletedProc
     return environment.run(script, source)
 
 
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.exhaustive if number else pytest.mark.slow, id=path.stem)
+        for number, path in enumerate(NOTEBOOKS)
+    ],
+)
 def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built):
     """And says what it wants where nothing is there to install."""
     refused = first_cell(environment, path)
@@ -153,6 +159,7 @@ def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built
     assert jax == version("jax")
 
 
+@pytest.mark.exhaustive
 def test_not_even_an_older_jax_is_replaced(environment, built):
     """pip alone would: the first cell holds on to it, and pip says what is in the way."""
     shutil.copy(built / WHEEL, environment.folder)
