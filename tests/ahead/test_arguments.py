@@ -43,7 +43,10 @@ def places(tree) -> list:
     return [sharding.shard_shape(shape) for sharding, shape in spread]
 
 
-@pytest.mark.parametrize("grid", [(1, 1), (2, 2)], ids=["one device", "a mesh"])
+@pytest.mark.parametrize(
+    "grid",
+    [pytest.param((1, 1), marks=pytest.mark.exhaustive, id="one device"), pytest.param((2, 2), id="a mesh")],
+)
 def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
     devices = np.array(jax.devices()[: grid[0] * grid[1]]).reshape(grid)
     made = {}
