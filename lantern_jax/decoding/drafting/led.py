@@ -137,19 +137,24 @@ class Led:
         places = jnp.arange(self.settings.width, dtype=jnp.int32)[None]
         node, agreement = recalled(state.memory, history, pending.position[:, None] + places)
         node = jnp.take_along_axis(node, lax.cummax(jnp.where(agreement > 0, places, 0), axis=1), axis=1)
-        old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
-        return node, agreement, jnp.where((agreement > 0)[..., None], old, unseen)
+        return node, agreement, _said(state.memory, node, agreement, unseen)
 
-    def in_context(self, state: LedState, pending: Pending, guessed: Guessed, noise, draft: Draft) -> Draft:
-        """Guesses the nodes of a tree again, each after the tokens above it, with q of its place."""
+    def in_context(
+        self,
+        state: LedState,
+        pending: Pending,
+        guessed: Guessed,
+        noise: Float[Array, "#B W #V"],
+        draft: Draft,
+    ) -> Draft:
+        """Guesses the nodes of a traced tree again, each after the tokens above it, with q of its place."""
         topology = draft.topology
         place = jnp.minimum(topology.depth, self.settings.width - 1)[..., None]
         log_q, unseen = (jnp.take_along_axis(rows, place, axis=1) for rows in (guessed.log_q, guessed.old))
         node, agreement = recalled(
             state.memory, histories(draft, pending), pending.position[:, None] + topology.depth
         )
-        old = jnp.take_along_axis(state.memory.log_probs, node[..., None], axis=1)
-        old = jnp.where((agreement > 0)[..., None], old, unseen)
+        old = _said(state.memory, node, agreement, unseen)
         noise = jnp.take_along_axis(jnp.broadcast_to(noise, (len(place), *noise.shape[1:])), place, axis=1)
         width = min(topology.children.shape[-1], log_q.shape[-1])
         _, best = top_children(blended(self.echo, log_q, old, agreement) + noise, width)
@@ -157,6 +162,14 @@ class Led:
         # Children that are not there fall off the end.
         below = jnp.where(topology.children < 0, topology.num_nodes, topology.children)[..., :width]
         return draft.replace(tokens=draft.tokens.at[batch, below].set(best, mode="drop"))
+
+
+def _said(
+    memory: Memory, node: Int[Array, "B M"], agreement: Int[Array, "B M"], unseen: Float[Array, "B M V"]
+) -> Float[Array, "B M V"]:
+    """Returns what the target said after recalled nodes; ``unseen`` where none was recalled."""
+    old = jnp.take_along_axis(memory.log_probs, node[..., None], axis=1)
+    return jnp.where((agreement > 0)[..., None], old, unseen)
 
 
 def _histories(pending: Pending, tokens: Int[Array, "B W"]) -> Int[Array, "B W H"]:
