@@ -5,6 +5,7 @@ Here it is known by what it is made of: the functions and values that are static
 this package's source, and all that is around it. What cannot be described so, such as a caller's own rule, is not kept.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -111,7 +112,8 @@ def _read(place: Path | None, make: Callable[[Any], Any]) -> Any:
             content = file.read() if _is_own(os.fstat(file.fileno())) else b""
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
             return None
-        os.utime(place)
+        with contextlib.suppress(OSError):
+            os.utime(place)
         return make(pickle.loads(content[_DIGEST:]))
     # It can be made anew, with all that this may say.
     except Exception:
