@@ -116,7 +116,10 @@ def slow(forced, window, noise):
     return tokens, passes, [made[i] for i in range(total)]
 
 
-@pytest.mark.parametrize(("layout", "window"), [("codes", 1), ("codes", 3), ("row ends", 2), ("row ends", 5)])
+LAYOUTS = [("codes", 1), ("codes", 3), ("row ends", 2), ("row ends", 5)]
+
+
+@pytest.mark.parametrize(("layout", "window"), LAYOUTS)
 def test_each_pass_is_the_rule_written_out(layout, window):
     forced = FORCED[layout]
     target, keys = summing_target(forced), toys.sequence_keys(3, BATCH)
@@ -130,6 +133,19 @@ def test_each_pass_is_the_rule_written_out(layout, window):
         np.testing.assert_array_equal(decoded.round_of_token[row], made)
         assert int(decoded.rounds[row]) == passes == GRID + (GRID - 1) * window - 1
         assert int(decoded.accepted[row, 0]) == passes
+
+
+@pytest.mark.parametrize(("layout", "window"), LAYOUTS)
+def test_guesses_save_passes_and_change_no_token(layout, window):
+    """A target that sees less than it is told shows where a code was taken before its context was right."""
+    target, params = summing_target(FORCED[layout]), 0.3 * jnp.asarray(summing_params())
+    given = target, params.at[..., 0].add(2.0), jnp.zeros((BATCH, 1)), toys.sequence_keys(3, BATCH)
+    plain = autoregressive_decode(*given, rows=Rows(GRID, window))
+    for guesses in (1, 4):
+        guessed = autoregressive_decode(*given, rows=Rows(GRID, window, guesses))
+        np.testing.assert_array_equal(guessed.tokens, plain.tokens)
+        assert (guessed.rounds <= plain.rounds).all() and guessed.rounds.sum() < plain.rounds.sum()
+        np.testing.assert_array_equal(guessed.round_of_token.max(axis=1), guessed.rounds)
 
 
 @cache
