@@ -190,8 +190,12 @@ class LabelEncoder(PromptEncoder):
         labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
         if negative is None:
             return labels
-        # What is to be kept away is what is named, and no more.
-        return np.stack([labels, vocabulary.label_ids(self._parsed(negative))], axis=1)
+        try:
+            # What is to be kept away is what is named, and no more.
+            against = vocabulary.label_ids(self._parsed(negative))
+        except LanternError as error:
+            raise LanternError(f"negative_{error}") from None
+        return np.stack([labels, against], axis=1)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
         """Returns the values that prompts name; warns of words that are ignored."""
