@@ -39,6 +39,7 @@ from lantern_jax.checkpoints.config_file import (
 )
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
+from lantern_jax.devices.kept import remembered
 from lantern_jax.devices.partition import Where
 from lantern_jax.families.drafters import drafter_kind
 from lantern_jax.io import errors
@@ -230,7 +231,7 @@ def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
 
 @cache
 def _traced(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
-    return shapes(config)
+    return remembered(shapes, config)
 
 
 def verify(directory: str | Path) -> int:

@@ -19,8 +19,8 @@ from lantern_jax.io.files import read_json, write_file
 
 # Bytes of the file of seconds, and the seconds of compiling above which programs were not all found.
 _MOST_NOTED, _LEAST_NOTED = 10**5, 3.0
-# Programs that are being compiled.
-_compiled_now, _counting = 0, threading.Lock()
+# Programs that are being compiled, and those of them that JAX's cache is to leave alone.
+_compiled_now, _apart, _counting = 0, 0, threading.Lock()
 
 
 def user_cache_directory() -> Path:
@@ -37,8 +37,8 @@ def user_cache_directory() -> Path:
 def keep_compiled_programs() -> Path | None:
     """Makes JAX keep compiled programs in the user's cache directory; returns where they are kept.
 
-    A directory that is configured already is left alone. Where none can be written, nothing changes and the
-    result is None.
+    A directory that is configured already is left alone. Where none can be written, or JAX's cache is switched off,
+    nothing changes and the result is None.
 
     Example:
         >>> directory = lantern_jax.keep_compiled_programs()  # ~/.cache/lantern_jax/xla on Linux
@@ -46,6 +46,8 @@ def keep_compiled_programs() -> Path | None:
     configured = jax.config.jax_compilation_cache_dir
     if configured:
         return Path(configured)
+    if not jax.config.jax_enable_compilation_cache:
+        return None
     try:
         directory = user_cache_directory() / "lantern_jax" / "xla"
         directory.mkdir(parents=True, exist_ok=True)
@@ -78,6 +80,32 @@ def nothing_compiled(wanted: bool = True) -> Iterator[None]:
             yield
         finally:
             _set(dict(zip(names, before, strict=True)))
+
+
+@contextlib.contextmanager
+def apart(wanted: bool) -> Iterator[None]:
+    """Makes JAX's cache leave programs alone inside a block: a CPU's that are found there cannot be written again.
+
+    Args:
+        wanted: False changes nothing.
+    """
+    if not wanted:
+        yield
+        return
+    _count_apart(1)
+    try:
+        yield
+    finally:
+        _count_apart(-1)
+
+
+def _count_apart(more: int) -> None:
+    """Switches JAX's cache off with the first block and on after the last: several threads may be in one."""
+    global _apart
+    with _counting:
+        before, _apart = _apart, _apart + more
+        if not (before and _apart):
+            _set({"jax_enable_compilation_cache": not _apart})
 
 
 def _set(options: dict[str, Any]) -> None:

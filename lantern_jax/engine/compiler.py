@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -14,8 +15,8 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.program import Inputs, State
-from lantern_jax.devices import hosts
-from lantern_jax.devices.compilation import compile_ahead
+from lantern_jax.devices import hosts, kept
+from lantern_jax.devices.compilation import apart, compile_ahead
 from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.engine.placement import Placement
@@ -37,16 +38,44 @@ class Compiler:
         self._placement, self._tokenizer, self.programs = placement, tokenizer, ProgramCache()
 
     def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **options: Any) -> Compiled:
-        """Compiles a program unless it is there, on all processes that share it; returns it and the seconds."""
+        """Compiles a program unless it is there or kept, on all processes that share it; returns it and the seconds."""
 
         def make() -> Compiled:
-            with self._placement.tracing():
+            began, place = time.perf_counter(), self._place(key, function, arguments)
+            program = kept.load_program(place, self._placement.devices[0, 0])
+            if program is not None:
+                return program, time.perf_counter() - began
+            with self._placement.tracing(), apart(place is not None):
                 compiled = compile_ahead(function, *arguments, **options)
             if self._placement.spans:
                 hosts.wait()
+            kept.keep_program(place, compiled[0])
             return compiled
 
         return self.programs.obtain(key, make)
+
+    def _find(self, key: ProgramKey, function: Callable, *arguments: Any) -> Callable | None:
+        """Returns a program that is there or that an earlier process kept, else None."""
+        program = self.programs.get(key)
+        if program is None:
+            place = self._place(key, function, arguments)
+            program = kept.load_program(place, self._placement.devices[0, 0])
+            if program is not None:
+                program, _ = self.programs.obtain(key, lambda: (program, 0.0))
+        return program
+
+    def _place(self, key: ProgramKey, function: Callable, arguments: tuple) -> Path | None:
+        """Returns the file of a program; None where none is kept, as of several devices."""
+        placement = self._placement
+        if key.own or placement.spans or placement.chooses_layouts or placement.mesh(key.groups) is not None:
+            return None
+        # Keys and state are made by an earlier program of the same parts.
+        arguments = tuple(
+            one.replace(keys=None) if isinstance(one, Inputs) else one
+            for one in arguments
+            if not isinstance(one, State)
+        )
+        return kept.place_of(key, function, arguments=arguments, device=placement.devices[0, 0])
 
     def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
@@ -62,17 +91,18 @@ class Compiler:
         begin, nothing = partial(programs.start, key.program, mesh), beginning.replace(active=idle)
         state_lies = self._placement.state_lies(self.programs.get(key))
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
-            stepping = None
+            stepping = beside.submit(self._find, key, self._step(key), inputs, one)
+            starter, step = self._find(start_key, begin, nothing, sequences), stepping.result()
             # Over several devices it is the first program that decides how a state lies.
-            if state_lies is None and mesh is None and not self._placement.spans:
+            alone = state_lies is None and mesh is None and not self._placement.spans
+            if starter is None and step is None and alone:
                 device = self._placement.devices[0, 0]
                 with self._placement.tracing():
                     keys, state = layouts.state_shapes(begin, nothing, sequences, mesh, device)
                 stepping = beside.submit(self._advancing, key, inputs.replace(keys=keys), state, one)
             starter, _ = self.obtain(start_key, begin, nothing, sequences, results=state_lies)
             keys, state = jax.block_until_ready(starter(nothing, sequences))
-            if stepping is not None:
-                stepping.result()
+            stepping.result()
         inputs = inputs.replace(keys=keys)
         step, _ = self._advancing(key, inputs, state, one)
         jax.block_until_ready(step(inputs, state, one))
@@ -87,11 +117,11 @@ class Compiler:
 
     def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
         """Compiles the program that advances a batch unless it is there; returns it and the seconds."""
-        step, kept = (
-            partial(programs.advance, key.program, self._placement.mesh(key.groups)),
-            self._placement.kept(state),
-        )
-        return self.obtain(key, step, inputs, state, rounds, donate="state", results=kept)
+        lies = self._placement.kept(state)
+        return self.obtain(key, self._step(key), inputs, state, rounds, donate="state", results=lies)
+
+    def _step(self, key: ProgramKey) -> Callable:
+        return partial(programs.advance, key.program, self._placement.mesh(key.groups))
 
     def of_tokenizer(
         self, kind: str, rows: np.ndarray, most: int | None

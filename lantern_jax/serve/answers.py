@@ -167,6 +167,15 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
     return taken
 
 
+def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
+    """Tells whether the model takes negative prompts, such as one that it takes as a prompt."""
+    try:
+        pipeline.check(prompt, negative_prompt=prompt)
+    except LanternError:
+        return False
+    return True
+
+
 def size_of(pipeline: Pipeline) -> str:
     """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
     pipeline.check_draws()
@@ -195,13 +204,15 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         for knob in KNOBS.values()
         if knob.type in (int, float) and knob.name != "batch"
     }
+    examples = example_prompts(pipeline)
     described = {
         "width": width,
         "height": height,
         "rows": rows,
         "columns": columns,
         "tokens": rows * columns,
-        "examples": example_prompts(pipeline),
+        "examples": examples,
+        "negative_prompt": takes_negative(pipeline, examples[0]),
         "words": {} if vocabulary is None else vocabulary.grouped(),
         "methods": able,
         "knobs": knobs,

@@ -20,12 +20,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
 from lantern_jax.decoding.concrete import check_padding
-from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
@@ -191,8 +190,12 @@ class LabelEncoder(PromptEncoder):
         labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
         if negative is None:
             return labels
-        # What is to be kept away is what is named, and no more.
-        return np.stack([labels, vocabulary.label_ids(self._parsed(negative))], axis=1)
+        try:
+            # What is to be kept away is what is named, and no more.
+            against = vocabulary.label_ids(self._parsed(negative))
+        except LanternError as error:
+            raise LanternError(f"negative_{error}") from None
+        return np.stack([labels, against], axis=1)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
         """Returns the values that prompts name; warns of words that are ignored."""

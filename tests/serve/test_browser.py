@@ -104,15 +104,31 @@ def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate
 
 def test_an_error_is_one_line_under_the_prompt(page):
     paint(page, prompt="<b>octopus</b>")
-    api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'b', 'octopus', 'b'")
+    api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'b', 'octopus'")
     assert page.locator("#error b").count() == 0 and page.locator("[aria-invalid=true]").count() == 1
     page.fill("#prompt", "a forrest")
     page.press("#prompt", "Enter")
     api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'forrest'; did you mean forest?")
     page.fill("#prompt", "a lake")
+    page.fill("#negative_prompt", "frog")
+    page.click("#advanced summary")
     page.press("#prompt", "Enter")
+    api.expect(page.locator("#error")).to_contain_text("unknown word 'frog'; did you mean fog?")
+    assert page.locator("[aria-invalid=true]").get_attribute("id") == "negative_prompt"
+    page.fill("#negative_prompt", "fog")
+    with page.expect_request("**/generations") as asked:
+        page.press("#negative_prompt", "Enter")
+    assert asked.value.post_data_json["negative_prompt"] == "fog"
     done(page)
-    assert page.locator("#error").is_hidden()
+    assert page.locator("#error").is_hidden() and page.locator("[aria-invalid=true]").count() == 0
+    page.reload()
+    api.expect(page.locator("#pictures img")).to_have_count(1)
+    assert page.locator("#negative_prompt").input_value() == "fog"
+    page.fill("#negative_prompt", "")
+    with page.expect_request("**/generations") as asked:
+        page.press("#prompt", "Enter")
+    assert "negative_prompt" not in asked.value.post_data_json
+    done(page)
 
 
 def test_words_are_chips(page):

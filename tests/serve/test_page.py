@@ -78,6 +78,7 @@ def test_what_the_page_makes_its_controls_from(server):
     assert "medusa" not in told["methods"], "the tiny checkpoint has no such drafter"
     assert told["knobs"]["guidance"]["default"] == 2.0 and "batch" not in told["knobs"]
     assert {"guidance", "temperature", "lam"} <= set(told["knobs"])
+    assert told["negative_prompt"], "words of the unconditional row"
     assert told["words"]["water"]["lake"][0] == "lake" and "moonlit" in told["words"]["time"]["night"]
     assert set().union(*(words for values in told["words"].values() for words in values.values())) == set(
         LANDSCAPES.words

@@ -1,0 +1,242 @@
+"""What earlier processes compiled and traced, found without tracing it again.
+
+JAX's own cache knows a program by its text, and writing the text of a model takes longer than decoding a small picture.
+Here it is known by what it is made of: the functions and values that are static in it, the shapes of its arguments,
+this package's source, and all that is around it. What cannot be described so, such as a caller's own rule, is not kept.
+"""
+
+import dataclasses
+import hashlib
+import os
+import pickle
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from importlib import import_module, resources
+from pathlib import Path
+from types import FunctionType, MethodType, NoneType
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental.serialize_executable import deserialize_and_load, serialize
+from jax.tree_util import PyTreeDef
+
+from lantern_jax.devices.compilation import user_cache_directory
+from lantern_jax.devices.platform import versions
+from lantern_jax.io.files import open_file, write_file
+
+# Bytes that are kept, those used last: a picture takes some megabytes.
+_MOST = 500 * 2**20
+# Rooms of this package that traced functions are in, and those that these import from: their source is described.
+ROOMS = (
+    *(
+        "checkpoints",
+        "decoding",
+        "devices",
+        "engine",
+        "families",
+        "io",
+        "kernels",
+        "models",
+        "pictures",
+        "tensors",
+    ),
+    "text",
+)
+# What is found by its name in these is the same, wherever versions and source are.
+_KNOWN = (
+    "builtins",
+    "flax",
+    "functools",
+    "jax",
+    "jaxlib",
+    "numpy",
+    *(f"lantern_jax.{room}" for room in ROOMS),
+)
+_DIGEST = 32
+
+
+def place_of(*parts: Any, arguments: Any = (), device: Any = None) -> Path | None:
+    """Returns the file of what is made of static parts, for arguments like these; None where it is not to be kept.
+
+    Files are where JAX keeps its own in the user's cache directory; none where another place was configured for those.
+
+    Args:
+        device: that it is compiled for.
+    """
+    folder = user_cache_directory() / "lantern_jax"
+    if jax.config.jax_compilation_cache_dir != str(folder / "xla") or not _source():
+        return None
+    leaves, structure = jax.tree.flatten(arguments)
+    try:
+        kinds = [(leaf.shape, str(leaf.dtype), getattr(leaf, "weak_type", False)) for leaf in leaves]
+        text = repr((_described(parts), str(structure), kinds, _around(device)))
+    except (_Unknown, AttributeError, RecursionError):
+        return None
+    # An address is another one in the next process.
+    return None if " at 0x" in text else folder / "kept" / hashlib.sha256(text.encode()).hexdigest()
+
+
+def load_program(place: Path | None, device: Any) -> Callable | None:
+    """Loads the compiled program of a file for a device; None where there is none that can be used."""
+
+    def made(kept: tuple) -> Callable:
+        return deserialize_and_load(*kept, device.client, [device])
+
+    return _read(place, made)
+
+
+def keep_program(place: Path | None, program: Callable) -> None:
+    """Writes a compiled program into its file, unless that fails."""
+    _write(place, lambda: serialize(program))
+
+
+def remembered(function: Callable, *arguments: Any) -> Any:
+    """Returns what a pure function makes of static arguments, as an earlier process found it where that was kept."""
+    place = place_of(function, *arguments)
+    found = _read(place, lambda kept: kept)
+    if found is None:
+        found = function(*arguments)
+        _write(place, lambda: found)
+    return found
+
+
+def _read(place: Path | None, make: Callable[[Any], Any]) -> Any:
+    """Returns what is made of a file; None where it is not there, or anything is wrong with it."""
+    try:
+        if place is None or not _is_private(place.parent):
+            return None
+        with open_file(place) as file:
+            content = file.read() if _is_own(os.fstat(file.fileno())) else b""
+        if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
+            return None
+        os.utime(place)
+        return make(pickle.loads(content[_DIGEST:]))
+    # It can be made anew, with all that this may say.
+    except Exception:
+        return None
+
+
+def _write(place: Path | None, made: Callable[[], Any]) -> None:
+    """Writes a file, unless that fails, and removes those that were not used for longest."""
+    if place is None:
+        return
+    try:
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if not _is_private(place.parent):
+            return
+        content = pickle.dumps(made())
+        write_file(place, hashlib.sha256(content).digest() + content)
+        size = 0
+        for status, file in sorted(_files(place.parent), key=lambda found: -found[0].st_mtime_ns):
+            size += status.st_size
+            if size > _MOST and file != place:
+                file.unlink(missing_ok=True)
+    # A full disk, or a program that JAX does not write: the next process compiles.
+    except Exception:
+        return
+
+
+def _files(folder: Path) -> Iterator[tuple[os.stat_result, Path]]:
+    return ((file.stat(), file) for file in folder.iterdir() if not file.name.startswith("."))
+
+
+# Reading a pickle may run anything, as may loading a program, JAX's own cache's too. So a file is read only if this
+# user wrote it, into a folder that no one else can enter. Windows keeps others out of a user's folders by itself.
+
+
+def _is_private(folder: Path) -> bool:
+    status = folder.lstat()
+    return _is_own(status) and (not hasattr(os, "getuid") or not status.st_mode & 0o077)
+
+
+def _is_own(status: os.stat_result) -> bool:
+    return not hasattr(os, "getuid") or status.st_uid == os.getuid()
+
+
+class _Unknown(Exception):
+    """Tells that a value has no description that another process would give it."""
+
+
+def _described(value: Any) -> Any:
+    """Returns what a static value is, in words and numbers."""
+    kind = type(value)
+    if kind in (NoneType, bool, int, float, str, bytes) or isinstance(value, np.dtype | PyTreeDef):
+        return kind.__name__, repr(value)
+    if isinstance(value, np.ndarray | np.generic | jax.Array):
+        value = np.asarray(value)
+        return str(value.dtype), value.shape, value.tobytes()
+    if isinstance(value, dict):
+        value = tuple(value.items())
+    if isinstance(value, tuple | list):
+        return _name(kind), *map(_described, value)
+    if isinstance(value, partial):
+        return "partial", *map(_described, (value.func, value.args, value.keywords))
+    if isinstance(value, MethodType):
+        return value.__name__, _described(value.__self__)
+    if isinstance(value, FunctionType) and "<" in value.__qualname__:
+        return _closure(value)
+    if callable(value) and hasattr(value, "__qualname__"):
+        return _name(value)
+    if dataclasses.is_dataclass(value):
+        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+        return _name(kind), _described(fields)
+    raise _Unknown
+
+
+def _closure(function: FunctionType) -> Any:
+    """Describes a function that has no name of its own by where it stands, and by what it closes over."""
+    if not _is_known(function.__module__):
+        raise _Unknown
+    held = (cell.cell_contents for cell in function.__closure__ or ())
+    where = function.__module__, function.__qualname__, str(tuple(function.__code__.co_positions()))
+    return where, _described((*held, function.__defaults__, function.__kwdefaults__))
+
+
+def _name(value: Any) -> str:
+    """Returns the name by which a class or function of a known package is found."""
+    module, name = value.__module__, value.__qualname__
+    found = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    if found is not value or not _is_known(module):
+        raise _Unknown
+    return f"{module}.{name}"
+
+
+def _is_known(module: str) -> bool:
+    return module in _KNOWN or module.startswith(tuple(f"{known}." for known in _KNOWN))
+
+
+@cache
+def _source() -> str:
+    """Returns a digest of this package's source that decides a program; "" where it is not in files."""
+    digest, package = hashlib.sha256(), resources.files("lantern_jax")
+    rooms = ROOMS if isinstance(package, Path) else ()
+    files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
+    for file in files:
+        digest.update(f"{file.relative_to(package)}\n".encode() + file.read_bytes())
+    return digest.hexdigest() if files else ""
+
+
+def _around(device: Any) -> tuple:
+    """Returns what else decides a program: versions, the device, flags, and JAX's configuration."""
+    others = {name: import_module(name).__version__ for name in ("einops", "flax", "numpy")}
+    flags = sorted(item for item in os.environ.items() if item[0].startswith(("XLA_", "LIBTPU_")))
+    configured = {name: repr(value) for name, value in jax.config.values.items() if "cache" not in name}
+    kind: tuple = ()
+    if device is not None:
+        client = device.client
+        kind = (str(device), device.device_kind, client.platform, client.platform_version, _processor())
+    return versions(), others, _source(), kind, flags, sorted(configured.items())
+
+
+@cache
+def _processor() -> str:
+    """Returns what this machine's processor can do, as far as the system tells: home directories are shared."""
+    try:
+        with open("/proc/cpuinfo", encoding="utf-8") as lines:
+            return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    except OSError:
+        return ""
