@@ -100,10 +100,12 @@ def decode_pass(program, stream: Stream, inputs, state):
         sound = jnp.all(jnp.isfinite(jnp.max(logits, axis=-1)) | ~fresh, axis=1)
 
     with jax.named_scope("commit"):
-        count, path = jnp.sum(stands, axis=1, dtype=jnp.int32), jnp.argsort(~stands, axis=1, stable=True)
-        path = path.astype(jnp.int32)
+        count, slot = (
+            jnp.sum(stands, axis=1, dtype=jnp.int32),
+            jnp.arange(place.shape[1], dtype=jnp.int32)[None],
+        )
+        path = _put(jnp.zeros_like(place), jnp.cumsum(stands, axis=1, dtype=jnp.int32) - 1, stands, slot)
         cache = target.commit(state.cache, block, path, count)
-        slot = jnp.arange(place.shape[1], dtype=jnp.int32)[None]
         placed = jnp.where(slot < count[:, None], _take(place, path), jnp.int32(none))
         batch = jnp.arange(len(running), dtype=jnp.int32)[:, None]
         steps = jnp.sum(stands.reshape(*row.shape, width), axis=2, dtype=jnp.int32)

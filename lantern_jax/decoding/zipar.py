@@ -157,12 +157,17 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
     chains = [
         [
             *stand_in(row),
-            *(Place(grid[row, i - 1], grid[row, i - 1], grid[row, i], begins[row] + i) for i in range(1, width)),
+            *(
+                Place(grid[row, i - 1], grid[row, i - 1], grid[row, i], begins[row] + i)
+                for i in range(1, width)
+            ),
             *row_end(row),
         ]
         for row in range(height)
     ]
-    return _tables(chains, total, passes=int(ends[-1]) - 1, active=min(width // min(rows.window, width) + 1, height))
+    return _tables(
+        chains, total, passes=int(ends[-1]) - 1, active=min(width // min(rows.window, width) + 1, height)
+    )
 
 
 def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndarray, "H W"]:
