@@ -34,6 +34,8 @@ MODELS = (
     "janus-pro-7b-int8",
     "liquid-7b",
     "lumina-7b",
+    "lumina2-7b",
+    "lumina2-7b-int8",
     "emu3-8b",
     "emu3-8b-int8",
 )

@@ -38,6 +38,7 @@ from lantern_jax.decoding.neighbours import nearest_codes as nearest_codes
 from lantern_jax.decoding.program import Program as Program
 from lantern_jax.decoding.protocols import Draft as Draft
 from lantern_jax.decoding.protocols import Drafting as Drafting
+from lantern_jax.decoding.protocols import GuidedTokens as GuidedTokens
 from lantern_jax.decoding.protocols import Outcome as Outcome
 from lantern_jax.decoding.protocols import Pending as Pending
 from lantern_jax.decoding.protocols import Prefix as Prefix
@@ -115,6 +116,8 @@ from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
 from lantern_jax.models.llamagen import llamagen_target as llamagen_target
 from lantern_jax.models.llamagen import published_config as published_config
+from lantern_jax.models.lumina2 import Lumina2Config as Lumina2Config
+from lantern_jax.models.lumina2 import lumina2_target as lumina2_target
 from lantern_jax.models.medusa import MedusaConfig as MedusaConfig
 from lantern_jax.models.medusa import medusa_drafter as medusa_drafter
 from lantern_jax.models.parallel import ParallelConfig as ParallelConfig
@@ -122,7 +125,6 @@ from lantern_jax.models.parallel import parallel_drafter as parallel_drafter
 from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target
-from lantern_jax.models.tokens import GuidedTokens as GuidedTokens
 from lantern_jax.models.vq import VQConfig as VQConfig
 from lantern_jax.models.vq import VQModel as VQModel
 from lantern_jax.pictures.images import draw_acceptance as draw_acceptance

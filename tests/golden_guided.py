@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.families.emu3_weights import convert_emu3
 from lantern_jax.families.janus_weights import convert_janus
 from lantern_jax.families.liquid_weights import convert_liquid
+from lantern_jax.families.lumina2_weights import convert_lumina2
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import family_of
 from lantern_jax.families.token_weights import language_settings
-from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.models.vq import VQModel
 
 
@@ -27,7 +28,10 @@ def run_guided(case, assert_close, convert):
     """Compares logits of a prefix, of steps of one token and of a block, then a decoded picture."""
     arrays, codes = case.arrays, jnp.asarray(case.arrays["codes"], jnp.int32)
     settings = language_settings(case.config) | case.config.get("told", {})
-    config, params = convert(case.tensors, settings)
+    tensors, beside = {}, {}
+    for name, tensor in case.tensors.items():
+        (tensors if name.startswith(("model.", "lm_head.")) else beside)[name] = tensor
+    config, params = convert(tensors, settings)
     target = family_of(config).target(config, np.dtype(np.float32))
     guidance = jnp.asarray(arrays["guidance"])
     batch, steps = codes.shape
@@ -51,9 +55,9 @@ def run_guided(case, assert_close, convert):
     assert_close(jnp.concatenate(found, axis=1), arrays["logits"])
 
     published = PUBLISHED[case.config["model_type"]]
-    inside = published.tokenizer_inside(case.tensors)
-    if inside:
-        sizes, tokenizer = published.read_tokenizer(inside)
+    tokenizer = published.tokenizer_inside(tensors) or beside
+    if tokenizer:
+        sizes, tokenizer = published.read_tokenizer(tokenizer)
         decode = jax.jit(partial(VQModel(sizes).apply, method="decode"))
         picture_codes = jnp.asarray(arrays["picture_codes"], jnp.int32)
         assert_close(decode({"params": tokenizer}, picture_codes), arrays["decoded_nhwc"])
@@ -72,4 +76,5 @@ GUIDED = {
     "janus": partial(run_guided, convert=convert_janus),
     "emu3": partial(run_guided, convert=convert_emu3),
     "liquid": partial(run_guided, convert=convert_liquid),
+    "lumina2": partial(run_guided, convert=convert_lumina2),
 }

@@ -1,15 +1,19 @@
-"""Records the golden cases of models that transformers has: ``python -m tests.golden_record [NAME ...]``.
+"""Records the golden cases of models of ``GuidedTokens``: ``python -m tests.golden_record [NAME ...]``.
 
-Each is a small random configuration of the published module, whose weights are made from their names. Recorded are
-logits with guidance over left-padded prompts of unequal lengths and several codes, and decoded pictures. The versions
-of what computed them are in the case.
+Each is a small random configuration of the published module, whose weights are made from their names. Modules are
+those of transformers; Lumina-mGPT 2.0's are in a clone of Alpha-VLLM/Lumina-mGPT-2.0, which the variable LUMINA2 names,
+and run with transformers 4.46.2. Recorded are logits with guidance over left-padded prompts of unequal lengths and
+several codes, and decoded pictures. The versions of what computed them are in the case.
 """
 
 import json
+import os
 import platform
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import torch
@@ -144,7 +148,72 @@ def liquid():
     )
 
 
-CASES = {"janus": janus, "emu3": emu3, "liquid": liquid}
+def lumina2():
+    clone = Path(os.environ["LUMINA2"])
+    sys.path[:0] = [str(clone / "lumina_mgpt"), str(clone)]
+    # Of these it takes a base class, and what reads pictures.
+    sys.modules["pytorch_lightning"] = SimpleNamespace(LightningModule=torch.nn.Module)
+    sys.modules["torchvision"] = SimpleNamespace(transforms=None)
+    from model.chameleon.configuration_chameleon import ChameleonConfig
+    from model.chameleon.modeling_chameleon import ChameleonForConditionalGeneration
+    from movqgan.models.vqgan import MOVQ
+
+    settings = {
+        "vocab_size": 85, "num_key_value_heads": 4, "rms_norm_eps": 1e-5, "rope_theta": 1e4, **_TEXT,
+        "model_parallel_size": 1, "swin_norm": False, "mask_image_logits": False,
+    }  # fmt: skip
+    config = ChameleonConfig(**settings, vocabulary_map={"<image>": 3}, attn_implementation="eager")
+    model = ChameleonForConditionalGeneration(config)
+    del model.model.vqmodel
+    sizes = {
+        "double_z": False, "z_channels": 4, "resolution": 8, "in_channels": 3, "out_ch": 3, "ch": 32,
+        "ch_mult": [1, 2], "num_res_blocks": 1, "attn_resolutions": [4], "dropout": 0.0,
+    }  # fmt: skip
+    vqgan = MOVQ(sizes, n_embed=24, embed_dim=4)
+    shapes, text = fill(model) | fill(vqgan), model.model.embed_tokens
+    found = guided_logits(
+        model.model,
+        lambda hidden: model.lm_head(hidden)[..., 60:84],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    found["picture_codes"] = np.random.default_rng(1).integers(0, 24, (1, 9))
+    found["decoded_nhwc"] = vqgan.decode_code(torch.from_numpy(found["picture_codes"]), 3, 3).numpy()
+    found["decoded_nhwc"] = found["decoded_nhwc"].transpose(0, 2, 3, 1)
+    pictures = np.random.default_rng(2).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+    found["image_nhwc"] = pictures.transpose(0, 2, 3, 1)
+    found["image_codes"] = vqgan.encode(torch.from_numpy(pictures))[2][2].reshape(2, 9).numpy()
+    told = {"num_codes": 24, "grid": 4, "row_end": 9, "image_end": 10, "begin": 2, "first_code": 60}
+    return {"model_type": "lumina2", "text_config": settings, "told": told}, shapes, found | lumina2_prompts()
+
+
+def lumina2_prompts(width: int = 64, height: int = 32) -> dict[str, np.ndarray]:
+    """Returns the published ids of prompts and of the picture's header, -1 behind them."""
+    from data import item_processor
+
+    from tests.fixtures.guided_layouts import write_lumina2_tokenizer
+    from tests.text.test_guided import PROMPTS
+
+    item_processor.get_movqgan_model = lambda *given, **more: None
+    with tempfile.TemporaryDirectory() as folder:
+        write_lumina2_tokenizer(Path(folder) / "tokenizer.json")
+        processor = item_processor.FlexARItemProcessor(folder)
+    sides = (processor.get_n_grids_token(side // processor.patch_size) for side in (height, width))
+    header = [processor.token2id(name) for name in (processor.image_start_token, *sides)]
+    rows = []
+    for prompt in PROMPTS:
+        task = f"Generate an image of {width}x{height} according to the following prompt:\n{prompt}"
+        said = [{"from": "human", "value": task}, {"from": "gpt", "value": None}]
+        rows.append(processor.process_item({"image": [], "conversations": said}) + header)
+    whole = np.full((len(rows), max(map(len, rows))), -1)
+    for line, row in zip(whole, rows, strict=True):
+        line[: len(row)] = row
+    return {"wide_prompts": whole, "wide_header": np.array(header)}
+
+
+CASES = {"janus": janus, "emu3": emu3, "liquid": liquid, "lumina2": lumina2}
 
 
 def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:

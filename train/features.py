@@ -23,7 +23,8 @@ guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S
     LlamaGen c2i   B 256 px 0.8 MB, B 384 px 1.8 MB, XL 384 px 2.9 MB, 3B 384 px 7.4 MB
     LlamaGen t2i   XL stage 1 1.9 MB, stage 2 5.9 MB; a caption's features 0.5 MB (bfloat16), 1 MB (float32)
     Anole 17.8 MB, Lumina-mGPT 39.6 MB (768 px), with prompts of up to 64 tokens
-    Janus-Pro 1B 5.2 MB, 7B 10.5 MB; Liquid 13.4 MB; Emu3 135 MB, likewise
+    Janus-Pro 1B 5.2 MB, 7B 10.5 MB; Liquid 13.4 MB; Emu3 135 MB, Lumina-mGPT 2.0
+    154 MB, likewise
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a sequence, D width, C codes.
 """

@@ -204,8 +204,9 @@ def convert_guided_files(
 
     def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         load_tokenizer(text_tokenizer)
-        beside = language_settings(settings_beside(model, None))
-        settings = {**normalize_settings(beside, FAMILIES[family].config), **(settings or {})}
+        told = published.told(Path(text_tokenizer))
+        beside = normalize_settings(language_settings(settings_beside(model, None)), FAMILIES[family].config)
+        settings = {**beside, **told, **(settings or {})}
         target, params = published.read(tensors["model"], settings, **conversion.reading("the model"))
         family_of(target).prompts(PromptParts(target, text_tokenizer=Path(text_tokenizer))).encode(["a"])
         changes: dict[str, Any] = {"text_tokenizer": Path(text_tokenizer)}

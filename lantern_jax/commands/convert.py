@@ -142,8 +142,8 @@ def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[st
 def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     """Chooses a repository's files for one option; none if it has no such file or folder.
 
-    A file comes with its shards and the ``config.json`` beside it. Of a folder come the weights that
-    ``open_tensors`` takes there, so one format where there are two.
+    A file comes with its shards and the ``config.json`` or ``tokenizer_config.json`` beside it. Of a folder come the
+    weights that ``open_tensors`` takes there, so one format where there are two.
     """
     from lantern_jax.tensors.tensor_files import choose_weights
 
@@ -157,7 +157,7 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     if not beside:
         return []
     name = name or choose_weights(beside, f"{repo}/{folder}".rstrip("/"))
-    chosen = {name, "config.json"}
+    chosen = {name, "tokenizer_config.json" if name == "tokenizer.json" else "config.json"}
     if name.endswith(".index.json"):
         suffix = Path(name.removesuffix(".index.json")).suffix
         chosen |= {file for file in beside if Path(file).suffix == suffix}

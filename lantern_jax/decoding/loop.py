@@ -14,7 +14,7 @@ from jax import lax
 from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding import completion, contracts
+from lantern_jax.decoding import completion, contracts, staircase
 from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
@@ -25,7 +25,7 @@ from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
-from lantern_jax.decoding.zipar import Rows, decode_pass
+from lantern_jax.decoding.zipar import Rows
 from lantern_jax.devices.partition import over_mesh, varying_like
 
 
@@ -132,9 +132,12 @@ def start(program: Program, inputs: Inputs) -> State:
         cache, logits, prefix = contracts.run_prefill(
             target, inputs.target_params, conditioning, inputs.guidance, slots, len(inputs.keys)
         )
-        drafting = contracts.run(
-            "drafting.init", program.drafting.init, inputs.drafting_params, prefix, slots, span
-        )
+        if program.rows is None:
+            drafting = contracts.run(
+                "drafting.init", program.drafting.init, inputs.drafting_params, prefix, slots, span
+            )
+        else:
+            drafting = staircase.begin(program.rows, target, len(inputs.keys), slots)
         finite = jnp.isfinite(jnp.max(logits, axis=-1))
         if given is not None:
             return _completed(program, inputs, given, finite, cache, drafting)
@@ -188,7 +191,7 @@ def advance(
 
     def body(carry):
         done, state = carry
-        step = _round if program.rows is None else decode_pass
+        step = _round if program.rows is None else staircase.decode_pass
         after = step(program, stream, inputs, state)
         contracts.check_unchanged(state, after)
         return done + 1, after

@@ -45,6 +45,28 @@ class TokenConditioning(Record):
     mask: Bool[Array, "*rows P"]
 
 
+class GuidedTokens(Record):
+    """Prompts, each with the row that guidance compares it with, as stream ids, both left-padded.
+
+    Attributes:
+        tokens: int32 [B, P].
+        mask: bool [B, P], False at padding.
+        unconditional: int32 [B, P].
+        unconditional_mask: bool [B, P].
+
+    Example:
+        >>> tokens, mask = np.array([[4, 5, 6]]), np.ones((1, 3), bool)
+        >>> prompts = lantern_jax.GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
+        >>> prompts.unconditional_mask.sum(axis=1)
+        array([1])
+    """
+
+    tokens: Int[Array, "B P"]
+    mask: Bool[Array, "B P"]
+    unconditional: Int[Array, "B P"]
+    unconditional_mask: Bool[Array, "B P"]
+
+
 class Prefix(Record):
     """The conditioning positions as the target saw them, for the drafting.
 
@@ -91,8 +113,8 @@ class Target:
         forced_tokens: for each stream position the id that the model's format forces there, -1 where it is free; None
             when all are free. Position 0 is never forced.
         first_code: the id of code 0 where prompts and codes share a vocabulary, the other codes following it; None
-            elsewhere. Such a target takes ``TokenConditioning``: ``check_target`` tries prompts that end in codes, and
-            ``drafter_from_target`` passes on prompts with their padding.
+            elsewhere. Such a target takes ``TokenConditioning`` or ``GuidedTokens``: ``check_target`` tries prompts
+            that end in codes, and ``drafter_from_target`` passes on both rows of prompts with their padding.
         check: conditioning -> None; raises for what the model would silently get wrong, such as ids it has no rows
             for. Called before any work; ignores traced numbers (``jax.core.Tracer``). None for no check.
 

@@ -48,7 +48,7 @@ def convert_emu3(
     if not isinstance(config, Emu3Config):
         config = emu3_config_from_shapes(tensors, config)
     ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(TOKENIZERS))]
-    table = published_table(names, config, tied=False)
+    table = published_table(names, config)
     return config, {"params": read_tensors(tensors, table, what=WHAT, ignored=ignored, **reading)}
 
 

@@ -111,6 +111,9 @@ EMU3 = guided_format(
     "Emu3-Gen: model, tokenizer",
     File("vqgan", "Emu3-VisionTokenizer, if not among the model's tensors"),
 )
+LUMINA2 = guided_format(
+    "lumina2", "Lumina-mGPT-2.0: model, MoVQGAN", File("vqgan", "MoVQGAN's movqgan_270M.ckpt")
+)
 LIQUID = guided_format("liquid", "Liquid-7B: model, VQGAN", File("vqgan", "Chameleon's vqgan.ckpt"))
 
 

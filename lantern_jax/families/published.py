@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from lantern_jax.io.plugins import Late, at
@@ -17,6 +18,7 @@ class Published(Late):
         read_tokenizer: (tensors, progress=) -> config and parameters of the tokenizer of its pictures.
         inside: what the names of that tokenizer's tensors begin with where they are among the model's.
         defaults: the settings it is usually sampled with.
+        told: the text tokenizer's file -> settings that it tells.
     """
 
     model: str
@@ -24,6 +26,7 @@ class Published(Late):
     read_tokenizer: Callable[..., tuple[Any, Any]]
     defaults: Mapping[str, float]
     inside: tuple[str, ...] = ()
+    told: Callable[[Path], Mapping[str, Any]] = lambda text_tokenizer: {}
 
     def tokenizer_inside(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
         """Returns the tokenizer's tensors among a model's, by their names in it."""
@@ -57,6 +60,13 @@ PUBLISHED: Mapping[str, Published] = {
         at("lantern_jax.families.chameleon_vq_weights:convert_vqgan"),
         {"guidance": 7.0, "top_k": 4096, "top_p": 0.96, "temperature": 0.99},
     ),
+    "lumina2": Published(
+        "Lumina-mGPT-2.0",
+        at("lantern_jax.families.lumina2_weights:convert_lumina2"),
+        at("lantern_jax.families.lumina2_weights:convert_movqgan"),
+        {"guidance": 4.0, "top_k": 4096, "temperature": 1.0},
+        told=at("lantern_jax.text.lumina2:structuring_ids"),
+    ),
 }
 
 _CHAMELEON = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan chameleon/tokenizer/vqgan.ckpt"
@@ -76,12 +86,15 @@ _CONVERSIONS: Mapping[str, str] = {
     "--out emu3",
     "junfeng5/liquid_v1_7b": "liquid --from-hub Junfeng5/Liquid_V1_7B --text-tokenizer tokenizer.json "
     "--vqgan chameleon/tokenizer/vqgan.ckpt --out liquid",
+    "alpha-vllm/lumina-mgpt-2.0": "lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0 --text-tokenizer tokenizer.json "
+    "--vqgan movqgan/movqgan_270M.ckpt --out lumina2",
 }
 # The same in other repositories: in another layout, in parts, or of another size.
 _ALIKE = {
     "jadohu/llamagen-t2i": "peizesun/llamagen_t2i",
     "gair/anole-7b-v0.1": "leloy/anole-7b-v0.1-hf",
     "baai/emu3-gen": "emu3-community/emu3-gen-hf",
+    "alpha-vllm/lumina-mgpt-2.0-omni": "alpha-vllm/lumina-mgpt-2.0",
 }
 
 

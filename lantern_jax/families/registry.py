@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import EMU3, JANUS, LIQUID, LLAMAGEN, Format, chameleon_format
+from lantern_jax.families.formats import EMU3, JANUS, LIQUID, LLAMAGEN, LUMINA2, Format, chameleon_format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -125,7 +125,7 @@ FAMILIES: Table[Family] = Table(
             target=at("lantern_jax.models.emu3:emu3_target"),
             prompts=at("lantern_jax.text.guided:Emu3Encoder"),
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
-            shaped=at("lantern_jax.models.emu3:shaped"),
+            shaped=at("lantern_jax.models.tokens:shaped"),
             tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
             formats={"emu3": EMU3},
         ),
@@ -137,6 +137,16 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
             tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
             formats={"liquid": LIQUID},
+        ),
+        "lumina2": Family(
+            config=at("lantern_jax.models.lumina2:Lumina2Config"),
+            shapes=at("lantern_jax.families.lumina2_weights:lumina2_shapes"),
+            target=at("lantern_jax.models.lumina2:lumina2_target"),
+            prompts=at("lantern_jax.text.lumina2:Lumina2Encoder"),
+            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
+            shaped=at("lantern_jax.models.tokens:shaped"),
+            tokenizer=at("lantern_jax.families.lumina2_weights:movqgan"),
+            formats={"lumina2": LUMINA2},
         ),
     },
 )

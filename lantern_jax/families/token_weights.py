@@ -9,8 +9,8 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.models.tokens import GuidedTokens, GuidedTokensConfig, TokenModel
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
@@ -63,23 +63,28 @@ def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     return settings
 
 
-def language_table(names: Mapping[str, str], config: GuidedTokensConfig) -> dict[str, Entry]:
-    """Lists {published name: Entry} of the layers and the last norm."""
+def language_table(
+    names: Mapping[str, str], config: GuidedTokensConfig, norm_rows: int | None = None
+) -> dict[str, Entry]:
+    """Lists {published name: Entry} of the layers and the last norm; ``norm_rows`` as in ``layer_table``."""
     table = {names["norm"]: Entry(("transformer", "norm", "scale"), (config.dim,))}
     for i in range(config.num_layers):
-        table |= layer_table(names, i, config.transformer, interleaved=False)
+        table |= layer_table(names, i, config.transformer, interleaved=False, norm_rows=norm_rows)
     return table
 
 
-def published_table(names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a model whose codes have the last ids, perhaps with a head that is ``tied``."""
-    codes, shape = config.num_codes, (config.vocab_size, config.dim)
-    order = np.roll(np.arange(config.vocab_size, dtype=np.int32), codes)
+def published_table(
+    names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool = False, norm_rows: int | None = None
+) -> dict[str, Entry]:
+    """Lists {published name: Entry} of a model whose codes' ids follow the text's; a head that is ``tied`` is none."""
+    ids, shape = np.arange(config.vocab_size, dtype=np.int32), (config.vocab_size, config.dim)
+    codes = slice(config.text_size, config.text_size + config.num_codes)
+    order = np.concatenate([ids[codes], np.delete(ids, codes)])
     table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
     if not tied:
-        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[-codes:]))
+        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[codes]))
         table[names["head"]] = head
-    return table | language_table(names, config)
+    return table | language_table(names, config, norm_rows)
 
 
 @layers_alike

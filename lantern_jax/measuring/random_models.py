@@ -25,6 +25,7 @@ from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config
 from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
+from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.settings.recipe import Recipe
 
@@ -45,6 +46,7 @@ SIZES: Mapping[str, Callable[[], TargetConfig]] = {
     **{f"janus-pro-{size.lower()}": partial(janus_config, size) for size in ("1B", "7B")},
     "emu3-8b": Emu3Config,
     "liquid-7b": LiquidConfig,
+    "lumina2-7b": Lumina2Config,
 }
 # Between codes, a side, where no tokenizer says otherwise.
 _PIXELS = 16

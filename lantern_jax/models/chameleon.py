@@ -13,12 +13,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.protocols import Target, TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, Target, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import GuidedTokens, TokenModel, unconditional_tokens
+from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")

@@ -10,7 +10,7 @@ from lantern_jax.io import errors
 # The greatest whole number for config fields of these names, far above every published model's; fields of other names
 # are widths and table sizes.
 _MOST = {
-    "num_layers": 512, "num_heads": 4096, "grid": 128, "columns": 128, "patch": 64, "encoder_blocks": 64,
+    "num_layers": 512, "num_heads": 4096, "grid": 192, "columns": 192, "patch": 64, "encoder_blocks": 64,
     "decoder_blocks": 64, "caption_length": 4096, "label_slots": 4096, "prefix_length": 4096, "heads": 4096,
     "layers": 256, "masks": 256, "num_buckets": 4096, "max_distance": 1 << 20,
 }  # fmt: skip

@@ -6,43 +6,19 @@ only the codes' columns, since other ids are never sampled.
 Axes: G guidance rows, B batch, P prefix, V codes, D width.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import check_prompts
-from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.decoding.record import Record
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.positions import line_rotary, padded_causal_mask, row_positions
-from lantern_jax.models.sizes import check_sizes
+from lantern_jax.models.sizes import check_sizes, shape_of
 from lantern_jax.models.targets import StreamModel
 from lantern_jax.models.transformer_config import TransformerConfig
-
-
-class GuidedTokens(Record):
-    """Prompts, each with the row that guidance compares it with, as stream ids, both left-padded.
-
-    Attributes:
-        tokens: int32 [B, P].
-        mask: bool [B, P], False at padding.
-        unconditional: int32 [B, P].
-        unconditional_mask: bool [B, P].
-
-    Example:
-        >>> tokens, mask = np.array([[4, 5, 6]]), np.ones((1, 3), bool)
-        >>> prompts = lantern_jax.GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
-        >>> prompts.unconditional_mask.sum(axis=1)
-        array([1])
-    """
-
-    tokens: Int[Array, "B P"]
-    mask: Bool[Array, "B P"]
-    unconditional: Int[Array, "B P"]
-    unconditional_mask: Bool[Array, "B P"]
 
 
 @dataclass(frozen=True)
@@ -102,6 +78,48 @@ class GuidedTokensConfig:
     def transformer(self) -> TransformerConfig:
         sizes = (self.dim, self.num_layers, self.num_heads, self.hidden_dim)
         return TransformerConfig(*sizes, self.norm_eps, kv_heads=self.kv_heads)
+
+
+@dataclass(frozen=True)
+class RowsConfig(GuidedTokensConfig):
+    """A ``GuidedTokensConfig`` of pictures of any shape: a forced token follows each row of codes, others the last.
+
+    Attributes:
+        columns: codes a row, and ``grid`` is the number of rows; None for a square.
+        ends: fields with the published ids of forced tokens: of what follows each row, then of what follows the last.
+        most_codes, most_a_side: of a picture.
+        others: as in ``GuidedTokensConfig``.
+    """
+
+    columns: int | None = None
+
+    ends: ClassVar[tuple[str, ...]] = ("row_end", "image_end")
+    most_codes: ClassVar[int]
+    most_a_side: ClassVar[int]
+
+    def __post_init__(self):
+        super().__post_init__()
+        ends = {name: getattr(self, name) for name in self.ends}
+        wrong = [f"{name} {number}" for name, number in ends.items() if number >= self.text_size]
+        if wrong:
+            raise LanternError(f"{', '.join(wrong)}: the text has {self.text_size} ids: give published ones")
+
+    @property
+    def forced_tokens(self) -> tuple[int, ...]:
+        """The forced id of each stream position, -1 where it is free."""
+        row, *last = (self.num_codes + getattr(self, name) for name in self.ends)
+        rows, columns = shape_of(self)
+        return ((-1,) * columns + (row,)) * rows + tuple(last)
+
+
+def shaped(config: RowsConfig, rows: int, columns: int) -> RowsConfig:
+    """Returns the config of pictures of another shape; LanternError for more codes than the model draws."""
+    if rows * columns > config.most_codes or max(rows, columns) > config.most_a_side:
+        raise LanternError(
+            f"{columns} x {rows} codes of a picture are too many: this model draws up to {config.most_codes}, and "
+            f"{config.most_a_side} a side"
+        )
+    return replace(config, grid=rows, columns=None if rows == columns else columns)
 
 
 class TokenModel(StreamModel):

@@ -141,7 +141,9 @@ DRAFTINGS: Table[DraftingKind] = Table(
             reads=(*_WINDOW, "redraw"),
             nodes=WINDOW,
         ),
-        "zipar": DraftingKind(at("lantern_jax.decoding.zipar:from_settings"), reads=("ahead",), nodes=ROWS),
+        "zipar": DraftingKind(
+            at("lantern_jax.decoding.zipar:from_settings"), reads=("ahead", "guesses"), nodes=ROWS
+        ),
     },
     beside=_trees,
     wrap=_own,

@@ -104,6 +104,9 @@ class Settings:
         3, "passes of led's drafter over the whole window", "K", high=64, by_platform={"cpu": 1, "gpu": 3},
     )  # fmt: skip
     ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
+    guesses: int = knob(
+        0, "codes guessed in each row, with zipar; no token changes", "N", high=64, by_platform={"cpu": 0, "gpu": 7},
+    )  # fmt: skip
     rule: Any = knob("strict", "acceptance rule", choices=RULES)  # noqa: RUF009
     k: int = _of_rules("k")
     delta: float = _of_rules("delta")
@@ -191,6 +194,7 @@ class Knobs(TypedDict, total=False):
     levels: int | None
     refine: int | None
     ahead: int | None
+    guesses: int | None
     rule: Any
     k: int | None
     delta: float | None

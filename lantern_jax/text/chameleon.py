@@ -31,7 +31,7 @@ DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 BUCKETS = (64, 128, 256, 512, 1024)
 
 # Lumina-mGPT's task sentence; the numbers are pixels.
-LUMINA_TASK = "Generate an image of {size}x{size} according to the following prompt:\n"
+LUMINA_TASK = "Generate an image of {width}x{height} according to the following prompt:\n"
 # The VQ tokenizer's cells are 16 pixels wide, cells of Lumina-mGPT's size tokens 32.
 PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
 
@@ -236,7 +236,7 @@ def prompt_rows(
         image, before = [special.image_start], ""
     else:
         image = [special.image_start, *_size_tokens(vocabulary, grid)]
-        before = LUMINA_TASK.format(size=PIXELS_A_CELL * grid)
+        before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
     rows = []
     for prompt in prompts:
         row = [special.begin, *encode(before + prompt), special.separator, *image]

@@ -20,12 +20,11 @@ import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
 from lantern_jax.decoding.concrete import check_padding
-from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number

@@ -12,10 +12,10 @@ from functools import cached_property
 import numpy as np
 
 from lantern_jax.decoding.concrete import check_ids, check_padding
+from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.models.tokens import GuidedTokens
 from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import padded_rows
@@ -116,18 +116,22 @@ class JanusEncoder(GuidedEncoder):
         return row, [begin, *[padding] * (len(row) - 2), start] if negative is None else chat(negative)
 
 
-class Emu3Encoder(GuidedEncoder):
-    """Emu3's prompts with the wish for quality, against a negative prompt or that of its published script.
-
-    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
-    config's.
-    """
+class ShapedEncoder(GuidedEncoder):
+    """A ``GuidedEncoder`` whose prompts name the picture's shape."""
 
     @property
     def kind(self) -> str:
         """Guided tokens with the shape that they name."""
         rows, columns = shape_of(self.config)
         return f"guided tokens of {rows} x {columns} codes"
+
+
+class Emu3Encoder(ShapedEncoder):
+    """Emu3's prompts with the wish for quality, against a negative prompt or that of its published script.
+
+    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
+    config's.
+    """
 
     @cached_property
     def _checked_ends(self) -> None:

@@ -23,6 +23,7 @@ def repository(tmp_path_factory) -> Path:
     pickled = layouts.write_t5(folder.with_name("pickled"), layouts.TINY_T5, kind="bin")
     shutil.copy(pickled / "pytorch_model.bin", folder)
     layouts.write_t5_tokenizer(folder / "tokenizer.json")
+    (folder / "tokenizer_config.json").write_text("{}")
     layouts.write_drafter(folder / "drafter", layouts.drafter_of(layouts.TINY_CAPTION))
     layouts.write_llamagen(folder / "gpts" / "small.pt", layouts.TINY_CAPTION)
     layouts.write_llamagen(folder / "gpts" / "other.pt", layouts.TINY_CLASS)
@@ -57,7 +58,12 @@ def test_only_what_is_needed_is_fetched(hub, repository, capsys):
     names = fetched(hub)
     shards = {path.name for path in repository.glob("*.safetensors")}
     assert len(shards) > 1
-    assert names == shards | {"config.json", "model.safetensors.index.json", "tokenizer.json"}
+    assert names == shards | {
+        "config.json",
+        "model.safetensors.index.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+    }
 
     whole = ["--drafter", "drafter", "--t5", ".", "--t5-tokenizer", "tokenizer.json"]
     assert main(["convert", "llamagen", "--from-hub", REPO, *GPT, *whole, "--out", "at-once"]) == 0

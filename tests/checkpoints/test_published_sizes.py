@@ -16,6 +16,7 @@ from lantern_jax.families.janus_weights import janus_config_from_shapes
 from lantern_jax.families.liquid_weights import liquid_config_from_shapes
 from lantern_jax.families.llamagen_vq_weights import vq_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
+from lantern_jax.families.lumina2_weights import MOVQGAN, lumina2_config_from_shapes, movqgan
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
@@ -25,8 +26,16 @@ from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config
 from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
+from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.t5 import T5Config
-from tests.fixtures.guided_shapes import emu3_shapes, emu3_vq_shapes, janus_shapes, liquid_shapes
+from tests.fixtures.guided_shapes import (
+    emu3_shapes,
+    emu3_vq_shapes,
+    janus_shapes,
+    liquid_shapes,
+    lumina2_shapes,
+    movqgan_shapes,
+)
 from tests.fixtures.published_layouts import T5_XL
 from tests.fixtures.published_shapes import (
     CHAMELEON_VQ,
@@ -49,8 +58,8 @@ REWARD = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 2
 # Parameters in millions; CLIP's without the temperature.
 MILLIONS = {
     "LlamaGen-B": 111, "LlamaGen-L": 343, "LlamaGen-XL": 775, "LlamaGen-XXL": 1400, "LlamaGen-3B": 3100,
-    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "CLIP ViT-B/32": 151.277312,
-    "CLIP ViT-H/14": 986.10944,
+    "LlamaGen-7B": 6600, "T5-XL's encoder": 1223.5, "Chameleon-7B": 7010, "MoVQGAN-270M": 270,
+    "CLIP ViT-B/32": 151.277312, "CLIP ViT-H/14": 986.10944,
 }  # fmt: skip
 
 
@@ -95,6 +104,14 @@ def cases():
         )
     tell = partial(liquid_config_from_shapes, settings={"num_codes": 8192})
     yield "Liquid-7B", tell, LiquidConfig(), partial(liquid_shapes, LiquidConfig())
+    yield (
+        "Lumina-mGPT-2.0",
+        lumina2_config_from_shapes,
+        Lumina2Config(),
+        partial(lumina2_shapes, Lumina2Config()),
+    )
+    tell = partial(vq_config_from_shapes, layout=MOVQGAN)
+    yield "MoVQGAN-270M", tell, movqgan(), partial(movqgan_shapes, movqgan())
     for name, config in CLIPS.items():
         told = {"activation": config.activation}
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):

@@ -116,7 +116,10 @@ def slow(forced, window, noise):
     return tokens, passes, [made[i] for i in range(total)]
 
 
-@pytest.mark.parametrize(("layout", "window"), [("codes", 1), ("codes", 3), ("row ends", 2), ("row ends", 5)])
+LAYOUTS = [("codes", 1), ("codes", 3), ("row ends", 2), ("row ends", 5)]
+
+
+@pytest.mark.parametrize(("layout", "window"), LAYOUTS)
 def test_each_pass_is_the_rule_written_out(layout, window):
     forced = FORCED[layout]
     target, keys = summing_target(forced), toys.sequence_keys(3, BATCH)
@@ -132,14 +135,27 @@ def test_each_pass_is_the_rule_written_out(layout, window):
         assert int(decoded.accepted[row, 0]) == passes
 
 
+@pytest.mark.parametrize(("layout", "window"), LAYOUTS)
+def test_guesses_save_passes_and_change_no_token(layout, window):
+    """A target that sees less than it is told shows where a code was taken before its context was right."""
+    target, params = summing_target(FORCED[layout]), 0.3 * jnp.asarray(summing_params())
+    given = target, params.at[..., 0].add(2.0), jnp.zeros((BATCH, 1)), toys.sequence_keys(3, BATCH)
+    plain = autoregressive_decode(*given, rows=Rows(GRID, window))
+    for guesses in (1, 4):
+        guessed = autoregressive_decode(*given, rows=Rows(GRID, window, guesses))
+        np.testing.assert_array_equal(guessed.tokens, plain.tokens)
+        assert (guessed.rounds <= plain.rounds).all() and guessed.rounds.sum() < plain.rounds.sum()
+        np.testing.assert_array_equal(guessed.round_of_token.max(axis=1), guessed.rounds)
+
+
 @cache
-def decode(model, window, temperature=1.0, guided=True, spread=False):
+def decode(model, window, temperature=1.0, guided=True, spread=False, guesses=0):
     target, params, conditioning = toys.stream(model, BATCH)
     active, mesh = jnp.arange(BATCH) != 2, jax.make_mesh((8,), ("data",)) if spread else None
     decoded = autoregressive_decode(
         target, params, conditioning, toys.sequence_keys(1, BATCH), active=active,
         guidance=jnp.full(BATCH, 2.0) if guided else None, sampling=SamplingParams.create(temperature, top_p=0.95),
-        rows=None if window is None else Rows(WIDTH[model], window), mesh=mesh,
+        rows=None if window is None else Rows(WIDTH[model], window, guesses), mesh=mesh,
     )  # fmt: skip
     return jax.tree.map(np.asarray, decoded)
 
@@ -161,8 +177,10 @@ def test_a_smaller_window_saves_passes_and_loses_exactness():
     assert (fast.tokens != plain.tokens).any()
     ends = np.asarray(toys.lumina(BATCH)[0].forced) >= 0
     np.testing.assert_array_equal(fast.tokens[:, ends], plain.tokens[:, ends])
-    # Several devices decode as one.
-    jax.tree.map(np.testing.assert_array_equal, decode("lumina", 2, spread=True), fast)
+    # Several devices decode as one, guessing or not.
+    guessed = decode("lumina", 2, spread=True, guesses=2)
+    np.testing.assert_array_equal(guessed.tokens, fast.tokens)
+    assert guessed.rounds.sum() < fast.rounds.sum()
 
 
 def test_bad_arguments():
@@ -170,6 +188,8 @@ def test_bad_arguments():
         Rows(4, 0)
     with refused(r"width 1\.5 is not valid"):
         Rows(1.5)
+    with refused("guesses -1 is not valid"):
+        Rows(4, 2, -1)
     arguments = (*toys.stream("llamagen", BATCH), toys.sequence_keys(0, BATCH))
     with refused("25 free tokens is not made of unbroken rows of 6"):
         autoregressive_decode(*arguments, rows=Rows(6))

@@ -148,6 +148,15 @@ def test_published_shapes():
             FAMILIES["emu3"].shaped(config, rows, columns)
     with refused("columns"):
         replace(config, columns=0)
+    config = FAMILIES["lumina2"].config()
+    wide = FAMILIES["lumina2"].shaped(config, 72, 128)
+    assert shape_of(wide) == (72, 128) and wide.num_tokens == 72 * 129 + 1
+    for rows, columns, said in (
+        (96, 100, "9216, and 192 a side"),
+        (75, 100, "grid 75 is not valid: give a multiple of 4"),
+    ):
+        with refused(said):
+            FAMILIES["lumina2"].shaped(config, rows, columns)
 
 
 def test_the_commands(folder, loaded, tmp_path, capsys, monkeypatch):

@@ -13,9 +13,12 @@ from lantern_jax import (
     GuidedTokens,
     LlamaGen,
     LlamaGenConfig,
+    Prefix,
+    Target,
     TokenConditioning,
     apply_guidance,
     chameleon_target,
+    drafter_from_target,
     llamagen_target,
 )
 from lantern_jax.models.positions import padded_causal_mask
@@ -122,3 +125,25 @@ def test_a_negative_prompt_of_chameleon(layout):
     one, two = (prefill(params, row, None, 4)[1] for row in (wanted, against))
     expected = two + scale[:, None] * (one - two)
     np.testing.assert_allclose(prefill(params, both, scale, 4)[1], expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("guided", [True, False])
+def test_a_drafter_made_of_a_target_is_guided_by_the_targets_own_row(guided):
+    """It gets both rows with their masks, or the prompt alone."""
+    tokens = np.arange(2 * BATCH * 4).reshape(2, BATCH, 4)[: 1 + guided]
+    mask, given = tokens % 4 >= np.arange(BATCH)[:, None], []
+
+    def prefill(params, conditioning, guidance, slots):
+        given.append((conditioning, guidance))
+        return (), None, None
+
+    small = Target(prefill, None, None, vocab_size=8, num_tokens=4, first_code=0)
+    guidance = np.full(BATCH, 2.0) if guided else None
+    prefix = Prefix(np.zeros((*tokens.shape, 1)), tokens, mask, tokens, guidance)
+    drafter_from_target(small).init(None, prefix, 8, 2, 4)
+    ((found, scale),) = given
+    assert type(found) is (GuidedTokens if guided else TokenConditioning) and scale is guidance
+    rows = [(found.tokens, found.mask)]
+    rows += [(found.unconditional, found.unconditional_mask)] if guided else []
+    np.testing.assert_array_equal([row for row, _ in rows], tokens)
+    np.testing.assert_array_equal([seen for _, seen in rows], mask)

@@ -13,6 +13,7 @@ from lantern_jax import (
     JanusConfig,
     LiquidConfig,
     LlamaGenConfig,
+    Lumina2Config,
     VQConfig,
 )
 from lantern_jax.families.chameleon_weights import chameleon_shapes
@@ -23,7 +24,7 @@ from tests.refused import refused
 CONFIGS = {
     "llamagen": LlamaGenConfig(16, 1, 2, num_labels=3), "drafter": DrafterConfig(16, 2, 32),
     "chameleon": ChameleonConfig(), "vq": VQConfig(), "janus": JanusConfig(), "emu3": Emu3Config(),
-    "liquid": LiquidConfig(),
+    "liquid": LiquidConfig(), "lumina2": Lumina2Config(),
 }  # fmt: skip
 WRONG = {
     int: [None, "two", -1, 1.5, True, [1], float("nan")],

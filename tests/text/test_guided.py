@@ -1,6 +1,7 @@
 """Prompts of Janus-Pro and its like: token ids are those of the published processors, on made tokenizers."""
 
 import dataclasses
+import json
 
 import numpy as np
 import pytest
@@ -9,7 +10,9 @@ from lantern_jax.models.janus import JanusConfig
 from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder, LiquidEncoder
+from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
 from tests.fixtures import guided_layouts as layouts
+from tests.golden_cases import DEFAULT_DIRECTORY
 from tests.refused import refused
 
 pytest.importorskip("tokenizers")
@@ -107,6 +110,37 @@ def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):
     assert rows == [[row, seen[-1]] for row in seen[:-1]]
 
 
+def test_lumina2_prompts_are_the_published_processors(tmp_path):
+    """Its own, recorded by ``tests.golden_record``; the unconditional row is the header, height first."""
+    path = layouts.write_lumina2_tokenizer(tmp_path / "tokenizer.json")
+    config = dataclasses.replace(layouts.TINY_LUMINA2, grid=4, columns=8)
+    with np.load(DEFAULT_DIRECTORY / "lumina2.npz") as recorded:
+        expected, header = recorded["wide_prompts"], recorded["wide_header"].tolist()
+    rows = published_rows(Lumina2Encoder(PromptParts(config, text_tokenizer=path)).encode(PROMPTS), config)
+    assert rows == [[row[row >= 0].tolist(), header] for row in expected]
+
+
+def test_lumina2s_tokenizer_tells_ids(tmp_path):
+    """Prompts begin with the beginning of a text, where a tokenizer has one, or with the end."""
+    path = layouts.write_lumina2_tokenizer(tmp_path / "tokenizer.json")
+    beside = tmp_path / "tokenizer_config.json"
+    for settings, begin in (
+        ({"eos_token": "<|im_end|>", "bos_token": "<eoss>"}, "<eoss>"), ({"eos_token": "<|im_end|>"}, "<|im_end|>"),
+        ({"bos_token": None, "eos_token": {"content": "<|im_end|>"}}, "<|im_end|>"), ({}, "<|endoftext|>"),
+    ):  # fmt: skip
+        beside.write_text(json.dumps(settings))
+        ids = {"begin": layouts.LUMINA2_SPECIAL.index(begin), "row_end": 5, "image_end": 3}
+        assert structuring_ids(path) == ids
+    beside.write_text("[]")
+    with refused("holds no JSON object"):
+        structuring_ids(path)
+    beside.unlink()
+    assert structuring_ids(path)["begin"] == 0
+    layouts.write_byte_level(path, layouts.LIQUID_SPECIAL)
+    with refused("not this model's tokenizer"):
+        structuring_ids(path)
+
+
 def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
     special = (*layouts.EMU3_SPECIAL[:-1], "<one more>", "<image>")
     swapped = (*layouts.EMU3_SPECIAL[:6], *layouts.EMU3_SPECIAL[7:5:-1], "<image>")
@@ -144,16 +178,24 @@ def test_rows_have_one_length_and_come_back_from_a_file(tmp_path):
 
 
 def test_a_negative_prompt_takes_the_place_of_the_published_row(tmp_path):
-    """Janus: the chat of it; Emu3: it instead of the published text, without the wish; Liquid: with the task."""
+    """Janus: the chat of it; Emu3: it instead of the published text, without the wish; the others: with the task."""
     path = layouts.write_byte_level(tmp_path / "bytes.json", layouts.JANUS_SPECIAL + layouts.LIQUID_SPECIAL)
     emu3 = layouts.write_emu3_tokenizer(tmp_path / "emu3.json")
+    lumina2 = layouts.write_lumina2_tokenizer(tmp_path / "lumina2.json")
+    task = "Generate an image of 32x32 according to the following prompt:\n{}"
     wanted, against = ["a lake", "b" * 80], ["snow " * 30, "fog"]
     for encoder, config, row in (
         (JanusEncoder, layouts.TINY_JANUS, "<|User|>: {}\n\n<|Assistant|>:<begin_of_image>"),
         (LiquidEncoder, layouts.TINY_LIQUID, "{} Generate an image based on this description.<boi>"),
         (Emu3Encoder, layouts.TINY_EMU3, "{}<|image start|>4*4<|image token|>"),
+        (
+            Lumina2Encoder,
+            layouts.TINY_LUMINA2,
+            task + "<reserved08706><racm3:break><reserved08801><reserved08801>",
+        ),
     ):
-        encoder = encoder(PromptParts(config, text_tokenizer=emu3 if encoder is Emu3Encoder else path))
+        tokenizer = {Emu3Encoder: emu3, Lumina2Encoder: lumina2}.get(encoder, path)
+        encoder = encoder(PromptParts(config, text_tokenizer=tokenizer))
         made, own = encoder.encode(wanted, negative=against), encoder.encode(wanted)
         assert made.tokens.shape == made.unconditional.shape
         for number, text in enumerate(against):

@@ -17,6 +17,7 @@ from configs import (
     liquid_drafter,
     llamagen_c2i_drafter,
     llamagen_t2i_drafter,
+    lumina2_drafter,
     lumina_drafter,
 )
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
@@ -31,8 +32,10 @@ CLASSES, CLASS_PROMPTS = ["3", "0", "4", "1", "3"], ["2", "0"]
 CONFIGS = {
     "c2i": llamagen_c2i_drafter, "t2i": llamagen_t2i_drafter, "anole": anole_drafter, "lumina": lumina_drafter,
     "janus": janus_drafter, "emu3": emu3_drafter, "liquid": liquid_drafter,
+    "lumina2": lumina2_drafter,
 }  # fmt: skip
-GUIDED = {"janus": "janus, original", "emu3": "emu3, original", "liquid": "liquid, hugging_face"}
+GUIDED = {"janus": "janus, original", "emu3": "emu3, original", "liquid": "liquid, hugging_face",
+          "lumina2": "lumina2, hugging_face"}  # fmt: skip
 FLOAT32 = jnp.dtype(jnp.float32)
 BATCH = 2
 

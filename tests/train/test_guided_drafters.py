@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from configs import emu3_drafter, janus_drafter, liquid_drafter
+from configs import emu3_drafter, janus_drafter, liquid_drafter, lumina2_drafter
 from lantern_jax.checkpoints.store import save
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.janus import janus_config
@@ -18,7 +18,7 @@ from train.feature_store import FeatureStore
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-GUIDED = ("janus", "emu3", "liquid")
+GUIDED = ("janus", "emu3", "liquid", "lumina2")
 
 
 def only(*few):
@@ -63,6 +63,7 @@ def test_heads_of_their_own_are_not_started_from_two_layers(extracted, tmp_path)
 @pytest.mark.parametrize(("config", "sizes"), [
     (janus_drafter.get_config(), janus_config("7B")), (janus_drafter.get_config("1B"), janus_config("1B")),
     (emu3_drafter.get_config(), FAMILIES["emu3"].config()), (liquid_drafter.get_config(), FAMILIES["liquid"].config()),
+    (lumina2_drafter.get_config(), FAMILIES["lumina2"].config()),
 ])  # fmt: skip
 def test_full_sizes(config, sizes):
     made = drafter.drafter_config(config, sizes)

@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.drafting.eagle import Drafter
-from lantern_jax.decoding.protocols import Prefix, Target, TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, Prefix, Target, TokenConditioning
 
 
 @flax.struct.dataclass
@@ -44,7 +44,8 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
     Args:
         small: the model; its parameters are the drafting's, and its codes are the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
-            passes on the prefix's tokens [B, P]; with their mask to a model of one vocabulary (``first_code``).
+            passes on the prefix's tokens [B, P]; to a model of one vocabulary (``first_code``) with their mask, and
+            those of the unconditional row.
 
     Example:
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -56,8 +57,10 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
     def given(params, prefix: Prefix):
         if conditioning is not None:
             return conditioning(params, prefix)
-        tokens = prefix.tokens[0]
-        return tokens if small.first_code is None else TokenConditioning(tokens, prefix.mask[0])
+        if small.first_code is None:
+            return prefix.tokens[0]
+        rows = [leaf for row in zip(prefix.tokens, prefix.mask, strict=True) for leaf in row]
+        return TokenConditioning(*rows) if prefix.guidance is None else GuidedTokens(*rows)
 
     def init(params, prefix: Prefix, slots: int, span: int, nodes: int) -> DraftModelState:
         batch = prefix.tokens.shape[1]

@@ -1,0 +1,73 @@
+"""Lumina-mGPT 2.0's published files, a Chameleon of transformers and MoVQGAN, to our parameter trees."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from lantern_jax.families.chameleon_vq_weights import taming_place
+from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
+from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
+from lantern_jax.families.token_weights import language_sizes, published_table, token_shapes
+from lantern_jax.models.lumina2 import Lumina2Config
+from lantern_jax.models.tokens import TokenModel
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shapes, heads_of_norm
+from lantern_jax.tensors.matching import Progress, read_tensors
+
+WHAT = "Lumina-mGPT 2.0 model"
+# What training compared pictures with, and its averages.
+MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
+
+
+def convert_lumina2(
+    tensors: Mapping[str, Any], config: Lumina2Config | Mapping[str, Any] | None = None, **reading: Any
+) -> tuple[Lumina2Config, dict[str, Any]]:
+    """Converts published tensors to the config and ``{"params": ...}`` of a Lumina-mGPT 2.0 model.
+
+    Args:
+        tensors: {name: array}; Chameleon's encoder of pictures among them, which is not used, is left out on purpose.
+        config: the model's ``config.json`` or a mapping of ``Lumina2Config`` fields; or the whole config.
+        reading: ``dtype`` and ``progress`` of ``read_tensors``.
+
+    Raises:
+        LanternError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
+            contradicts the shapes.
+    """
+    if not isinstance(config, Lumina2Config):
+        config = lumina2_config_from_shapes(tensors, config)
+    ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
+    norm = tensors.get(QUERY_NORM)
+    table = published_table(CHAMELEON_NAMES, config, norm_rows=None if norm is None else norm.shape[0])
+    return config, {"params": read_tensors(tensors, table, what=WHAT, ignored=ignored, **reading)}
+
+
+def lumina2_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> Lumina2Config:
+    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
+
+    Raises:
+        LanternError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
+    """
+    found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
+    norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
+    return config_from(Lumina2Config, found, settings, heads_of_norm(norm, found["dim"])[0])
+
+
+def lumina2_shapes(config: Lumina2Config) -> dict[str, Any]:
+    """Returns the shapes of what ``TokenModel(config).init`` makes."""
+    return token_shapes(TokenModel, config)
+
+
+def movqgan() -> VQConfig:
+    """Returns the config of MoVQGAN-270M."""
+    return VQConfig(
+        ch=256, ch_mult=(1, 2, 2, 4), z_channels=4, codebook_size=16384, codebook_dim=4, l2_norm=False,
+        code_norm=True,
+    )  # fmt: skip
+
+
+def convert_movqgan(
+    tensors: Mapping[str, Any], *, progress: Progress | None = None
+) -> tuple[VQConfig, dict[str, Any]]:
+    """Converts the tensors of MoVQGAN as ``convert_vq``."""
+    return convert_vq(tensors, layout=MOVQGAN, progress=progress)
