@@ -31,7 +31,8 @@ from lantern_jax.io.files import open_file, write_file
 _MOST = 500 * 2**20
 # Rooms of this package that traced functions are in, and those that these import from: their source is described.
 ROOMS = (
-    "checkpoints", "decoding", "devices", "engine", "families", "io", "kernels", "models", "pictures", "tensors", "text",
+    "checkpoints", "decoding", "devices", "engine", "families", "io", "kernels", "models", "pictures", "tensors",
+    "text",
 )  # fmt: skip
 # What is found by its name in these is the same, wherever versions and source are.
 _OTHERS = ("builtins", "flax", "functools", "jax", "jaxlib", "numpy")
