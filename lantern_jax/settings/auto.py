@@ -31,6 +31,9 @@ from lantern_jax.settings.tuned import CALL, Found, Key, Shelf, steers
 
 # Entry of a checkpoint's metadata: tokens per pass by window, measured with the defaults of its sampling distribution.
 ACCEPTANCE = "tokens_per_pass"
+# So few pictures are decoded one after the other, by the programs of one, where together they should take more than
+# this share of the time: on a CPU to compile programs for two, or four, takes longer than all that they gain.
+_FEW, _WORTH = 4, 0.7
 
 
 class Auto:
@@ -60,7 +63,14 @@ class Auto:
         choice = None if found.knobs else self.choice(1 if self.alone else pictures, knobs)
         if choice is None:
             return found
-        return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
+        made, note = dict(choice.way.knobs), choice.words
+        if not self.alone and 1 < pictures <= _FEW and knobs.get("batch") is None:
+            # By expectations alone: what one was timed at, and the other not, says nothing of the two.
+            alone, together = (self._expected(count, knobs).pace for count in (1, pictures))
+            if together > _WORTH * pictures * alone:
+                one = self.choice(1, knobs)
+                made, note = one.way.knobs | {"batch": 1}, f"{one.words}, one picture after the other"
+        return Found(made, "; ".join(filter(None, [note, found.note])))
 
     def choice(self, pictures: int, knobs: Mapping[str, Any]) -> Choice | None:
         """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes."""
@@ -71,11 +81,17 @@ class Auto:
             return None
         key = self._key(pictures, knobs)
         if key not in self._choices:
-            given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
             known = self.notes(key).known() if key.checkpoint else Known()
-            codes = self._checkpoint.target_config.num_codes
-            self._choices[key] = chosen(self.costs(key), given, known, key.batch, codes, point_of(settings))
+            self._choices[key] = self._chosen(key, settings, known)
         return self._choices[key]
+
+    def _expected(self, pictures: int, knobs: Mapping[str, Any]) -> Choice:
+        return self._chosen(self._key(pictures, knobs), self._recipe.settings(knobs), Known())
+
+    def _chosen(self, key: Key, settings: Settings, known: Known) -> Choice:
+        given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
+        codes = self._checkpoint.target_config.num_codes
+        return chosen(self.costs(key), given, known, key.batch, codes, point_of(settings))
 
     def noting(
         self, settings: Settings, count: int

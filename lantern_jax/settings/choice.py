@@ -160,6 +160,11 @@ class Choice:
     ways: tuple[Way, ...]
 
     @property
+    def pace(self) -> float:
+        """Milliseconds that a token of every picture of the batch should take."""
+        return self.way.ms / self.way.tokens
+
+    @property
     def words(self) -> str:
         """What was chosen, and why, in a line."""
         plain = next(way for way in self.ways if way.point == PLAIN)

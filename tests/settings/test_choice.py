@@ -4,6 +4,7 @@ import dataclasses
 import json
 import os
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -252,6 +253,24 @@ def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_
     for damaged in (b"", b"{", os.urandom(100)):
         file.write_bytes(damaged)
         np.testing.assert_array_equal(opened().generate("a lake", seed=5).tokens, plain)
+
+
+def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little(opened, monkeypatch):
+    """Where it gains much, more pictures come, or a batch is asked for, they are decoded together."""
+
+    def batch(count: int, share: float, **knobs) -> int | None:
+        paces = lambda pictures, _: SimpleNamespace(pace=1.0 if pictures == 1 else share * count)  # noqa: E731
+        monkeypatch.setattr(pipeline.auto, "_expected", paces)
+        return pipeline.tuning(count, **knobs).knobs.get("batch")
+
+    pipeline = opened()
+    assert [batch(count, 0.8) for count in (1, 2, 4, 5)] == [None, 1, 1, None]
+    assert batch(2, 0.6) is None and batch(2, 0.8, batch=2) is None
+    assert batch(2, 0.8) == 1
+    assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}, one picture after the other"
+    assert pipeline.check("a lake", num=2).batch == 1
+    pipeline.auto.alone = True
+    assert batch(2, 0.8) is None
 
 
 def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):
