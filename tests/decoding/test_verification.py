@@ -10,6 +10,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from lantern_jax import Draft, DraftTree, Rejection, Streams, rule_from_name, verify_tree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
+from lantern_jax.decoding.names import PATHS
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
 from tests.refused import refused
 
@@ -66,8 +67,9 @@ def verified(draft, *given, **options):
     return static
 
 
+@example(DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 0, 0]]), RULES[-1], "followed", False, 8)
 @given(
-    draft_trees(max_nodes=9), st.sampled_from(RULES), st.sampled_from(["longest", "exact_first"]), st.booleans(),
+    draft_trees(max_nodes=9), st.sampled_from(RULES), st.sampled_from(PATHS), st.booleans(),
     st.integers(0, 2**32 - 1),
 )  # fmt: skip
 @settings(max_examples=5, deadline=None, derandomize=True)
