@@ -5,6 +5,7 @@ Here it is known by what it is made of: the functions and values that are static
 this package's source, and all that is around it. What cannot be described so, such as a caller's own rule, is not kept.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import os
@@ -30,30 +31,12 @@ from lantern_jax.io.files import open_file, write_file
 _MOST = 500 * 2**20
 # Rooms of this package that traced functions are in, and those that these import from: their source is described.
 ROOMS = (
-    *(
-        "checkpoints",
-        "decoding",
-        "devices",
-        "engine",
-        "families",
-        "io",
-        "kernels",
-        "models",
-        "pictures",
-        "tensors",
-    ),
+    "checkpoints", "decoding", "devices", "engine", "families", "io", "kernels", "models", "pictures", "tensors",
     "text",
-)
+)  # fmt: skip
 # What is found by its name in these is the same, wherever versions and source are.
-_KNOWN = (
-    "builtins",
-    "flax",
-    "functools",
-    "jax",
-    "jaxlib",
-    "numpy",
-    *(f"lantern_jax.{room}" for room in ROOMS),
-)
+_OTHERS = ("builtins", "flax", "functools", "jax", "jaxlib", "numpy")
+_KNOWN = (*_OTHERS, *(f"lantern_jax.{room}" for room in ROOMS))
 _DIGEST = 32
 
 
@@ -66,7 +49,8 @@ def place_of(*parts: Any, arguments: Any = (), device: Any = None) -> Path | Non
         device: that it is compiled for.
     """
     folder = user_cache_directory() / "lantern_jax"
-    if jax.config.jax_compilation_cache_dir != str(folder / "xla") or not _source():
+    is_ours = jax.config.jax_compilation_cache_dir == str(folder / "xla")
+    if not (is_ours and _source() and _is_private(folder / "kept")):
         return None
     leaves, structure = jax.tree.flatten(arguments)
     try:
@@ -88,8 +72,17 @@ def load_program(place: Path | None, device: Any) -> Callable | None:
 
 
 def keep_program(place: Path | None, program: Callable) -> None:
-    """Writes a compiled program into its file, unless that fails."""
-    _write(place, lambda: serialize(program))
+    """Writes a compiled program into its file, or that JAX does not write this one, unless that fails."""
+    try:
+        written = None if place is None else serialize(program)
+    except Exception:
+        written = None
+    _write(place, written)
+
+
+def may_keep(place: Path | None) -> bool:
+    """Tells whether a program could be kept in its file, as far as is known."""
+    return place is not None and _read(place, lambda written: written is None) is not True
 
 
 def remembered(function: Callable, *arguments: Any) -> Any:
@@ -98,42 +91,40 @@ def remembered(function: Callable, *arguments: Any) -> Any:
     found = _read(place, lambda kept: kept)
     if found is None:
         found = function(*arguments)
-        _write(place, lambda: found)
+        _write(place, found)
     return found
 
 
 def _read(place: Path | None, make: Callable[[Any], Any]) -> Any:
     """Returns what is made of a file; None where it is not there, or anything is wrong with it."""
     try:
-        if place is None or not _is_private(place.parent):
+        if place is None:
             return None
         with open_file(place) as file:
             content = file.read() if _is_own(os.fstat(file.fileno())) else b""
         if hashlib.sha256(content[_DIGEST:]).digest() != content[:_DIGEST]:
             return None
-        os.utime(place)
+        with contextlib.suppress(OSError):
+            os.utime(place)
         return make(pickle.loads(content[_DIGEST:]))
     # It can be made anew, with all that this may say.
     except Exception:
         return None
 
 
-def _write(place: Path | None, made: Callable[[], Any]) -> None:
+def _write(place: Path | None, made: Any) -> None:
     """Writes a file, unless that fails, and removes those that were not used for longest."""
     if place is None:
         return
     try:
-        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if not _is_private(place.parent):
-            return
-        content = pickle.dumps(made())
+        content = pickle.dumps(made)
         write_file(place, hashlib.sha256(content).digest() + content)
         size = 0
         for status, file in sorted(_files(place.parent), key=lambda found: -found[0].st_mtime_ns):
             size += status.st_size
             if size > _MOST and file != place:
                 file.unlink(missing_ok=True)
-    # A full disk, or a program that JAX does not write: the next process compiles.
+    # On a full disk, say, the next process compiles.
     except Exception:
         return
 
@@ -147,7 +138,12 @@ def _files(folder: Path) -> Iterator[tuple[os.stat_result, Path]]:
 
 
 def _is_private(folder: Path) -> bool:
-    status = folder.lstat()
+    """Tells whether a folder, which is made where there is none, is this user's alone."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = folder.lstat()
+    except OSError:
+        return False
     return _is_own(status) and (not hasattr(os, "getuid") or not status.st_mode & 0o077)
 
 

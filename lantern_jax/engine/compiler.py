@@ -45,7 +45,7 @@ class Compiler:
             program = kept.load_program(place, self._placement.devices[0, 0])
             if program is not None:
                 return program, time.perf_counter() - began
-            with self._placement.tracing(), apart(place is not None):
+            with self._placement.tracing(), apart(kept.may_keep(place)):
                 compiled = compile_ahead(function, *arguments, **options)
             if self._placement.spans:
                 hosts.wait()

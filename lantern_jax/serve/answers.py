@@ -23,8 +23,8 @@ from lantern_jax.settings.settings import KNOBS, settings_json
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
-    "snowy mountains at dusk by a calm lake", "foggy forest at dawn by a river", "desert at night under a clear sky",
-    "cloudy hills by the sea at noon", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
+    "green hills at noon with a river under clouds", "a sunset desert", "foggy forest at dawn by a river",
+    "a clear sea at dawn under mountains", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
 )  # fmt: skip
 _SHOWN = 4
 

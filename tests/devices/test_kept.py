@@ -9,7 +9,7 @@ import pytest
 
 from lantern_jax.devices import kept
 from lantern_jax.devices.compilation import compile_ahead
-from lantern_jax.devices.kept import keep_program, load_program, place_of, remembered
+from lantern_jax.devices.kept import keep_program, load_program, may_keep, place_of, remembered
 from lantern_jax.engine import compiler
 from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.models.targets import transformer_target
@@ -42,7 +42,8 @@ def test_what_one_engine_compiled_another_loads(folder, monkeypatch):
 
 def test_what_cannot_be_used_is_compiled_and_kept_anew(folder, monkeypatch):
     program, _ = compile_ahead(lambda x: x + 1, np.float32(1))
-    place = folder / "0"
+    place = place_of(1, device=DEVICE)
+    assert may_keep(place)
     assert load_program(place, DEVICE) is None and load_program(None, DEVICE) is None
     for damage in (
         lambda whole: whole[:-9],
@@ -59,13 +60,16 @@ def test_what_cannot_be_used_is_compiled_and_kept_anew(folder, monkeypatch):
     load_program(folder / "a", DEVICE)
     monkeypatch.setattr(kept, "_MOST", 2.5 * (folder / "a").stat().st_size)
     keep_program(place, program)
-    assert {file.name for file in folder.iterdir()} == {"a", "0"}, "those used last"
+    assert {file.name for file in folder.iterdir()} == {"a", place.name}, "those used last"
+    # A program that JAX does not write stays in JAX's own cache.
+    keep_program(place, object())
+    assert load_program(place, DEVICE) is None and not may_keep(place) and not may_keep(None)
 
 
 def test_what_a_function_returned_is_remembered(folder):
     assert remembered(sorted, (2, 1)) == [1, 2]
     (file,) = folder.iterdir()
-    kept._write(file, lambda: "as it was")
+    kept._write(file, "as it was")
     assert remembered(sorted, (2, 1)) == "as it was"
     assert remembered(lambda words: words[0], ("own", 2)) == "own" and len(list(folder.iterdir())) == 1
 
@@ -73,14 +77,14 @@ def test_what_a_function_returned_is_remembered(folder):
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other ways")
 def test_programs_of_others_are_not_read(folder, monkeypatch):
     program, _ = compile_ahead(lambda x: x + 1, np.float32(1))
-    keep_program(folder / "a", program)
+    place = place_of(1)
+    keep_program(place, program)
     folder.chmod(0o750)
-    assert load_program(folder / "a", DEVICE) is None
-    keep_program(folder / "b", program)
+    assert place_of(1) is None
     folder.chmod(0o700)
-    assert load_program(folder / "a", DEVICE) is not None and not (folder / "b").exists()
+    assert place_of(1) == place and load_program(place, DEVICE) is not None
     monkeypatch.setattr(os, "getuid", lambda: 12345)
-    assert load_program(folder / "a", DEVICE) is None
+    assert place_of(1) is None and load_program(place, DEVICE) is None
 
 
 def test_a_program_is_known_by_all_that_decides_it(folder, monkeypatch):

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,7 +90,7 @@ def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate
     paint(page, method="ar")
     api.expect(page.locator("#cancel")).to_be_enabled()
     gate.let(6)
-    api.expect(page.locator("dd").first).to_contain_text("of 16")
+    api.expect(page.locator("dd").first).to_have_text(re.compile("[4-9] of 16"))
     page.keyboard.press("Escape")
     done(page, "Cancelled.")
     api.expect(page.locator("#pictures small")).to_contain_text("unfinished")
@@ -109,6 +110,9 @@ def test_an_error_is_one_line_under_the_prompt(page):
     page.fill("#prompt", "a forrest")
     page.press("#prompt", "Enter")
     api.expect(page.locator("#error")).to_have_text("prompt: unknown word 'forrest'; did you mean forest?")
+    page.fill("#prompt", " ")
+    page.press("#prompt", "Enter")
+    api.expect(page.locator("#error")).to_have_text("Say what to paint, or choose one of these.")
     page.fill("#prompt", "a lake")
     page.fill("#negative_prompt", "frog")
     page.click("#advanced summary")
