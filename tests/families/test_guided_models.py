@@ -96,9 +96,10 @@ def test_a_layout_is_the_whole_model(name, loaded):
 
 
 def methods() -> list:
-    """Returns all methods of Janus, and of the others the strict one and those that look at rows."""
+    """Returns the strict one of each family, one that relaxes, and one that looks at rows where they have ends."""
     pairs = [(name, method) for name in DECODED for method in METHODS]
-    usual = [name.startswith("janus") or method in ("jacobi", "zipar") for name, method in pairs]
+    family = {"gsd": "janus", "zipar": "emu3"}
+    usual = [method == "jacobi" or name.startswith(family.get(method, "none")) for name, method in pairs]
     return [
         pytest.param(*pair, marks=() if often else pytest.mark.exhaustive)
         for pair, often in zip(pairs, usual, strict=True)
