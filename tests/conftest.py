@@ -26,10 +26,14 @@ import pytest
 from lantern_jax.devices import compilation
 from lantern_jax.devices.figures import Figures
 from lantern_jax.io import terminal
+from lantern_jax.kernels import ways
 from lantern_jax.settings import auto, tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+
+# What is traced lives long: collections that look for cycles in all of it are rare.
+gc.set_threshold(100_000, 50, 100)
 
 TOLERANCE = 2e-4
 
@@ -42,14 +46,18 @@ class MemoryMaps:
     """Every compiled program holds many memory maps, and the kernel allows a process some 65,000."""
 
     path = Path("/proc/self/maps")
-    most = 30_000
+    most = 45_000
+    # Counting takes a while itself: seconds of tests between two counts.
+    pause, counted = 10.0, 0.0
 
     def keep_few(self) -> None:
         """Drops programs where there are too many; not again soon where tests hold on to theirs."""
-        if self.count() > self.most:
-            jax.clear_caches()
-            gc.collect()
-            self.most = max(30_000, self.count() + 10_000)
+        if time.monotonic() - self.counted > self.pause:
+            if self.count() > self.most:
+                jax.clear_caches()
+                gc.collect()
+                self.most = max(45_000, self.count() + 5_000)
+            self.counted = time.monotonic()
 
     def count(self) -> int:
         return self.path.read_bytes().count(b"\n") if self.path.exists() else 0
@@ -58,13 +66,17 @@ class MemoryMaps:
 MEMORY_MAPS = MemoryMaps()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def traced_for_this_machine():
+    """Traces no other platforms' branches: tests of those name their platform (tests/lowering.py)."""
+    with ways.traced_on("cpu"):
+        yield
+
+
 @pytest.fixture(autouse=True)
 def few_memory_maps():
-    """Looks after tests that took long enough to compile much; counting takes a while itself."""
-    start = time.monotonic()
     yield
-    if time.monotonic() - start > 0.3:
-        MEMORY_MAPS.keep_few()
+    MEMORY_MAPS.keep_few()
 
 
 @pytest.fixture(autouse=True)

@@ -113,7 +113,7 @@ def local_hub(files: Mapping[str, bytes], cache: Path, monkeypatch) -> Iterator[
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)
     server.files, server.asked = dict(files), []
     server.address = f"http://127.0.0.1:{server.server_port}"
-    thread = threading.Thread(target=server.serve_forever)
+    thread = threading.Thread(target=server.serve_forever, args=(0.01,))
     thread.start()
     monkeypatch.setenv("HF_ENDPOINT", server.address)
     monkeypatch.setattr(constants, "HF_HUB_CACHE", str(cache))

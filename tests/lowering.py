@@ -1,16 +1,21 @@
 """Lowering programs for devices that are not here."""
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import jax
 from jax.sharding import AbstractDevice, AbstractMesh, AxisType
 
+from lantern_jax.kernels.ways import traced_on
 
-def on(platform: str) -> AbstractContextManager:
-    """Returns the context that lowers for a platform: JAX 0.12 asks which GPU Triton's kernels are for."""
-    return jax.sharding.use_abstract_mesh(mesh(platform)) if platform == "cuda" else nullcontext()
+
+@contextmanager
+def on(platform: str) -> Iterator[None]:
+    """Traces and lowers for a platform: JAX 0.12 asks which GPU Triton's kernels are for."""
+    named = jax.sharding.use_abstract_mesh(mesh(platform)) if platform == "cuda" else nullcontext()
+    with traced_on(platform), named:
+        yield
 
 
 def mesh(platform: str, **axes: int) -> AbstractMesh:

@@ -61,8 +61,9 @@ def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
 
 
 # Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_laws.py there,
-# "lantern-g" in test_engine.py.
-RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec")
+# "lantern-g" in test_engine.py; programs of "cool", "gsd", "pac" and "block" are lowered below.
+RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec",
+        "cool", "gsd", "pac", "block")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", but(RARE))

@@ -15,7 +15,7 @@ from lantern_jax.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.devices.data_sheets import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
-from lantern_jax.kernels.ways import traced_for
+from lantern_jax.kernels.ways import traced_for, traced_on
 from lantern_jax.measuring.shapes import size_of
 
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
@@ -61,7 +61,7 @@ def compile_call(kind: str, call: Call, platform: str | None, device: Any = None
         shardings["in_shardings"] = call.formats
         arguments = layouts.to_lower(arguments, call.formats)
     jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
-    with traced_for(device):
+    with traced_for(device), traced_on(platform or jax.default_backend()):
         traced = jitted.trace(*arguments)
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))

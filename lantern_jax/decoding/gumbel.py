@@ -73,7 +73,9 @@ class Gumbel:
     Attributes:
         path: the choice among several accepted children: the ``longest`` accepted path, ties to the earliest in
             depth-first order, or ``exact_first``: from the root, the child y if there is one, else the first accepted
-            one, never going back. At temperature 0 it is always the longest.
+            one, never going back; or ``followed``: the longest of those where each token that a relaxed rule lets in is
+            followed by a guess that is the target's own, so that it gains two tokens or more (after the suffix that
+            SJD-SV tests). At temperature 0 it is always the longest.
 
     Raises:
         LanternError: another path policy.
@@ -106,13 +108,23 @@ class Gumbel:
         exact = accepted = draft.tokens[:, 1:] == wanted_here
         if not rule.is_strict:
             with jax.named_scope("relaxed_accepts"):
-                accepted = exact | _relaxed(draft, log_probs, noise, wanted_here, rule, codebook)
+                relaxed = _relaxed(draft, log_probs, noise, wanted_here, rule, codebook)
+                if self.path == "followed" and noise is not None:
+                    relaxed = relaxed & _followed(topology, exact)
+                accepted = exact | relaxed
         if self.path == "exact_first" and noise is not None:
             there = jnp.any(siblings(topology) & exact[:, None, :], axis=-1)
             accepted = first_of_siblings(topology, jnp.where(there, exact, accepted))
         last = cut(topology, deepest(topology, accepted), max_count)
         bonus = jnp.take_along_axis(wanted, last[:, None], axis=1)[:, 0]
         return verification(draft, last, bonus, wanted, ~exact, wanted_here, codebook)
+
+
+def _followed(topology, exact: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
+    """Tells which drafted nodes have a child that is the target's own token after them."""
+    parents = with_batch(drafted(topology.parents), 2)
+    nodes = jnp.arange(1, exact.shape[1] + 1, dtype=jnp.int32)[None, :, None]
+    return jnp.any((parents[:, None, :] == nodes) & exact[:, None, :], axis=-1)
 
 
 def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:

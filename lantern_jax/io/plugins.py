@@ -8,7 +8,7 @@ shown, so that nothing else waits for them.
 import importlib
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -105,6 +105,12 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
     def __len__(self) -> int:
         return len(self._known())
+
+    def items(self) -> ItemsView[str, Kind]:
+        return self._known().items()
+
+    def values(self) -> ValuesView[Kind]:
+        return self._known().values()
 
     def find(self, name: Any) -> Kind:
         """Returns the kind of a name; raises LanternError for an unknown one."""

@@ -26,9 +26,12 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
     scores = [log_probs[node] + noise[tree.depth[node]] for node in range(tree.num_nodes)]
     wanted = [int(np.argmax(score)) for score in scores]
 
-    def accepts(parent, x):
+    def accepts(parent, child):
+        x = tokens[child]
         if x == wanted[parent]:
             return True
+        if path == "followed" and all(tokens[each] != wanted[child] for each in children_of(tree, child)):
+            return False
         inside, mass = borrowed(*rule, np.exp(log_probs[parent]), x, table)
         if mass == 0:
             return False
@@ -39,15 +42,15 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
 
     def leaves(node, walked):
         """Maximal accepted paths, depth first."""
-        below = [child for child in children_of(tree, node) if accepts(node, tokens[child])]
+        below = [child for child in children_of(tree, node) if accepts(node, child)]
         return [path for child in below for path in leaves(child, [*walked, child])] or [walked]
 
-    if path == "longest":
+    if path != "exact_first":
         walked = max(leaves(0, [0]), key=len)
     else:
         walked = [0]
         while True:
-            below = [child for child in children_of(tree, walked[-1]) if accepts(walked[-1], tokens[child])]
+            below = [child for child in children_of(tree, walked[-1]) if accepts(walked[-1], child)]
             exact = [child for child in below if tokens[child] == wanted[walked[-1]]]
             if not below:
                 break

@@ -49,13 +49,15 @@ LAWS = {
 # On the shared noise the tokens are plain decoding's whatever is drafted (test_equality.py): some cases do.
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("bushy", "free"),
-    ("eagle chain", "one"), ("eagle, traced", "two"), ("eagle chain", "end"), ("bushy", "one"),
-    ("eagle", "all"), ("bushy", "top_k"),
+    ("eagle, traced", "two"), ("eagle chain", "end"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("own, rejection", "free"), ("block, traced", "free"),
     ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("shared, random", "sharp"),
-    ("pac", "sharp"), ("pac, all codes", "sharp"),
-    ("shared", "sharp end"), ("pac", "sharp two"), ("pac", "sharp all"),
+    ("pac", "sharp"), ("pac, all codes", "sharp"), ("pac", "sharp two"),
+]  # fmt: skip
+# The same lines under another law.
+OTHERS = [
+    ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all")
 ]  # fmt: skip
 
 
@@ -65,7 +67,9 @@ def quick(name: str, law: str):
     return sampled(WAYS[name], LAWS[law], *([SAMPLES // 2] * 2 if LAWS[law].sampling else []))
 
 
-@pytest.mark.parametrize(("name", "law"), QUICK)
+@pytest.mark.parametrize(
+    ("name", "law"), [*QUICK, *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in OTHERS)]
+)
 def test_tokens_follow_the_law(name, law):
     found, exact = quick(name, law), LAWS[law].exact()
     assert found.substituted == 0

@@ -27,8 +27,7 @@ DYNAMIC = {"tree": "dynamic", "nodes": 6, "children": 3, "frontier": 2, "depth":
 TREE_METHOD = {"method": "gumbel", "tree": TREE, **FILTERS}
 # These give plain decoding's tokens.
 STRICT = [
-    ("llamagen", (1, 8), {"method": "led", **WINDOW}), ("llamagen", (4, 2), {"method": "jacobi", **WINDOW}),
-    ("lumina", (2, 4), {"method": "jacobi", **WINDOW}),
+    ("llamagen", (1, 8), {"method": "led", **WINDOW}), ("lumina", (2, 4), {"method": "jacobi", **WINDOW})
 ]  # fmt: skip
 METHODS = [
     *({"method": name, "tree": TREE} for name in ("gumbel", "near", "eagle3", "medusa", "vadusa", "parallelspec")),

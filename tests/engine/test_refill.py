@@ -81,9 +81,9 @@ def assert_same(made, expected):
             np.testing.assert_array_equal(ours, theirs, err_msg=f"sequence {number}")
 
 
-# One state of a kind: that of scd is refilled on two devices below.
+# One state of a kind: those of scd and led are refilled below, on two devices and after regrouping.
 CASES = [
-    pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "parallelspec") else ())
+    pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "led", "parallelspec") else ())
     for name in METHODS
 ]
 
@@ -139,7 +139,7 @@ def test_devices_refill_their_own_slots():
     assert_same(made, unrefilled(spread.engine, job, rows_of(spread), 9))
 
 
-@pytest.mark.parametrize("drafting", ["eagle", "jacobi"])
+@pytest.mark.parametrize("drafting", ["eagle", pytest.param("jacobi", marks=pytest.mark.exhaustive)])
 def test_forced_tokens(drafting):
     """Row ends, pending tokens and prompts of their own lengths."""
     target, params, conditioning = toys.lumina(8)

@@ -100,15 +100,11 @@ def test_a_layout_is_the_whole_model(name, loaded):
 
 
 def methods() -> list:
-    """Returns all methods of Janus, and of those with row ends the strict one, once that of rows.
-
-    Liquid is decoded in eight bits.
-    """
+    """Returns the strict one of each family (Liquid is decoded in eight bits), one that relaxes, and one of rows."""
     pairs = [(name, method) for name in DECODED for method in METHODS]
+    family = {"gsd": "janus", "zipar": "emu3"}
     usual = [
-        "janus" in name
-        or (method == "jacobi" and "liquid" not in name)
-        or (method == "zipar" and "emu3" in name)
+        (method == "jacobi" and "liquid" not in name) or name.startswith(family.get(method, "none"))
         for name, method in pairs
     ]
     return [

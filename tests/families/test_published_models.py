@@ -278,7 +278,10 @@ def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch
     assert (f"1 missing: {tensor}" if damage == "missing" else broken.name) in line
 
 
-@pytest.mark.parametrize(("model", "method"), [("lumina", "zipar"), ("anole", "jacobi")])
+@pytest.mark.parametrize(
+    ("model", "method"),
+    [("anole", "jacobi"), pytest.param("lumina", "zipar", marks=pytest.mark.exhaustive)],
+)
 def test_methods_without_a_drafter(loaded, model, method):
     """They work on any target; at this temperature noise decides more than a random model does."""
     pipeline = loaded(model)

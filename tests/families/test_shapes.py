@@ -26,6 +26,8 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 SHAPES = {"wide": (3, 4), "tall": (4, 3)}  # rows, columns
+# What confuses rows with columns is wrong with either.
+wide_and_tall = pytest.mark.parametrize("name", ["wide", pytest.param("tall", marks=pytest.mark.exhaustive)])
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def plain(loaded):
     return cache(lambda name: loaded(name).generate(PROMPTS, method="ar", **KNOBS))
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@wide_and_tall
 @pytest.mark.parametrize(
     "knobs", [{}, {"initial": "above", "window": 7}, {"initial": "mixed", "redraw": "cyclic"}]
 )
@@ -62,7 +64,7 @@ def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain):
     assert made.statistics.rounds < plain(name).statistics.rounds
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@wide_and_tall
 def test_rows_in_parallel(name, loaded, plain):
     """Far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
     pipeline, columns = loaded(name), SHAPES[name][1]
@@ -83,7 +85,7 @@ def test_a_row_above_is_a_row_of_the_stream(name, loaded):
     assert target.num_tokens // rows == columns + 1
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@wide_and_tall
 def test_completion_keeps_rows(name, loaded, plain):
     """A picture's own seed completes it to itself, from its codes and from a picture of any shape."""
     pipeline, (rows, columns) = loaded(name), SHAPES[name]
@@ -100,7 +102,7 @@ def test_completion_keeps_rows(name, loaded, plain):
         pipeline.plan(PROMPTS, start=[0] * 16)
 
 
-@pytest.mark.parametrize("name", SHAPES)
+@wide_and_tall
 def test_pictures_of_how_they_came_about(name, loaded):
     pipeline, (rows, columns) = loaded(name), SHAPES[name]
     made = pipeline.generate(PROMPTS, method="jacobi", compare=True, **KNOBS)

@@ -120,14 +120,10 @@ def test_a_cpu_that_is_traced_for_alone_has_its_own_way_and_no_others():
         (),
         (),
     )
-    alone = jax.jit(rotate_and_attend)
-    with traced_on("cpu"):
-        jaxpr = str(jax.make_jaxpr(rotate_and_attend)(*arguments))
-        ours = alone(*arguments)
-    assert "platform_index" not in jaxpr and "platform_index" in str(
-        jax.make_jaxpr(rotate_and_attend)(*arguments)
-    )
-    for one, another in zip(jax.tree.leaves(ours), jax.tree.leaves(alone(*arguments)), strict=True):
+    attend, results = jax.jit(rotate_and_attend), []
+    for platform, asked in (("cpu", False), (None, True), ("tpu", True)):
+        with traced_on(platform):
+            assert ("platform_index" in str(jax.make_jaxpr(rotate_and_attend)(*arguments))) == asked
+            results.append(jax.tree.leaves(attend(*arguments)) if platform != "tpu" else [])
+    for one, another in zip(*results[:2], strict=True):
         assert (one == another).all()
-    with traced_on("tpu"):
-        assert "platform_index" in str(jax.make_jaxpr(rotate_and_attend)(*arguments))

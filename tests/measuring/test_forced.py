@@ -48,8 +48,8 @@ def expected_counts(chances, left: int) -> np.ndarray:
     return counts[left]
 
 
-# That accept tests are forced as well is seen below.
-@pytest.mark.parametrize("name", ["static", "dynamic", "window"])
+# That accept tests are forced as well is seen below, and trees that grow.
+@pytest.mark.parametrize("name", ["static", "window", pytest.param("dynamic", marks=pytest.mark.exhaustive)])
 def test_lengths_follow_the_profile(name):
     chances = MEAN if name in ("static", "window") else LISTED
     decoded = decode(name, chances, guidance=jnp.full(BATCH, 2.0))

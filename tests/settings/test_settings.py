@@ -79,7 +79,7 @@ VALUES = {
     "k": ([0, 31], [-1, 32, 0.5]), "delta": ([0, 0.99], [1, -0.1, np.nan]), "lam": ([1, 100], [0.99, np.inf, np.nan]),
     "tau": ([0, 2.5], [-1, np.nan]), "ratio": ([1, 50], [0.5]), "omega": ([1, 2], [0.9]),
     "epsilon": ([0.01, 1], [0, 1.1]), "samples": ([1, 5], [0, 1.5]),
-    "coupling": (["gumbel", "rejection", "block"], ["loose"]), "path": (["longest", "exact_first"], ["loose"]),
+    "coupling": (["gumbel", "rejection", "block"], ["loose"]), "path": (["longest", "followed"], ["loose"]),
     "residual": (["exact", "published"], ["loose"]), "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
     "method": (["ar", "lantern-g"], ["loose", 3, ["ar"]]),
 }  # fmt: skip
@@ -128,7 +128,9 @@ def test_messages_say_what_to_give():
     for line, check in {
         "top_p 2 is not valid: give a number in (0, 1] (1 turns it off)": partial(resolve, {"top_p": 2}),
         "delta 1 is not valid: give a number in [0, 1)": partial(resolve, {"delta": 1}),
-        "unknown path 'loose': choose one of longest, exact_first": partial(resolve, {"path": "loose"}),
+        "unknown path 'loose': choose one of longest, exact_first, followed": partial(
+            resolve, {"path": "loose"}
+        ),
         "'colour' is not a setting: choose from method, guidance": partial(resolve, {"colour": 1}),
         "'num_images' is not a setting: did you mean num? choose": partial(resolve, {"num_images": 1}),
         "checkpoint's default 'colour' is not a setting": partial(resolve, {}, {"colour": 1}),
