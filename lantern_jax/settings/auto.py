@@ -32,8 +32,8 @@ from lantern_jax.settings.tuned import CALL, Found, Key, Shelf, steers
 # Entry of a checkpoint's metadata: tokens per pass by window, measured with the defaults of its sampling distribution.
 ACCEPTANCE = "tokens_per_pass"
 # So few pictures are decoded one after the other, by the programs of one, where together they should take more than
-# this share of the time: on a CPU to compile programs for two, or four, takes longer than all that they gain.
-_FEW, _WORTH = 4, 0.7
+# this share of the time: compiling programs for two, or four, would take longer than many calls gain.
+_FEW, _WORTH = 4, 0.9
 
 
 class Auto:
