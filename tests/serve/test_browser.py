@@ -3,7 +3,6 @@
 import io
 import json
 import os
-import re
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 
@@ -89,8 +88,14 @@ def test_a_picture_and_its_race(server, page):
 def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate):
     paint(page, method="ar")
     api.expect(page.locator("#cancel")).to_be_enabled()
-    gate.let(6)
-    api.expect(page.locator("dd").first).to_have_text(re.compile("[4-9] of 16"))
+    # Until the first row is drawn: its last pixel.
+    drawn = "document.querySelector('canvas').getContext('2d').getImageData(15, 0, 1, 1).data[3] > 0"
+    for known in range(2, 15):
+        gate.let(1)
+        api.expect(page.locator("dd").first).to_have_text(f"{known} of 16")
+        page.wait_for_timeout(200)
+        if page.evaluate(drawn):
+            break
     page.keyboard.press("Escape")
     done(page, "Cancelled.")
     api.expect(page.locator("#pictures small")).to_contain_text("unfinished")
