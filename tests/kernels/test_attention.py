@@ -95,7 +95,9 @@ def test_derivatives_are_those_of_products():
 def test_joined_scores_have_the_derivatives_of_products():
     qkv, *others = arguments((1, 2), 5, (10,))
     found, expected = (
-        jax.jit(jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0]))))(qkv)
+        jax.jit(jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0]))))(
+            qkv
+        )
         for attention in (attend_joined, model_attention._by_products)
     )
     assert_same(found, expected, 1e-5)
