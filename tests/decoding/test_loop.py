@@ -37,7 +37,9 @@ def on_explicit_mesh(leaf, *spec):
     return jax.device_put(leaf, jax.NamedSharding(explicit_mesh(), jax.P(*spec)))
 
 
-@pytest.mark.parametrize("where", ["elsewhere", "set", "laid out"])
+@pytest.mark.parametrize(
+    "where", [pytest.param("elsewhere", marks=pytest.mark.exhaustive), "set", "laid out"]
+)
 def test_any_mesh_will_do(where):
     """One of several axes, which are explicit and called otherwise; also where it is the caller's own mesh already."""
     given = {**arguments(8), "mesh": explicit_mesh(), "mesh_axis": "pictures"}

@@ -203,7 +203,6 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     def on_device(rows: int, columns: int) -> int:
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())
 
-    jax.clear_caches()
     gc.collect()
     t5, gpt = layouts.TINY_T5, layouts.TINY_CAPTION
     embeddings = (t5["vocab_size"], t5["d_model"]), (gpt.dim, gpt.vocab_size)

@@ -15,6 +15,7 @@ from lantern_jax.models import attention as model_attention
 from tests.kernels.attention_arguments import HEADS, WIDTH, arguments, assert_same, normal
 from tests.lowering import lower
 
+by_products = jax.jit(model_attention._by_products)
 BLOCKS = pytest.mark.parametrize(
     ("rows", "nodes", "slots"),
     [
@@ -30,21 +31,21 @@ BLOCKS = pytest.mark.parametrize(
 @BLOCKS
 def test_it_is_the_attention_of_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
-    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-6)
+    assert_same(attend_kernel(*given, interpret=True), by_products(*given), 2e-6)
 
 
 @BLOCKS
 def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeypatch):
     given = arguments(rows, nodes, slots)
-    expected = model_attention._by_products(*given)
+    expected = by_products(*given)
     assert_same(attend_joined(*given), expected, 2e-6)
     monkeypatch.setattr(joined, "_MOST_SUMMED", 0)
-    assert_same(attend_joined.__wrapped__(*given), expected, 2e-6)
+    assert_same(jax.jit(attend_joined.__wrapped__)(*given), expected, 2e-6)
 
 
 def test_it_is_as_near_in_bfloat16():
     given = arguments((2, 1), 9, (70,), jnp.bfloat16)
-    assert_same(attend_kernel(*given, interpret=True), model_attention._by_products(*given), 2e-2)
+    assert_same(attend_kernel(*given, interpret=True), by_products(*given), 2e-2)
 
 
 @pytest.mark.parametrize("attention", [partial(attend_kernel, interpret=True), attend_joined])
@@ -54,7 +55,7 @@ def test_every_query_has_its_own_mask(attention):
     mask = jnp.asarray(np.random.default_rng(5).random((1, 2, 4, 20)) < 0.4)
     given = qkv, rotary, block_mask, past, (mask,)
     found = attention(*given)
-    assert_same(found, model_attention._by_products(*given), 2e-6)
+    assert_same(found, by_products(*given), 2e-6)
     other = attention(qkv, rotary, block_mask, past, (mask[:, :, :1],))
     assert np.abs(found[0] - other[0]).max() > 0.1
 
@@ -64,7 +65,7 @@ def test_slots_that_no_query_sees_are_not_read():
     qkv, rotary, block_mask, ((keys, values),), masks = arguments((2, 1), 3, (200,), seen=40)
     spoilt = tuple(array.at[..., 64:, :].set(jnp.nan) for array in (keys, values))
     found = attend_kernel(qkv, rotary, block_mask, (spoilt,), masks, interpret=True)
-    assert_same(found, model_attention._by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
+    assert_same(found, by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
 
 
 def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
@@ -83,17 +84,20 @@ def test_derivatives_are_those_of_products():
         return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(attention(qkv, *others)))
 
     found, expected = (
-        jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
+        jax.jit(jax.grad(lambda qkv, attention=attention: total(attention, qkv)))(qkv)
         for attention in (model_attention._by_kernel, model_attention._by_products)
     )
     assert_same(found, expected, 0)
-    assert_same(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv))(qkv), expected, 0)
+    ours = jax.jit(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv)))(qkv)
+    assert_same(ours, expected, 0)
 
 
 def test_joined_scores_have_the_derivatives_of_products():
     qkv, *others = arguments((1, 2), 5, (10,))
     found, expected = (
-        jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0])))(qkv)
+        jax.jit(jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0]))))(
+            qkv
+        )
         for attention in (attend_joined, model_attention._by_products)
     )
     assert_same(found, expected, 1e-5)
@@ -108,7 +112,7 @@ def test_the_way_of_tpus_is_the_attention_of_products(rows, nodes, slots, dtype)
     """Rows added for the sake of tall products change nothing, nor does a rotation by a permutation."""
     given = arguments(rows, nodes, slots, dtype)
     tolerance = {jnp.float32: 2e-6, jnp.bfloat16: 2e-2}[dtype]
-    assert_same(model_attention._by_tall_products(*given), model_attention._by_products(*given), tolerance)
+    assert_same(jax.jit(model_attention._by_tall_products)(*given), by_products(*given), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])

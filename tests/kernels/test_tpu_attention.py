@@ -11,6 +11,8 @@ from lantern_jax.models import attention
 from tests.kernels.attention_arguments import arguments, assert_same
 from tests.lowering import lower, mesh
 
+by_products = jax.jit(attention._by_products)
+
 
 @pytest.mark.parametrize(
     ("rows", "nodes", "slots"),
@@ -20,7 +22,7 @@ def test_it_is_the_attention_of_products(rows, nodes, slots):
     """Two heads of 64 share a tile; what lies past the last position is nothing to anybody."""
     given = arguments(rows, nodes, slots, jnp.bfloat16, heads=4, width=WIDTH)
     assert fits(given[0])
-    found, expected = attend_kernel(*given, interpret=True), attention._by_products(*given)
+    found, expected = attend_kernel(*given, interpret=True), by_products(*given)
     assert_same(found, expected, 2e-2)
     assert_same(found[1], expected[1], 0)
 
@@ -32,7 +34,7 @@ def test_every_query_has_its_own_mask():
     tree = jnp.asarray((np.random.default_rng(6).random((1, 2, 6, 6)) < 0.5) | np.eye(6, dtype=bool))
     given = qkv, rotary, tree, past, (mask,)
     found = attend_kernel(*given, interpret=True)
-    assert_same(found, attention._by_products(*given), 2e-2)
+    assert_same(found, by_products(*given), 2e-2)
     other = attend_kernel(qkv, rotary, tree, past, (mask[:, :, :1],), interpret=True)
     assert np.abs(np.asarray(found[0] - other[0], np.float32)).max() > 0.1
 
@@ -85,7 +87,7 @@ def test_derivatives_are_those_of_products():
         return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(attention(qkv, *others)))
 
     found, expected = (
-        jax.grad(lambda qkv, attention=attention: total(attention, qkv))(qkv)
+        jax.jit(jax.grad(lambda qkv, attention=attention: total(attention, qkv)))(qkv)
         for attention in (attention._by_tpu_kernel, attention._by_products)
     )
     assert_same(found, expected, 0)

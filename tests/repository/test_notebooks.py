@@ -84,8 +84,18 @@ def run(path: Path, folder: Path, sources: dict | None = None, **environment: st
     return execute(path, folder, sources, **environment)
 
 
+# Pages with the same examples are executed in test_pages.py and pipeline/test_own_objects.py.
+OF_PAGES = ("your_own_model", "your_own_rule")
+
+
 @pytest.mark.slow
-@each
+@pytest.mark.parametrize(
+    "path",
+    [
+        pytest.param(path, marks=pytest.mark.exhaustive if path.stem in OF_PAGES else (), id=path.stem)
+        for path in NOTEBOOKS
+    ],
+)
 def test_a_notebook_runs_from_top_to_bottom(path, tmp_path):
     """Every cell as it stands, compiled as tests compile; less is trained."""
     quick = {"XLA_FLAGS": " ".join(QUICK_COMPILATION), "LANTERN_STEPS": "10", "LANTERN_PICTURES": "8"}

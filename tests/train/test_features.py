@@ -33,7 +33,7 @@ pytest.importorskip("tokenizers")
 
 
 # Captions of their own lengths with row ends that are forced. Labels: test_kinds.py.
-@families("lumina", "janus")
+@families("lumina")  # Guided ones: test_guided_drafters.py.
 def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     model, workdir = extracted(name)
     checkpoint, store = target.read_target(model), FeatureStore(workdir)
