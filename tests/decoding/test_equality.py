@@ -28,7 +28,8 @@ MAIN = {
     ("published", "llamagen", 1.0, True, 1), ("gap", "llamagen", 1.0, True, 1),
     ("ddd, wide", "llamagen", 1.0, False, 1),
     ("echo bushy", "llamagen", 0.0, False, 1), ("echo gap", "llamagen", 1.0, True, 8),
-    ("led by gaps", "llamagen", 1.0, True, 8), ("led eagle3", "lumina", 1.0, True, 1),
+    ("led by gaps", "llamagen", 1.0, True, 8),
+    *((f"led {kind}", "lumina", 1.0, True, 1) for kind in ("eagle3", "parallel")),
     ("led chain", "llamagen", 1.0, True, 1), ("jacobi left", "llamagen", 1.0, True, 1),
     ("own", "llamagen", 1.0, True, 1),
     # Row ends are forced: rounds begin with a chain of pending tokens.

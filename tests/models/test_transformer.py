@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.models import transformer
 from lantern_jax.models.positions import grid_rotary
 from lantern_jax.models.transformer import Dense, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
@@ -38,3 +39,14 @@ def test_a_product_is_that_of_matrices_to_the_bit(dtype):
     theirs = jax.jit(flat.apply)(matrix, x.reshape(2, 5, 32))
     assert ours.dtype == dtype and ours.shape == (2, 5, 3, 2, 6)
     np.testing.assert_array_equal(ours.reshape(theirs.shape), theirs)
+
+
+@pytest.mark.parametrize(("inputs", "shape"), [(1, (8, 3, 2, 4)), (2, (2, 4, 8))])
+def test_the_products_of_tpus_are_those_of_others(inputs, shape):
+    """Heads and their widths are one axis there."""
+    random = np.random.default_rng(0)
+    x, kernel = (
+        jnp.asarray(random.standard_normal(size), jnp.float32) for size in ((2, 3, *shape[:inputs]), shape)
+    )
+    expected = jnp.tensordot(x, kernel, inputs)
+    np.testing.assert_allclose(transformer._by_matrix(inputs, x, kernel), expected, rtol=1e-5, atol=1e-5)
