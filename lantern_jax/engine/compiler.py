@@ -80,28 +80,28 @@ class Compiler:
     def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
 
-        Where one of them is new, both run once with nothing to do: what a first execution sets up counts as compiling.
+        Where one of them is new, both run once, for a round: what a first execution sets up counts as compiling.
         """
         start_key = replace(key, kind="start", rule=None, shapes=shapes_of(beginning.conditioning))
         starter = self.programs.get(start_key)
         if starter is not None and key in self.programs:
             return starter, 0.0
         began, mesh = time.perf_counter(), self._placement.mesh(key.groups)
-        idle, one = self._placement.given((np.zeros(key.size, bool), np.int32(1)))
-        begin, nothing = partial(programs.start, key.program, mesh), beginning.replace(active=idle)
+        active, one = self._placement.given((np.ones(key.size, bool), np.int32(1)))
+        begin, first = partial(programs.start, key.program, mesh), beginning.replace(active=active)
         state_lies = self._placement.state_lies(self.programs.get(key))
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
             stepping = beside.submit(self._find, key, self._step(key), inputs, one)
-            starter, step = self._find(start_key, begin, nothing, sequences), stepping.result()
+            starter, step = self._find(start_key, begin, first, sequences), stepping.result()
             # Over several devices it is the first program that decides how a state lies.
             alone = state_lies is None and mesh is None and not self._placement.spans
             if starter is None and step is None and alone:
                 device = self._placement.devices[0, 0]
                 with self._placement.tracing():
-                    keys, state = layouts.state_shapes(begin, nothing, sequences, mesh, device)
+                    keys, state = layouts.state_shapes(begin, first, sequences, mesh, device)
                 stepping = beside.submit(self._advancing, key, inputs.replace(keys=keys), state, one)
-            starter, _ = self.obtain(start_key, begin, nothing, sequences, results=state_lies)
-            keys, state = jax.block_until_ready(starter(nothing, sequences))
+            starter, _ = self.obtain(start_key, begin, first, sequences, results=state_lies)
+            keys, state = jax.block_until_ready(starter(first, sequences))
             stepping.result()
         inputs = inputs.replace(keys=keys)
         step, _ = self._advancing(key, inputs, state, one)
