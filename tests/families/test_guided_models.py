@@ -1,6 +1,5 @@
 """Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
 
-import json
 from functools import cache, partial
 from pathlib import Path
 
@@ -21,41 +20,12 @@ from lantern_jax.models.janus import Janus
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused
 from tests.fixtures import guided_layouts as layouts
+from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-PROMPTS = ["a lake at dusk", "  Ein Zürcher <|User|> 湖\n"]
-# At a high temperature the noise decides more than a random model does.
-KNOBS = {"temperature": 4.0, "guidance": 2.0, "seed": 5, "window": 5, "ahead": 2}
 STRICT = ("jacobi",)
-
-
-def write_model(name: str, folder: Path) -> list[str]:
-    """Writes the files of a conversion; returns its words."""
-    family, layout = name.split(", ")
-    told, path, model, more = {"grid": layouts.GRID}, folder / "tokenizer.json", folder / "model", []
-    if family == "janus":
-        layouts.write_byte_level(path, layouts.JANUS_SPECIAL)
-        layouts.write_janus(model, layout)
-    elif family == "liquid":
-        layouts.write_byte_level(path, layouts.LIQUID_SPECIAL)
-        layouts.write_liquid(model)
-        told["num_codes"], more = layouts.CODES, ["--vqgan", str(folder / "vqgan.ckpt")]
-    elif family == "lumina2":
-        layouts.write_lumina2(model)
-        told |= {"num_codes": layouts.CODES, "first_code": layouts.TINY_LUMINA2.first_code}
-        more = ["--vqgan", str(folder / "movqgan.ckpt")]
-    else:
-        layouts.write_emu3_tokenizer(path)
-        layouts.write_emu3(model, layout)
-        told |= {"num_codes": layouts.CODES, **layouts.EMU3_ENDS}
-        more = ["--vqgan", str(folder / "vq")] if layout == "original" else []
-    (folder / "sizes.json").write_text(json.dumps(told))
-    return [family, "--model", str(model), "--text-tokenizer", str(path), "--config", str(folder / "sizes.json"),
-            "--dtype", "float32", *more]  # fmt: skip
-
-
 MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face",
           "liquid, hugging_face", "lumina2, hugging_face")  # fmt: skip
 # One layout of each family is decoded.

@@ -19,7 +19,7 @@ from lantern_jax.serve.requests import read_request
 from lantern_jax.sets.plan import read_plan
 from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused
-from tests.families.test_guided_models import KNOBS, PROMPTS, write_model
+from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
 from tests.refused import refused
 
 pytest.importorskip("torch")

@@ -22,8 +22,8 @@ from configs import (
 )
 from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
 from lantern_jax.commands.main import main
-from tests.families.test_guided_models import write_model
 from tests.fixtures import published_layouts as layouts
+from tests.fixtures.guided_conversions import write_model
 from train import drafter, features, sources, target
 
 CAPTIONS = ["Snow, and a dog in it", "a lake", "the cat", "a lake at dusk", "a dog"]
