@@ -49,7 +49,7 @@ def begin(rows: Rows, target: Target, batch: int, slots: int) -> Staircase:
     return Staircase(
         done=jnp.zeros((batch, len(schedule.lengths)), jnp.int32),
         known=known,
-        placed=jnp.full((batch, slots), len(schedule.position) - 1, jnp.int32),
+        placed=jnp.full((batch, slots), schedule.none, jnp.int32),
         guesses=jnp.full(known.shape, -1, jnp.int32) if rows.guesses else None,
         log_p=log_p if rows.guesses else None,
     )
@@ -58,8 +58,8 @@ def begin(rows: Rows, target: Target, batch: int, slots: int) -> Staircase:
 def decode_pass(program, stream: Stream, inputs, state):
     """Runs one pass over every sequence: a round of ``loop.advance``, whose arguments it takes."""
     target, rows, sampling, stairs = program.target, program.rows, inputs.sampling, state.drafting
-    schedule, total, none = rows.schedule(target), stream.length, len(rows.schedule(target).position) - 1
-    running, width = state.length < total, rows.places(target)
+    schedule, total, width = rows.schedule(target), stream.length, rows.places(target)
+    running = state.length < total
     # A forced token counts as decoded when the free one before it is.
     free_before = np.maximum.accumulate(np.where(stream.forced < 0, np.arange(total), 0)).astype(np.int32)
 
@@ -76,7 +76,7 @@ def decode_pass(program, stream: Stream, inputs, state):
             guesses = _guesses(schedule, stairs, row, made, noise)
             tokens = jnp.where(known, tokens, _take(guesses, source))
         unsure = jnp.cumsum(~known.reshape(*row.shape, width), axis=2, dtype=jnp.int32).reshape(place.shape)
-        there = (place < none) & (unsure <= rows.guesses) & running[:, None]
+        there = (place < schedule.none) & (unsure <= rows.guesses) & running[:, None]
 
     with jax.named_scope("score"):
         itself = np.eye(place.shape[1], dtype=bool)[None]
@@ -106,7 +106,7 @@ def decode_pass(program, stream: Stream, inputs, state):
         )
         path = _put(jnp.zeros_like(place), jnp.cumsum(stands, axis=1, dtype=jnp.int32) - 1, stands, slot)
         cache = target.commit(state.cache, block, path, count)
-        placed = jnp.where(slot < count[:, None], _take(place, path), jnp.int32(none))
+        placed = jnp.where(slot < count[:, None], _take(place, path), jnp.int32(schedule.none))
         batch = jnp.arange(len(running), dtype=jnp.int32)[:, None]
         steps = jnp.sum(stands.reshape(*row.shape, width), axis=2, dtype=jnp.int32)
         stairs = stairs.replace(
@@ -131,14 +131,14 @@ def decode_pass(program, stream: Stream, inputs, state):
     )
 
 
-def _places(schedule: Schedule, width: int, done: Int[Array, "B H"]):
+def _places(
+    schedule: Schedule, width: int, done: Int[Array, "B H"]
+) -> tuple[Int[Array, "B A"], Int[Array, "B N"]]:
     """Returns the rows [B, A] that go on, H and more past the last, and their coming places [B, N]."""
     unfinished = done < jnp.asarray(schedule.lengths)[None]
     first = jnp.argmax(unfinished, axis=1).astype(jnp.int32)
     row = first[:, None] + jnp.arange(schedule.active, dtype=jnp.int32)[None]
-    chain = np.pad(
-        schedule.chain, ((0, schedule.active), (0, width)), constant_values=len(schedule.position) - 1
-    )
+    chain = np.pad(schedule.chain, ((0, schedule.active), (0, width)), constant_values=schedule.none)
     column = _take(done, row)[..., None] + jnp.arange(width, dtype=jnp.int32)[None, None]
     place = jnp.asarray(chain)[row[..., None], jnp.minimum(column, chain.shape[1] - 1)]
     return row, place.reshape(len(done), -1)
@@ -150,7 +150,7 @@ def _before(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M
         jnp.asarray(table)[other][:, None, :] <= jnp.asarray(table)[place][:, :, None]
         for table in (schedule.position, schedule.number)
     )
-    return position & number & (other < len(schedule.position) - 1)[:, None, :]
+    return position & number & (other < schedule.none)[:, None, :]
 
 
 def _stays(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M"]) -> Bool[Array, "B N M"]:
@@ -159,7 +159,11 @@ def _stays(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M"
 
 
 def _guesses(
-    schedule: Schedule, stairs: Staircase, row: Int[Array, "B A"], made: Int[Array, "B N"], noise
+    schedule: Schedule,
+    stairs: Staircase,
+    row: Int[Array, "B A"],
+    made: Int[Array, "B N"],
+    noise: Float[Array, "B N V"] | None,
 ) -> Int[Array, "B T"]:
     """Returns the guesses, with new ones where these places make codes that no pass has made yet."""
     above = jnp.maximum(row - 1, 0)
@@ -172,7 +176,14 @@ def _guesses(
     return jnp.maximum(_put(stairs.guesses, made, unseen, drawn), 0)
 
 
-def _observed(stairs: Staircase, row, made, makes, drawn, log_probs) -> Staircase:
+def _observed(
+    stairs: Staircase,
+    row: Int[Array, "B A"],
+    made: Int[Array, "B N"],
+    makes: Bool[Array, "B N"],
+    drawn: Int[Array, "B N"],
+    log_probs: Float[Array, "B N V"],
+) -> Staircase:
     """Keeps what a pass made: the guesses, and each row's last distribution."""
     width = made.shape[1] // row.shape[1]
     numbered = jnp.where(makes.reshape(*row.shape, width), np.arange(width, dtype=np.int32), -1)

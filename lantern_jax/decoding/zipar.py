@@ -75,7 +75,7 @@ class Rows:
             raise LanternError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
         schedule = self.schedule(target)
         # A commit writes as many rows as a pass can have places.
-        return len(schedule.position) - 1 + schedule.active * self.places(target)
+        return schedule.none + schedule.active * self.places(target)
 
 
 class Schedule(NamedTuple):
@@ -104,6 +104,11 @@ class Schedule(NamedTuple):
     lengths: Int[np.ndarray, " H"]
     passes: int
     active: int
+
+    @property
+    def none(self) -> int:
+        """M."""
+        return len(self.position) - 1
 
 
 class Place(NamedTuple):
