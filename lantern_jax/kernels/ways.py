@@ -91,10 +91,13 @@ def traced_on(platform: str) -> AbstractContextManager[None]:
 
 
 def by_platform(*arguments: Any, default: Callable, **ways: Callable) -> Any:
-    """Returns ``jax.lax.platform_dependent`` of these; on a CPU that is traced for alone others' ways cost nothing."""
+    """Returns ``jax.lax.platform_dependent`` of these; a CPU that is traced for alone costs others nothing, nor they
+    it."""
     if _platform.value == "cpu":
         return ways.get("cpu", default)(*arguments)
-    return jax.lax.platform_dependent(*arguments, default=default, **ways)
+    if _platform.value is not None:
+        ways.pop("cpu", None)
+    return jax.lax.platform_dependent(*arguments, default=default, **ways) if ways else default(*arguments)
 
 
 def capability_of(device: Any) -> float | None:

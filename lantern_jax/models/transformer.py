@@ -26,6 +26,10 @@ from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
 
+# Of a product in float32: for these Eigen takes 10 to 30 % less time than YNNPACK (Xeons with AVX-512, widths of 256
+# and 768), for others as much or more.
+_CPU_ROWS = range(5, 25)
+
 
 class RMSNorm(nn.Module):
     """Root-mean-square norm with float32 statistics; a scale with an ``offset`` is applied in float32 too."""
@@ -114,18 +118,30 @@ class Dense(nn.Module):
 def _contracted(x, kernel, inputs: int):
     """Multiplies, on TPUs with one axis for heads and widths where a kernel reads them so: arrays lie in tiles of 128
     lanes there, and heads of 64 would leave half of each empty."""
-    product = partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)
-    width = kernel.shape[inputs - 1 if inputs > 1 else -1]
-    if shards() > 1 or kernel.ndim == 2 or width != tpu_attention.WIDTH:
-        return product(x, kernel)
-    return by_platform(x, kernel, tpu=partial(_by_matrix, inputs), default=product)
+    ways = {"default": partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)}
+    if shards() == 1:
+        width = kernel.shape[inputs - 1 if inputs > 1 else -1]
+        if kernel.ndim > 2 and width == tpu_attention.WIDTH:
+            ways["tpu"] = partial(_by_matrix, inputs, _dot)
+        if x.dtype == jnp.float32 and math.prod(x.shape[: x.ndim - inputs]) in _CPU_ROWS:
+            ways["cpu"] = partial(_by_matrix, inputs, _dot_by_columns)
+    return by_platform(x, kernel, **ways)
 
 
-def _by_matrix(inputs: int, x, kernel):
+def _by_matrix(inputs: int, dot: Callable, x, kernel):
     rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
     height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
-    x, matrix = x.reshape(*rows, height), kernel.reshape(height, width)
-    return jnp.dot(x, matrix, preferred_element_type=jnp.float32).reshape(*rows, *features)
+    return dot(x.reshape(*rows, height), kernel.reshape(height, width)).reshape(*rows, *features)
+
+
+def _dot(x, matrix):
+    return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
+
+
+def _dot_by_columns(x, matrix):
+    """Multiplies with the left side stored by columns: XLA's CPU compiler leaves such products to Eigen."""
+    columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
+    return jnp.einsum("km,kn->mn", columns, matrix, preferred_element_type=jnp.float32)
 
 
 class Layer(nn.Module):

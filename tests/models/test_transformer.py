@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.kernels.ways import traced_on
 from lantern_jax.models import transformer
 from lantern_jax.models.positions import grid_rotary
 from lantern_jax.models.transformer import Dense, Transformer
@@ -49,4 +50,30 @@ def test_the_products_of_tpus_are_those_of_others(inputs, shape):
         jnp.asarray(random.standard_normal(size), jnp.float32) for size in ((2, 3, *shape[:inputs]), shape)
     )
     expected = jnp.tensordot(x, kernel, inputs)
-    np.testing.assert_allclose(transformer._by_matrix(inputs, x, kernel), expected, rtol=1e-5, atol=1e-5)
+    product = transformer._by_matrix(inputs, jnp.dot, x, kernel)
+    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (16, True), (32, False)])
+def test_products_of_few_rows_are_turned_on_cpus(rows, is_turned):
+    """The same products and gradients, and the barrier that leaves them to Eigen stands for few rows alone."""
+    dense = Dense((2, 6), jnp.float32, jnp.float32, inputs=2)
+    x = jax.random.normal(jax.random.key(1), (2, rows // 2, 4, 8))
+    params = dense.init(jax.random.key(0), x)
+
+    def loss(params, x):
+        return jnp.sum(jnp.square(dense.apply(params, x)))
+
+    with traced_on("cpu"):
+        assert ("optimization_barrier" in str(jax.make_jaxpr(dense.apply)(params, x))) == is_turned
+        ours = jax.jit(jax.value_and_grad(loss, argnums=(0, 1)))(params, x)
+    with traced_on("tpu"):
+        assert "optimization_barrier" not in str(jax.make_jaxpr(dense.apply)(params, x))
+    kernel = params["params"]["kernel"]
+
+    def plainly(kernel, x):
+        return jnp.sum(jnp.square(jnp.tensordot(x, kernel, 2)))
+
+    expected = jax.jit(jax.value_and_grad(plainly, argnums=(0, 1)))(kernel, x)
+    for one, another in zip(jax.tree.leaves(ours), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(one, another, rtol=1e-5, atol=1e-6)
