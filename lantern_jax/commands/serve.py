@@ -28,7 +28,7 @@ def add(commands) -> None:
     take = command.take
     take("--host", "NAME", "address to bind to", "127.0.0.1")
     take("--port", "N", "port; 0 finds a free one", 8000, type=whole(0, 65535))
-    take("--batch", "B", "pictures decoded together", 4, type=whole())
+    take("--batch", "B", "pictures decoded together (default: 8, on CPUs 4)", type=whole())
     take("--queue", "N", "pictures that may wait", 64, type=whole())
     take("--most", "N", "pictures of a request", 10, type=whole())
     take("--seconds", "S", "a request may take", 600, type=number(0, MOST_SECONDS, above=True))
@@ -83,9 +83,8 @@ def _run(arguments: argparse.Namespace) -> None:
         access = Access.of(
             arguments.host, token, arguments.allowed_host or (), arguments.allowed_origin or ()
         )
-        app = application(
-            pipeline, name, access, limits=limits, batch=arguments.batch, scales=arguments.upscale
-        )
+        batch = arguments.batch or (4 if pipeline.platform == "cpu" else 8)
+        app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
         if token is None and not is_local(arguments.host):
             say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
         # Requests from here on are answered as soon as the server runs.

@@ -25,7 +25,7 @@ def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
     command = Command(
         commands, "set", "make a large set of pictures", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--size", "--negative",
+        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--size", "--negative", "--tuned",
     )  # fmt: skip
     take = command.take
     take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
@@ -51,7 +51,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.merge:
         _merge(arguments, directory)
         return
-    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar"
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar", "tuned"
     fields = {name: getattr(arguments, name) for name in names}
     prompts, negatives = _prompts(arguments), _negatives(arguments)
     request = SetRequest(

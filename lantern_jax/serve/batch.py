@@ -27,7 +27,7 @@ from lantern_jax.pipeline.plan import until_next
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import BUG, Refused
 from lantern_jax.serve.ticket import Done, Event, Progress, Ticket
-from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.settings import Settings, settings_json
 from lantern_jax.text.encoders import Conditioning
 
 _log = logging.getLogger(__name__)
@@ -46,7 +46,6 @@ class Order:
     Attributes:
         ticket, index: the request, and which of its pictures.
         kind: orders of equal kinds can share a run.
-        job: how it is decoded.
         row: what it is conditioned on, leaves [1, ...].
         free: positions of the token stream that are codes; the format forces the others.
         asked: when, by ``time.perf_counter``.
@@ -57,7 +56,6 @@ class Order:
     ticket: Ticket
     index: int
     kind: Any
-    job: Job
     row: Conditioning
     free: Int[np.ndarray, " T"]
     asked: float
@@ -157,25 +155,26 @@ class Tools:
 class Batch:
     """A run, and the order in each of its slots.
 
+    Args:
+        settings, job: how all of it is decoded.
+
     Attributes:
         slots: the orders; None where a slot is free.
         refills: whether slots can be filled again.
         fits: whether their number can change.
     """
 
-    def __init__(self, tools: Tools, orders: list[Order]):
-        self._tools = tools
+    def __init__(self, tools: Tools, orders: list[Order], settings: Settings, job: Job):
+        self._tools, self._settings = tools, settings
         count = tools.slots(len(orders))
         self.slots: list[Order | None] = [*orders, *[None] * (count - len(orders))]
         # Slots of repeated pictures are free.
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._spent = 0.0
-        _announce(orders)
+        self._announce(orders)
         self._go_on_with(
-            tools.engine.start(
-                orders[0].job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count
-            )
+            tools.engine.start(job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count)
         )
         now = time.perf_counter()
         for order in orders:
@@ -216,7 +215,7 @@ class Batch:
         """Begins orders in free slots. Raises NotRefillable as ``Engine.refill``; nothing has changed then."""
         empty = [slot for slot, order in enumerate(self.slots) if order is None][: len(orders)]
         before, refill = self._spent, self._tools.engine.refill
-        _announce(orders)
+        self._announce(orders)
         self._go_on_with(
             refill(self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders))
         )
@@ -224,6 +223,13 @@ class Batch:
         for slot, order in zip(empty, orders, strict=True):
             self.slots[slot] = order
             order.began, order.waited = before, now - order.asked
+
+    def _announce(self, orders: list[Order]) -> None:
+        """Tells clients who watch that it is their turn: programs may have to be compiled first."""
+        for order in orders:
+            order.ticket.settings = self._settings
+            if order.ticket.request.stream and order.ticket.request.details:
+                order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
 
     def advance(self, hurry: bool) -> None:
         """Decodes a piece; with ``hurry`` no longer than until about the next picture is done."""
@@ -265,7 +271,7 @@ class Batch:
         counters.drawing_seconds = self._tools.painter.spent
 
         def make() -> Done:
-            request, settings = order.ticket.request, settings_json(order.ticket.settings)
+            request, settings = order.ticket.request, settings_json(self._settings)
             if request.negative_prompt is not None:
                 settings["negative_prompt"] = request.negative_prompt
             text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
@@ -313,13 +319,6 @@ def failure(error: Exception) -> Refused:
     _log.error("lantern serve: a request failed", exc_info=error)
     # Ours say in a line what is wrong with the model.
     return Refused(500, str(error) if isinstance(error, LanternError) else BUG)
-
-
-def _announce(orders: list[Order]) -> None:
-    """Tells clients who watch that it is their turn: programs may have to be compiled first."""
-    for order in orders:
-        if order.ticket.request.stream and order.ticket.request.details:
-            order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
 
 
 def _rows(orders: list[Order]) -> Conditioning:

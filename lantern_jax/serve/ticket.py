@@ -79,7 +79,7 @@ class Ticket:
 
     Attributes:
         request: what to draw.
-        settings: how to decode it.
+        settings: how it is decoded; the batch decides, once it has begun.
         dropped: whether the client is gone; the device's thread then leaves out what is not done.
     """
 

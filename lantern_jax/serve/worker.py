@@ -6,6 +6,7 @@ import logging
 import math
 import threading
 import time
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,6 +24,7 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Queued, Ticket
+from lantern_jax.settings.choice import keeps_tokens
 from lantern_jax.settings.settings import Settings
 
 _log = logging.getLogger(__name__)
@@ -42,6 +44,8 @@ class Worker:
 
     Pictures of the same settings share a batch, whose slots take in waiting ones as they become free. The oldest
     waiting picture decides: if its settings differ, the batch takes in no more and ends first, so that none starves.
+    Where requests leave open how to guess, their settings are those of a picture alone, and every batch guesses as
+    should be fastest for its size.
 
     Args:
         pipeline: used by this thread alone, except for checks.
@@ -62,7 +66,7 @@ class Worker:
         painter = Painter(pipeline.engine, columns)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
-        pipeline.engine.programs.most, pipeline.auto.alone = limits.programs, True
+        pipeline.engine.programs.most = limits.programs
         self._example = warm_up
         self._cold = self._sizes()
         # Under the lock: new tickets, pictures that wait in all, whether to stop.
@@ -111,7 +115,7 @@ class Worker:
         try:
             settings = self.pipeline.check(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
-                start=request.start, keep_rows=request.keep_rows, **request.knobs,
+                start=request.start, keep_rows=request.keep_rows, batch=1, **request.knobs,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
@@ -188,27 +192,43 @@ class Worker:
 
     def _orders(self, ticket: Ticket) -> list[Order]:
         request, now = ticket.request, time.perf_counter()
-        row, free, job = self._prepared(
+        row, free = self._prepared(
             request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
             keep_rows=request.keep_rows, **request.knobs,
         )  # fmt: skip
-        shapes = [leaf.shape for leaf in jax.tree.leaves(row)]
-        kind = (dataclasses.replace(ticket.settings, batch=1), shapes)
-        return [Order(ticket, index, kind, job, row, free, now) for index in range(request.num)]
+        kind = (ticket.settings, [leaf.shape for leaf in jax.tree.leaves(row)])
+        return [Order(ticket, index, kind, row, free, now) for index in range(request.num)]
 
     def _prepared(self, prompt: str | int, **call: Any):
-        """Returns a prompt's conditioning, leaves [1, ...], where codes are in the stream, and the job."""
+        """Returns a prompt's conditioning, leaves [1, ...], and where codes are in the stream."""
         plan = self.pipeline.plan(prompt, **call)
         first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan.free, plan.job
+        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan.free
+
+    def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
+        """Returns how a batch of a size is decoded: as a picture alone, but for guesses, which change no token.
+
+        Its ``batch`` is 1 where so few pictures are as quick one after the other.
+        """
+        if size == self._tools.slots(1):
+            return dataclasses.replace(alone, batch=size)
+        # Of more than a call decodes together it must be said.
+        together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
+        found = self.pipeline.tuning(size, **knobs, **together)
+        settings = self.pipeline.settings({"batch": size, **found.under(knobs)})
+        chosen = keeps_tokens(alone) and keeps_tokens(settings)
+        return settings if chosen else dataclasses.replace(alone, batch=size)
 
     def _decode(self) -> None:
         """Decodes one batch, from the oldest waiting picture until all slots are free."""
-        kind, batch = self._line[0].kind, None
-        orders = [order for order in self._line if order.kind == kind][: self._tools.batch]
+        first, batch = self._line[0], None
+        orders = [order for order in self._line if order.kind == first.kind][: self._tools.batch]
+        size, (alone, _) = self._tools.slots(len(orders)), first.kind
+        settings = self._settings(size, first.ticket.request.knobs, alone)
+        orders = orders[: self._tools.slots(settings.batch)]
         self._remove(orders)
         try:
-            self._batch = batch = Batch(self._tools, orders)
+            self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))
             batch.settle()
             while batch.orders and not self._stopping:
                 self._admit()
@@ -270,26 +290,8 @@ class Worker:
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""
-        size, engine = self._cold[0], self._tools.engine
         try:
-            row, free, job = self._prepared(self._example)
-
-            def rows(count: int):
-                return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
-
-            numbers = np.arange(size)
-            run = engine.start(job, rows(size), seed=0, numbers=numbers, most=size)
-            for _ in range(2):  # The second one knows the pace.
-                run = engine.advance_for(run, PIECE_SECONDS)
-            if size == self._sizes()[0]:
-                self._tools.painter.draw(np.zeros(len(free), np.int32))
-            count = 1
-            while count < size:
-                run = engine.refill(run, numbers[:count], rows(count), numbers[:count])
-                count *= 2
-            for fewer in self._sizes():
-                if fewer < size:
-                    engine.regroup(engine.regroup(run, numbers[:fewer]), np.resize(numbers[:fewer], size))
+            self._run_all(self._cold[0])
         except NotRefillable:
             pass
         except Exception as error:
@@ -301,6 +303,32 @@ class Worker:
             _log.info(
                 "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
             )
+
+    def _run_all(self, size: int) -> None:
+        """Runs every program of a size, unless so few pictures are decoded one after the other."""
+        engine, numbers = self._tools.engine, np.arange(size)
+        alone = self.pipeline.check(self._example, batch=1)
+        ways = {each: self._settings(each, {}, alone) for each in self._sizes() if each <= size}
+        if self._tools.slots(ways[size].batch) < size:
+            return
+        row, free = self._prepared(self._example)
+
+        def rows(count: int):
+            return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
+
+        job = self.pipeline.job(ways[size])
+        run = engine.start(job, rows(size), seed=0, numbers=numbers, most=size)
+        for _ in range(2):  # The second one knows the pace.
+            run = engine.advance_for(run, PIECE_SECONDS)
+        if size == self._sizes()[0]:
+            self._tools.painter.draw(np.zeros(len(free), np.int32))
+        count = 1
+        while count < size:
+            run = engine.refill(run, numbers[:count], rows(count), numbers[:count])
+            count *= 2
+        for fewer, way in ways.items():
+            if fewer < size and dataclasses.replace(way, batch=size) == ways[size]:
+                engine.regroup(engine.regroup(run, numbers[:fewer]), np.resize(numbers[:fewer], size))
 
     def _tidy(self) -> None:
         """Counts dropped programs and returns their memory."""

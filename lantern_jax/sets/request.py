@@ -30,7 +30,7 @@ class SetRequest:
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
         sums: whether to keep sums of the demo's features; None: for the demo.
-        strict_words: as ``pipeline.load`` takes it.
+        strict_words, tuned: as ``pipeline.load`` takes them.
 
     Raises:
         LanternError: as ``check_size``.
@@ -50,6 +50,7 @@ class SetRequest:
     negatives: tuple[str, ...] = ()
     tar: bool = False
     size: str | None = None
+    tuned: str | None = "auto"
 
     def __post_init__(self):
         check_negatives(self.negatives, len(self.prompts))
@@ -63,6 +64,7 @@ class OpenedSet:
     Attributes:
         knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
         notes: lines for people: on tuned settings, and on each knob that changes nothing.
+        asked: the knobs requested, where ``auto`` chose the others and may choose again; else None.
     """
 
     pipeline: "Pipeline"
@@ -70,6 +72,7 @@ class OpenedSet:
     knobs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     reader: "FeatureReader | None" = None
+    asked: Mapping[str, Any] | None = None
 
 
 def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
@@ -90,7 +93,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
 
     keep_compiled_programs()
     pipeline = load(
-        request.model, request.dtype, mesh=request.mesh, strict_words=request.strict_words, size=request.size
+        request.model, request.dtype, request.tuned, request.mesh, request.strict_words, request.size
     )
     pipeline.settings(request.knobs)
     _check_prompts(request, pipeline)
@@ -122,7 +125,10 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         size=pipeline.checkpoint.size,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
-    return OpenedSet(pipeline, plan, knobs, notes, reader)
+    open_ways = [] if choice is None else [way.knobs for way in choice.ways]
+    return OpenedSet(
+        pipeline, plan, knobs, notes, reader, request.knobs if tuned.knobs in open_ways else None
+    )
 
 
 def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:

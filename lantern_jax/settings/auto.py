@@ -43,12 +43,7 @@ class Auto:
         devices: an engine's, [data, model].
         shelf: of tuned settings; notes lie in a folder inside it. None finds, chooses and notes nothing, and one file
             that was asked for by name leaves choosing and noting out.
-
-    Attributes:
-        alone: whether to choose for every call as for one of a single picture, so that calls can share batches.
     """
-
-    alone = False
 
     def __init__(self, checkpoint: Checkpoint, recipe: Recipe, devices: np.ndarray, shelf: Shelf | None):
         self._checkpoint, self._recipe, self._devices, self._shelf = checkpoint, recipe, devices, shelf
@@ -60,11 +55,11 @@ class Auto:
         if self._shelf is None or steers(knobs):
             return Found()
         found = self._shelf.find(partial(self._key, pictures, knobs))
-        choice = None if found.knobs else self.choice(1 if self.alone else pictures, knobs)
+        choice = None if found.knobs else self.choice(pictures, knobs)
         if choice is None:
             return found
         made, note = dict(choice.way.knobs), choice.words
-        if not self.alone and 1 < pictures <= _FEW and knobs.get("batch") is None:
+        if 1 < pictures <= _FEW and knobs.get("batch") is None:
             # By expectations alone: what one was timed at, and the other not, says nothing of the two.
             alone, together = (self._expected(count, knobs).pace for count in (1, pictures))
             if together > _WORTH * pictures * alone:

@@ -7,7 +7,7 @@ noted here (``notes``) stands in place of both.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -59,6 +59,9 @@ TOKENS: Mapping[WindowPoint, float] = {
 _PROMISE = 1.15
 # Expectations that differ by less are alike.
 _ALIKE = 0.95
+# What was never timed is worth a trial where many pictures come, if it is expected to be at least as fast as this share
+# of the best.
+_REACH = 0.9
 # Pictures differ in their rounds by this share; a batch is done when its slowest is.
 _SPREAD = 0.08
 
@@ -163,6 +166,11 @@ class Choice:
     def pace(self) -> float:
         """Milliseconds that a token of every picture of the batch should take."""
         return self.way.ms / self.way.tokens
+
+    def untried(self, tried: Collection[WindowPoint]) -> Way | None:
+        """Returns the best other way that may be as fast as the chosen one and was never timed; None for none."""
+        ways = (way for way in self.ways if not way.is_noted and way.point not in tried)
+        return next((way for way in ways if way.speedup > _REACH * self.way.speedup), None)
 
     @property
     def words(self) -> str:

@@ -20,6 +20,8 @@ from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.serve import outputs, worker
 from lantern_jax.serve.batch import GREY, guessed
+from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.tuned import Found
 from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
@@ -121,6 +123,32 @@ def test_slots_are_filled_again(server, gate, monkeypatch, refillable):
     made = codes_of(server.ask(n=7, seed=5, details=True))
     assert np.array_equal(made, expected)
     assert sum(refills) == 3 * refillable, "the last ones had to wait for a whole run"
+
+
+def test_every_batch_guesses_as_is_best_for_its_size(server, monkeypatch):
+    """Here four are decoded plainly and two one after the other; requests share batches, and tokens stay."""
+    started, plain = [], server.engine.start
+    ways = {1: {}, 2: {"batch": 1}, BATCH: PLAIN}
+
+    def start(job, conditioning, **options):
+        started.append((options["most"], job.program.drafting.max_depth > 0))
+        return plain(job, conditioning, **options)
+
+    def find(pictures, knobs):
+        return Found(ways[min(pictures, knobs.get("batch") or pictures)])
+
+    monkeypatch.setattr(server.engine, "start", start)
+    monkeypatch.setattr(server.engine, "has_program", lambda run, count: False)
+    monkeypatch.setattr(server.pipeline.auto, "find", find)
+    library = server.library()
+    for count, runs in ((BATCH, [(BATCH, False)]), (2, [(1, True), (1, True)])):
+        answer = server.ask(n=count, seed=9, details=True)
+        expected = library.generate("a lake", num=count, seed=9, batch=BATCH)
+        assert np.array_equal(codes_of(answer), expected.tokens)
+        settings = library.settings(PLAIN if count == BATCH else {})
+        assert answer.json()["lantern"]["settings"] == settings_json(settings)
+        assert started == runs
+        started.clear()
 
 
 def test_other_settings_do_not_starve(server, gate):

@@ -12,8 +12,7 @@ from tests.tiny_checkpoint import tiny_pipeline
 @pytest.fixture
 def tiny_loaded(monkeypatch) -> None:
     """Any model is the tiny one, whose programs all tests share."""
-    load = lambda model, dtype=None, mesh=None, strict_words=False, size=None: tiny_pipeline()  # noqa: E731
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load)
+    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda model, *_: tiny_pipeline())
 
 
 @pytest.fixture(scope="package")

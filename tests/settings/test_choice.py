@@ -269,8 +269,6 @@ def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little
     assert batch(2, 0.95) == 1
     assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}, one picture after the other"
     assert pipeline.check("a lake", num=2).batch == 1
-    pipeline.auto.alone = True
-    assert batch(2, 0.95) is None
 
 
 def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):

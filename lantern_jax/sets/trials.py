@@ -1,0 +1,63 @@
+"""Guesses of a set that leaves them open: the first batches are timed, and noted, each decoded in another way.
+
+Strict decoding on the shared noise gives the same tokens in all of them.
+
+Axes: n pictures.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.engine.generation import summarise
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.pipeline.plan import Plan
+from lantern_jax.sets.request import OpenedSet
+from lantern_jax.settings.choice import point_of
+from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import Found
+
+# The share of a set's time, at most, in which ways are tried that may turn out slower, compiling included.
+SHARE = 0.05
+
+
+def decoded(
+    opened: OpenedSet, call: Plan, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]
+) -> Iterator[tuple[Run, Any]]:
+    """Decodes sequences as ``Plan.stream`` does, the most of them in the way that was seen to be the fastest.
+
+    A batch is decoded alone while something is to be found out: the first one, in the way that was chosen, then one in
+    each way that may be faster and was never timed, as long as these take few per cent of the time.
+    """
+    if opened.asked is None:
+        yield from call.stream(job, numbers, rows)
+        return
+    pipeline, batch, tried = opened.pipeline, call.settings.batch, set()
+    settings, left = call.settings, None
+    while len(numbers) > batch:
+        tried.add(point_of(settings))
+        parts = []
+        for run, part in call.stream(pipeline.job(settings), numbers[:batch], rows[:batch], refill=False):
+            yield run, part
+            parts += [] if part is None else [part.decoded]
+        joined = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
+        note = pipeline.auto.noting(settings, batch)
+        if note is not None:
+            note(point_of(settings), summarise(joined, run.timing))
+        numbers, rows = numbers[batch:], rows[batch:]
+        choice = pipeline.auto.choice(batch, opened.asked)
+        if left is None:
+            cost = run.timing.compiling + run.timing.decoding
+            left = SHARE * run.timing.decoding * len(numbers) / batch
+        trial, left = choice.untried(tried), left - cost
+        settings = _settings(opened, (choice.way if trial is None or left < 0 else trial).knobs)
+        if trial is None or left < 0:
+            break
+    yield from call.stream(pipeline.job(settings), numbers, rows)
+
+
+def _settings(opened: OpenedSet, knobs: dict[str, Any]) -> Settings:
+    return opened.pipeline.settings(Found(knobs).under(opened.asked))
