@@ -10,6 +10,7 @@ import pytest
 
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.check_target import check_target
+from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import FAMILIES, family_of
@@ -17,21 +18,21 @@ from lantern_jax.measuring.random_models import RandomModel
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.janus import Janus
+from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused
 from tests.fixtures import guided_layouts as layouts
 from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
+from tests.fixtures.without_drafter import METHODS, check_method
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-STRICT = ("jacobi",)
 MODELS = ("janus, original", "janus, hugging_face", "emu3, original", "emu3, older", "emu3, hugging_face",
           "liquid, hugging_face", "lumina2, hugging_face")  # fmt: skip
 # One layout of each family is decoded.
 DECODED = ("janus, original", "emu3, original", "liquid, hugging_face", "lumina2, hugging_face")
 TOKENS = {"janus": 16, "emu3": 22, "liquid": 16, "lumina2": 21}
-METHODS = ("jacobi", "sjd", "scd", "gsd", "pac", "zipar")
 
 
 def decoded(*few: str):
@@ -69,40 +70,41 @@ def test_a_layout_is_the_whole_model(name, loaded):
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-def methods() -> list:
+def pairs() -> list:
     """Returns the strict one of each family (Liquid is decoded in eight bits), one that relaxes, and one of rows."""
-    pairs = [(name, method) for name in DECODED for method in METHODS]
     family = {"gsd": "janus", "zipar": "emu3"}
-    usual = [
-        (method == "jacobi" and "liquid" not in name) or name.startswith(family.get(method, "none"))
-        for name, method in pairs
-    ]
     return [
-        pytest.param(*pair, marks=() if often else pytest.mark.exhaustive)
-        for pair, often in zip(pairs, usual, strict=True)
+        pytest.param(name, method, marks=() if usual else pytest.mark.exhaustive)
+        for name in DECODED
+        for method in METHODS
+        for usual in [
+            (method == "jacobi" and "liquid" not in name) or name.startswith(family.get(method, "none"))
+        ]
     ]
 
 
-@pytest.mark.parametrize(("name", "method"), methods())
+@pytest.mark.parametrize(("name", "method"), pairs())
 def test_methods_without_a_drafter(name, method, loaded):
     pipeline = loaded(name)
-    made = pipeline.generate(PROMPTS, method=method, **KNOBS)
-    plain = pipeline.generate(PROMPTS, method="ar", **KNOBS)
+    made = check_method(pipeline, PROMPTS, method, **KNOBS)
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
     assert pipeline.checkpoint.target_config.num_tokens == TOKENS[name.partition(",")[0]]
     assert made.pictures.shape == (2, side, side, 3)
-    assert made.statistics.rounds < plain.statistics.rounds
-    if method in STRICT:
-        np.testing.assert_array_equal(made.tokens, plain.tokens)
     codes = made.tokens[made.tokens < layouts.CODES]
     assert len(codes) == 2 * layouts.GRID**2 and len(np.unique(codes)) > 4
 
 
+@pytest.fixture(scope="module")
+def split(converted):
+    """Returns a function from a layout to its pipeline on a mesh."""
+    return cache(lambda name: load(converted(name), mesh="data=2,model=4"))
+
+
+@pytest.mark.parametrize("method", ["jacobi", pytest.param("ar", marks=pytest.mark.exhaustive)])
 @decoded("emu3")
-def test_a_mesh_changes_no_token(name, converted, loaded):
+def test_a_mesh_changes_no_token(name, method, split, loaded):
     """Heads, columns and codes are split over as many devices as they divide by."""
-    split = load(converted(name), mesh="data=2,model=4")
-    made = split.generate(PROMPTS, method="jacobi", log_probs=True, **KNOBS)
+    made = split(name).generate(PROMPTS, method=method, log_probs=True, **KNOBS)
     plain = loaded(name).generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
     np.testing.assert_array_equal(made.tokens, plain.tokens)
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
@@ -131,6 +133,29 @@ def test_guidance_compares_with_the_encoders_row(name, loaded):
         knobs = {**KNOBS, "guidance": guidance, "temperature": 1.0, "method": "ar"}
         one, two = (pipeline.generate(prompts, **knobs).tokens for prompts in (encoded, other))
         assert np.array_equal(one, two) == same
+
+
+@decoded("janus")
+def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
+    """Teacher-forced, each row alone: tokens are the best of u + s (c - u), where u is of the negative prompt."""
+    pipeline, scale = loaded(name), 3.0
+    made = pipeline.generate(
+        PROMPTS, negative_prompt="a lake", method="ar", guidance=scale, temperature=0.0, top_k=0, top_p=1.0
+    )
+    given, own = (pipeline._encoder.encode(PROMPTS, negative=negative) for negative in (["a lake"] * 2, None))
+    np.testing.assert_array_equal(given.tokens[given.mask], own.tokens[own.mask])
+    target, model = pipeline.recipe.target(), Janus if name.startswith("janus") else TokenModel
+    free = target.forced < 0
+    stream = np.tile(target.forced, (2, 1))
+    stream[:, free] = made.tokens
+    apply, logits = jax.jit(model(pipeline.checkpoint.target_config).apply), []
+    for row in (TokenConditioning(given.tokens, given.mask), unconditional_tokens(given)):
+        tokens = np.hstack([row.tokens, stream[:, :-1]])
+        mask = np.hstack([row.mask, np.ones((2, len(free) - 1), bool)])
+        _, found = apply(pipeline.engine.parameters.target, TokenConditioning(tokens, mask))
+        logits.append(found[:, -len(free) :][:, free])
+    wanted, against = logits
+    np.testing.assert_array_equal(made.tokens, np.argmax(against + scale * (wanted - against), axis=-1))
 
 
 @decoded("emu3")

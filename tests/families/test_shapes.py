@@ -25,23 +25,40 @@ from tests.refused import refused
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-SHAPES = {"wide": (3, 4), "tall": (4, 3)}  # rows, columns
+# Rows and columns; of Lumina-mGPT 2.0 in cells of four.
+WIDE = {"emu3": (3, 4), "lumina2": (12, 16)}
+SHAPES = ("wide", "tall")
 # What confuses rows with columns is wrong with either.
 wide_and_tall = pytest.mark.parametrize("name", ["wide", pytest.param("tall", marks=pytest.mark.exhaustive)])
 
 
+@pytest.fixture(
+    scope="module",
+    params=["emu3, original", pytest.param("lumina2, hugging_face", marks=pytest.mark.exhaustive)],
+)
+def model(request):
+    return request.param
+
+
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory):
+def shapes(model):
+    """Rows and columns of each shape, 4:3 and 3:4."""
+    wide = WIDE[model.partition(",")[0]]
+    return {"wide": wide, "tall": wide[::-1]}
+
+
+@pytest.fixture(scope="module")
+def folder(model, tmp_path_factory):
     folder = tmp_path_factory.mktemp("shapes")
-    assert main(["convert", *write_model("emu3, original", folder), "--out", str(folder / "out")]) == 0
+    assert main(["convert", *write_model(model, folder), "--out", str(folder / "out")]) == 0
     return folder / "out"
 
 
 @pytest.fixture(scope="module")
-def loaded(folder):
+def loaded(folder, shapes):
     """Returns a function from a shape's name to its pipeline on one device."""
     cell = load(folder).checkpoint.tokenizer_config.downsampling
-    sizes = {name: f"{columns * cell}x{rows * cell}" for name, (rows, columns) in SHAPES.items()}
+    sizes = {name: f"{columns * cell}x{rows * cell}" for name, (rows, columns) in shapes.items()}
     return cache(lambda name: load(folder, mesh="data=1", size=sizes[name]))
 
 
@@ -54,20 +71,25 @@ def plain(loaded):
 @pytest.mark.parametrize(
     "knobs", [{}, {"initial": "above", "window": 7}, {"initial": "mixed", "redraw": "cyclic"}]
 )
-def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain):
-    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes):
+    pipeline, (rows, columns) = loaded(name), shapes[name]
     known = {knob: value for knob, value in knobs.items() if knob != "redraw"}
     made = pipeline.generate(PROMPTS, **KNOBS | {"method": "jacobi"} | known)
     np.testing.assert_array_equal(made.tokens, plain(name).tokens)
     cell = pipeline.checkpoint.tokenizer_config.downsampling
-    assert made.tokens.shape == (2, 12) and made.pictures.shape == (2, rows * cell, columns * cell, 3)
+    assert made.tokens.shape == (2, rows * columns) and made.pictures.shape == (
+        2,
+        rows * cell,
+        columns * cell,
+        3,
+    )
     assert made.statistics.rounds < plain(name).statistics.rounds
 
 
 @wide_and_tall
-def test_rows_in_parallel(name, loaded, plain):
+def test_rows_in_parallel(name, loaded, plain, shapes):
     """Far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
-    pipeline, columns = loaded(name), SHAPES[name][1]
+    pipeline, columns = loaded(name), shapes[name][1]
     whole = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": columns})
     np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
     near = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
@@ -75,20 +97,21 @@ def test_rows_in_parallel(name, loaded, plain):
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_row_above_is_a_row_of_the_stream(name, loaded):
+def test_a_row_above_is_a_row_of_the_stream(name, loaded, shapes):
     """With the forced token that ends it; the picture's end belongs to none."""
-    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    pipeline, (rows, columns) = loaded(name), shapes[name]
     target = pipeline.recipe.target()
-    assert np.flatnonzero(target.forced >= 0).tolist() == [
-        *(columns + (columns + 1) * np.arange(rows)), target.num_tokens - 2, target.num_tokens - 1
-    ]  # fmt: skip
+    ends = columns + (columns + 1) * np.arange(rows)
+    last = np.arange(rows * (columns + 1), target.num_tokens)
+    assert np.flatnonzero(target.forced >= 0).tolist() == [*ends, *last]
+    assert len(last) == len(pipeline.checkpoint.target_config.ends) - 1
     assert target.num_tokens // rows == columns + 1
 
 
 @wide_and_tall
-def test_completion_keeps_rows(name, loaded, plain):
+def test_completion_keeps_rows(name, loaded, plain, shapes):
     """A picture's own seed completes it to itself, from its codes and from a picture of any shape."""
-    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+    pipeline, (rows, columns) = loaded(name), shapes[name]
     codes = list(plain(name).tokens)
     made = pipeline.generate(PROMPTS, method="jacobi", start=codes, keep_rows=rows - 1, **KNOBS)
     np.testing.assert_array_equal(made.tokens, plain(name).tokens)
@@ -98,13 +121,13 @@ def test_completion_keeps_rows(name, loaded, plain):
     np.testing.assert_array_equal(begun.tokens[0, :kept], pipeline.encode_pictures(given)[0, :kept])
     with refused(f"1 to {rows - 1}: a picture has {rows} rows of codes"):
         pipeline.plan(PROMPTS, start=codes, keep_rows=rows)
-    with refused("give whole numbers, 12 a picture"):
+    with refused(f"give whole numbers, {rows * columns} a picture"):
         pipeline.plan(PROMPTS, start=[0] * 16)
 
 
 @wide_and_tall
-def test_pictures_of_how_they_came_about(name, loaded):
-    pipeline, (rows, columns) = loaded(name), SHAPES[name]
+def test_pictures_of_how_they_came_about(name, loaded, shapes):
+    pipeline, (rows, columns) = loaded(name), shapes[name]
     made = pipeline.generate(PROMPTS, method="jacobi", compare=True, **KNOBS)
     height, width = made.pictures.shape[1:3]
     frames, _ = race_frames(made)
@@ -124,18 +147,17 @@ def test_pictures_of_how_they_came_about(name, loaded):
     np.testing.assert_array_equal(known.ravel(), codes >= 0)
 
 
-def test_the_prompt_names_height_and_width(loaded, folder):
-    """As the published processor does, which is why encoded prompts are of one size."""
-    for name, (rows, columns) in SHAPES.items():
+def test_the_prompt_names_height_and_width(model, loaded, shapes):
+    """As the published processors do, which is why encoded prompts are of one size."""
+    for name, (rows, columns) in shapes.items():
         encoder = loaded(name)._encoder
-        row, _ = encoder.rows("a lake", None)
-        assert (
-            encoder.parts.tokenizer.encode(f"{rows}*{columns}") == row[-2 - len(f"{rows}*{columns}") + 1 : -1]
-        )
+        cells = (f"<reserved{8800 + side // 4:05d}>" for side in (rows, columns))
+        named = f"{rows}*{columns}<|image token|>" if model.startswith("emu3") else "".join(cells)
+        ids = encoder.parts.tokenizer.encode(named)
+        assert encoder.rows("a lake", None)[0][-len(ids) :] == ids
     encoded = loaded("wide").encode(PROMPTS)
-    with refused(
-        "encoded as guided tokens of 3 x 4 codes, this checkpoint takes guided tokens of 4 x 3 codes"
-    ):
+    said = "encoded as guided tokens of {} x {} codes, this checkpoint takes guided tokens of {} x {} codes"
+    with refused(said.format(*shapes["wide"], *shapes["tall"])):
         loaded("tall").plan(encoded)
 
 
@@ -161,7 +183,7 @@ def test_published_shapes():
             FAMILIES["lumina2"].shaped(config, rows, columns)
 
 
-def test_the_commands(folder, loaded, tmp_path, capsys, monkeypatch):
+def test_the_commands(folder, loaded, shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wide = loaded("wide")
     size = size_of(wide)
@@ -179,7 +201,11 @@ def test_the_commands(folder, loaded, tmp_path, capsys, monkeypatch):
     words[words.index("--size") + 1] = f"{height}x{width}"
     assert f'holds another set (size "{size}", not "{height}x{width}")' in assert_refused(words, capsys)
     entry = model_entry(wide, "emu3")["lantern"]
-    assert [entry[name] for name in ("width", "height", "rows", "columns")] == [width, height, 3, 4]
+    assert [entry[name] for name in ("width", "height", "rows", "columns")] == [
+        width,
+        height,
+        *shapes["wide"],
+    ]
     asked = {"prompt": "a lake", "size": "512x512"}
     assert read_request(asked, Limits(), "emu3", size, scales=False).output.size == size
 
