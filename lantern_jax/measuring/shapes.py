@@ -6,7 +6,7 @@ Axes: n pictures decoded together.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 import jax
@@ -94,6 +94,7 @@ def batch_inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
 
 
+@cache
 def tokenizer_shapes(config: VQConfig, grid: int) -> PyTree:
     """Describes the parameters of a VQ tokenizer for pictures of ``grid`` x ``grid`` codes."""
     side = grid * config.downsampling

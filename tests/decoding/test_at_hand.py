@@ -13,7 +13,6 @@ from tests.refused import refused
 
 KNOWN = lantern_jax.target_from_apply(foreign_model, **SIZES, vocab_size=30)
 LABELS = toys.conditioning(3)
-LUMINA = toys.lumina(3)
 TOKENS = np.asarray(PROMPTS.tokens)
 
 
@@ -22,7 +21,7 @@ def completed(tokens):
 
 
 def of_lumina(given=None, **changes):
-    target, params, prompts = LUMINA
+    target, params, prompts = toys.lumina(3)
     prompts = prompts.replace(**changes)
     return target, params, prompts if given is None else Completion(prompts, given)
 
@@ -56,14 +55,14 @@ REFUSED = {
     r"the mask has shape \(3, 2\)": lambda: foreign(mask=RIGHT[:, :2]),
     "ids of prompts are float32": lambda: foreign(FLOATS),
     "prompts are float32": lambda: foreign(FLOATS, RIGHT | True),
-    "are float32": lambda: of_lumina(tokens=LUMINA[2].tokens.astype(jnp.float32)),
+    "are float32": lambda: of_lumina(tokens=toys.lumina(3)[2].tokens.astype(jnp.float32)),
     "labels are float32": lambda: labelled(LABELS.astype(jnp.float32)),
     r"conditioning\[0\]\[0\] has shape \(\) for 3 keys": lambda: foreign(TOKENS.tolist()),
     r"prompts have shape \(3,\): give ids \[B, P\]": lambda: foreign(TOKENS[:, 0]),
     r"prompts have shape \(3, 0\): give ids": lambda: foreign(TOKENS[:, :0]),
     "ids of prompts are 0 to 30: give 0 to 29": lambda: foreign(np.where(TOKENS == 5, 30, TOKENS)),
     "ids of prompts are -1 to 5": lambda: foreign(np.where(TOKENS == 0, -1, TOKENS)),
-    "give 0 to 19": lambda: of_lumina(tokens=LUMINA[2].tokens + 3),
+    "give 0 to 19": lambda: of_lumina(tokens=toys.lumina(3)[2].tokens + 3),
     "labels are 6 to 8: give 0 to 5": lambda: labelled(LABELS + 6),
     "labels have shape": lambda: labelled(LABELS[:, :0]),
     "given tokens are 31 to 32: give 0 to 31": lambda: completed(jnp.array([[31, 32]] * 3)),

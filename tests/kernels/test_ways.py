@@ -95,6 +95,7 @@ def test_older_gpus_and_a_jax_without_triton_are_left_to_xla(monkeypatch):
         assert not any("xla.gpu.triton" in text for text in lowered_for_cuda())
 
 
+@pytest.mark.slow
 def test_everything_works_where_triton_cannot_be_imported():
     """JAX 0.11 announces its removal."""
     script = """

@@ -230,6 +230,7 @@ def test_an_accelerators_streams_are_counted_once():
     assert profile.spent_by_part([device], owners | {"attend": "draft"})[0] == expected
 
 
+@pytest.mark.slow
 def test_a_profile_of_a_pass():
     pipeline = tiny_pipeline()
     engine = Engine(lambda where: pipeline.engine.parameters, devices=jax.devices()[:1])

@@ -49,6 +49,7 @@ def folder(tmp_path, monkeypatch):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
+@pytest.mark.slow
 def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
     common = ["--model", str(tiny_folder), "--guidance", "2", *ONE_DEVICE]
     # As many at once as statistics are taken from: the same programs.
@@ -80,14 +81,14 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
         f"; {file} is tuned for batch 2, not 1: not used\n"
     )
     assert main([*generate, "--tuned", "off", "--out", "off.png"]) == 0
-    everywhere = [word for word in generate if word not in ONE_DEVICE]
-    assert main([*everywhere, "--method", "ar", "--out", "plain.png"]) == 0
+    assert main([*generate, "--method", "ar", "--out", "plain.png"]) == 0
     assert capsys.readouterr().err == ""
     assert Path("two.png").read_bytes() == Path("off.png").read_bytes() == Path("plain.png").read_bytes()
     assert main([*generate, "--tuned", str(file), "--temperature", "0.5", "--out", "other.png"]) == 0
     assert "temperature 1.0, not 0.5: not used" in capsys.readouterr().err
 
 
+@pytest.mark.slow
 def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")

@@ -250,6 +250,7 @@ def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
     assert "FID" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_two_folders_with_inception(folder, capsys):
     save_file(inception_tensors(), folder / "inception.safetensors")
     write_folder(folder / "made", 1, 5, 40), write_folder(folder / "real", 2, 5, 40)
