@@ -1,12 +1,17 @@
 """Is ``auto`` ever slower than plain decoding, or than the best of what else one might have asked for?
 
     python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--minutes 12] [--out FILE.json]
+    python -m eval.never_slower --size llamagen-b --batches 1,4,16 --minutes 40
+    python -m eval.never_slower --batches 1 --tuned "$(ls ~/.cache/lantern_jax/tuned/*.json)"
 
 At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns,
 a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). ``auto`` begins with an
 empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the median), and the best
 one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs against those beside
 it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+
+``--size`` takes a published size with random weights, whose windows accept as many tokens a pass as the demo's: these
+lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is compared too at the batch that it is for.
 """
 
 import argparse
@@ -18,6 +23,7 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
+from eval.replayed import SIZES, replaying
 from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
@@ -26,7 +32,7 @@ from lantern_jax.io.console import Console, table
 from lantern_jax.io.files import write_file
 from lantern_jax.measuring.subject import sample_prompts
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.tuned import Shelf
+from lantern_jax.settings.tuned import Shelf, Tuned, read_tuned
 
 AUTO = "auto"
 WAYS: dict[str, dict[str, Any]] = {
@@ -39,11 +45,15 @@ WAYS: dict[str, dict[str, Any]] = {
 FEWEST, MOST = 1, 9
 
 
-def compare(learning: Pipeline, fixed: Pipeline, batch: int, seconds: float) -> dict[str, Any]:
+def compare(
+    learning: Pipeline, fixed: Pipeline, batch: int, seconds: float, tuned: Tuned | None = None
+) -> dict[str, Any]:
     """Returns the row of a batch, made in about this time."""
     prompts = sample_prompts(fixed.checkpoint, batch)
     names = WAYS if fixed.checkpoint.drafters else (AUTO, "plain", "jacobi")
     drafted = {name: WAYS[name] for name in names}
+    if tuned is not None and tuned.key.batch == batch:
+        drafted["tuned"] = dict(tuned.knobs)
     spent: dict[str, list[float]] = {name: [] for name in drafted}
     said: list[str] = []
 
@@ -85,6 +95,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Compares, prints and writes."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
+    parser.add_argument("--size", choices=SIZES, help="a published size, in place of a model")
+    parser.add_argument("--tuned", type=arguments.file, help="a file of lantern tune, to compare with")
     default = [1, 2, 4, 8, 16, 32, 64]
     parser.add_argument(
         "--batches", type=_batches, default=default, help="pictures decoded together, by commas"
@@ -96,15 +108,17 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     keep_compiled_programs()
     batches, rows = options.batches, []
-    fixed = lantern_jax.load(options.model, tuned="off")
+    tuned = None if options.tuned is None else read_tuned(options.tuned)
     with tempfile.TemporaryDirectory() as folder:
-        learning = Pipeline(
-            fixed.checkpoint, fixed.dtype, Shelf(Path(folder) / "tuned"), fixed.engine.devices
+        place = Path(folder)
+        fixed = (
+            replaying(options.size, place) if options.size else lantern_jax.load(options.model, tuned="off")
         )
-        learning.engine.programs = fixed.engine.programs
+        learning = Pipeline(fixed.checkpoint, fixed.dtype, Shelf(place / "tuned"), fixed.engine.devices)
+        learning.recipe, learning.engine = fixed.recipe, fixed.engine
         for number, batch in enumerate(batches):
             left = 60 * options.minutes * (1 - number / len(batches))
-            rows.append(compare(learning, fixed, batch, left / (len(batches) - number)))
+            rows.append(compare(learning, fixed, batch, left / (len(batches) - number), tuned))
             print(rows[-1], flush=True)
     heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "first", "later", "of medians")
     cells = [

@@ -127,7 +127,9 @@ WRONG = {
         *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
     "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
-    "eval.never_slower": wrong("", {"model": "empty", "batches": "0 x", "minutes": "0", "out": "empty"}),
+    "eval.never_slower": wrong("", {
+        "model": "empty", "size": "huge", "tuned": "none text.txt", "batches": "0 x", "minutes": "0", "out": "empty",
+    }),
     "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
     "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
     "eval.accelerator": wrong("", {

@@ -1,0 +1,60 @@
+"""Models of published sizes with random weights whose windows accept as many tokens a pass as the demo's do."""
+
+import dataclasses
+import json
+from functools import partial
+from pathlib import Path
+
+import lantern_jax
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.engine.engine import Engine
+from lantern_jax.engine.jobs import Job
+from lantern_jax.families.registry import family_of
+from lantern_jax.measuring.accept_lengths import AcceptLengths
+from lantern_jax.measuring.forced import Forced
+from lantern_jax.measuring.random_models import TINY, random_model
+from lantern_jax.models.drafter import drafter_shapes
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.auto import ACCEPTANCE
+from lantern_jax.settings.choice import point_of, read_acceptance
+from lantern_jax.settings.recipe import Recipe
+from lantern_jax.settings.settings import Settings
+
+# Those that classes condition: no text is encoded.
+SIZES = (TINY, *(f"llamagen-{size}" for size in ("b", "l", "xl", "xxl", "3b")))
+# The chance of a guess where it is unknown how many tokens the demo gives: a chain of EAGLE's, say.
+_CHANCE, _GUIDANCE = 0.6, 2.0
+
+
+class Replaying(Recipe):
+    """A recipe whose rounds accept lengths from a distribution: of each window, with the demo's mean."""
+
+    def job(self, settings: Settings, plain: bool = False) -> Job:
+        """Returns the job of these settings, accepted lengths replayed."""
+        job = super().job(settings, plain)
+        if plain or settings.is_plain:
+            return job
+        demo = read_acceptance(lantern_jax.load("demo", tuned="off").checkpoint.metadata[ACCEPTANCE])
+        depth = job.program.drafting.max_depth
+        mean = demo.get(point_of(settings), sum(_CHANCE**level for level in range(depth + 1)))
+        coupling = Forced(job.program.coupling, AcceptLengths(mean).over(depth))
+        return dataclasses.replace(job, program=job.program._replace(coupling=coupling))
+
+
+def replaying(size: str, folder: Path) -> Pipeline:
+    """Opens a model of a size; ``folder`` takes a config, by which notes of it are found again."""
+    model = random_model(size)
+    (folder / "config.json").write_text(json.dumps({"size": size}))
+    shapes = family_of(model.config).shapes(model.config)
+    drafters = {"eagle": (model.drafter, drafter_shapes(model.drafter))}
+    defaults = {"guidance": _GUIDANCE}
+    pipeline = Pipeline(
+        Checkpoint(size, model.config, shapes, drafters=drafters, defaults=defaults, directory=folder)
+    )
+    pipeline.engine = Engine(
+        partial(model.read, pipeline.dtype),
+        devices=pipeline.engine.devices,
+        read_drafter=partial(model.read_drafter, pipeline.dtype),
+    )
+    pipeline.recipe = Replaying(**vars(pipeline.recipe))
+    return pipeline
