@@ -2,8 +2,9 @@
 
 import dataclasses
 import json
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
+from typing import Any
 
 import lantern_jax
 from lantern_jax.checkpoints.checkpoint import Checkpoint
@@ -34,7 +35,7 @@ class Replaying(Recipe):
         job = super().job(settings, plain)
         if plain or settings.is_plain:
             return job
-        demo = read_acceptance(lantern_jax.load("demo", tuned="off").checkpoint.metadata[ACCEPTANCE])
+        demo = read_acceptance(_acceptance()[ACCEPTANCE])
         depth = job.program.drafting.max_depth
         mean = demo.get(point_of(settings), sum(_CHANCE**level for level in range(depth + 1)))
         coupling = Forced(job.program.coupling, AcceptLengths(mean).over(depth))
@@ -47,10 +48,8 @@ def replaying(size: str, folder: Path) -> Pipeline:
     (folder / "config.json").write_text(json.dumps({"size": size}))
     shapes = family_of(model.config).shapes(model.config)
     drafters = {"eagle": (model.drafter, drafter_shapes(model.drafter))}
-    defaults = {"guidance": _GUIDANCE}
-    pipeline = Pipeline(
-        Checkpoint(size, model.config, shapes, drafters=drafters, defaults=defaults, directory=folder)
-    )
+    parts = {"drafters": drafters, "defaults": {"guidance": _GUIDANCE}, "metadata": _acceptance()}
+    pipeline = Pipeline(Checkpoint(size, model.config, shapes, directory=folder, **parts))
     pipeline.engine = Engine(
         partial(model.read, pipeline.dtype),
         devices=pipeline.engine.devices,
@@ -58,3 +57,9 @@ def replaying(size: str, folder: Path) -> Pipeline:
     )
     pipeline.recipe = Replaying(**vars(pipeline.recipe))
     return pipeline
+
+
+@cache
+def _acceptance() -> dict[str, Any]:
+    """Returns the demo's statistics, which a trained checkpoint has of itself."""
+    return {ACCEPTANCE: lantern_jax.load("demo", tuned="off").checkpoint.metadata[ACCEPTANCE]}
