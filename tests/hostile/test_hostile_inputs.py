@@ -6,6 +6,7 @@ import stat
 import pytest
 
 import lantern_jax.engine.compiler
+import lantern_jax.serve.server
 from lantern_jax.commands.main import main
 from tests.command import files
 from tests.hostile import paths as hostile_paths
@@ -29,6 +30,8 @@ def nothing_is_computed(place, monkeypatch):
 
     monkeypatch.chdir(place)
     monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
+    # A server computes in a thread of its own.
+    monkeypatch.setattr(lantern_jax.serve.server.Server, "run", computes)
 
 
 def run(words: list[str], capsys, deadline) -> tuple[int, str]:
