@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 
 import jax
 import numpy as np
@@ -18,14 +18,12 @@ from lantern_jax.devices.data_sheets import GPU, Device
 from lantern_jax.devices.platform import core_count
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramCache
-from lantern_jax.measuring.shapes import Shapes
+from lantern_jax.measuring.shapes import Shapes, size_of
 
 # Programs come in powers of two; larger batches than this are no faster anywhere.
 MOST = 256
 # What JAX takes of a GPU unless it is told otherwise, and how.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
-# Memory is so nearly affine in the batch that a forecast above this share of the limit needs no compiling.
-_SURE = 1.05
 # Compilers side by side: each takes a few gigabytes for a large model.
 _MOST_AT_A_TIME = 4
 
@@ -49,6 +47,10 @@ class Need:
     @property
     def total(self) -> int:
         return self.parameters + self.state + self.working
+
+    def times(self, pictures: int) -> "Need":
+        """Returns what another number of pictures takes, if states alone grow with it."""
+        return replace(self, pictures=pictures, state=self.state * pictures // self.pictures)
 
     def beside(self, other: "Need") -> "Need":
         """Returns what these programs and others without a state take."""
@@ -81,15 +83,18 @@ def fitting(
     drawn = ProgramCache()
 
     def largest(name: str) -> tuple[str, Need]:
-        def needs(pictures: int, kinds: tuple[str, ...]) -> Need:
-            of = partial(need_there, Batch(shapes, jobs[name], pictures, devices), platform, limit)
-            if "draw" not in kinds:
-                return of(kinds)
-            # Drawing is the same for all jobs.
-            drawing, _ = drawn.obtain(pictures, lambda: (of(("draw",)), 0.0))
-            return of(tuple(kind for kind in kinds if kind != "draw")).beside(drawing)
+        smallest = least_of(Batch(shapes, jobs[name], len(devices), devices))
 
-        found = largest_there(needs, limit, len(devices))
+        def needs(pictures: int) -> Need:
+            of = partial(need_there, Batch(shapes, jobs[name], pictures, devices), platform, limit)
+            # Drawing is the same for all jobs, and compiled sooner than what decodes.
+            drawing, _ = drawn.obtain(pictures, lambda: (of(("draw",)), 0.0))
+            least = smallest.times(pictures).beside(drawing)
+            if least.total > limit and pictures > smallest.pictures:
+                return least
+            return of(("start", "advance")).beside(drawing)
+
+        found = largest_there(needs, limit, smallest)
         tell(name)
         return name, found
 
@@ -97,43 +102,35 @@ def fitting(
         return dict(pool.map(largest, jobs))
 
 
-def largest_there(needs: Callable[[int, tuple[str, ...]], Need], limit: int, least: int = 1) -> Need:
-    """Returns the need of the largest batch, ``least`` times a power of two, that fits in ``limit`` bytes.
+def largest_there(needs: Callable[[int], Need], limit: int, smallest: Need) -> Need:
+    """Returns the need of the largest batch, ``smallest.pictures`` times a power of two, that fits in ``limit`` bytes.
 
-    Two small batches tell how much more a larger one takes; the batch that they predict is compiled, and its neighbours
-    where the forecast is close. Where ``least`` does not fit its need is returned.
+    No batch is compiled that parameters and states alone forbid, so that the first one is mostly the answer or twice
+    as large. Where the smallest does not fit its need is returned.
 
     Args:
-        needs: (pictures, kinds of programs) -> what these take.
+        needs: pictures -> what they take.
+        smallest: what the smallest batch takes at least.
     """
-    advancing = cache(lambda pictures: needs(pictures, ("advance",)))
-    # What prefills and draws is mostly smaller, and so is left to the end.
-    others = cache(lambda pictures: needs(pictures, ("start", "draw")))
-
-    def total(pictures: int) -> int:
-        return advancing(pictures).total
-
-    def whole(pictures: int) -> Need:
-        return advancing(pictures).beside(others(pictures))
-
-    one, pictures = advancing(least), least
-    if one.total > limit:
-        return one
-    # Nothing is given back when a batch grows: what the state alone forbids need not be compiled.
-    room = (limit - one.parameters - one.working) / max(1, one.state / least)
-    roof = min(_power(room, least), MOST * least)
-    if roof > least and total(2 * least) <= limit:
-        a_picture = max(1, (total(2 * least) - one.total) / least)
-        pictures = min(roof, max(2 * least, _power(least + (limit - one.total) / a_picture, least)))
-        while pictures > 2 * least and total(pictures) > limit:
-            pictures //= 2
-        while 2 * pictures <= roof and 2 * total(pictures) - one.parameters <= _SURE * limit:
-            if total(2 * pictures) > limit:
-                break
-            pictures *= 2
-    while pictures > least and whole(pictures).total > limit:
+    least = smallest.pictures
+    room = (limit - smallest.parameters) / max(1, smallest.state / least)
+    pictures = min(_power(room, least), MOST * least)
+    found = needs(pictures)
+    while found.total > limit and pictures > least:
         pictures //= 2
-    return whole(pictures)
+        found = needs(pictures)
+    return found
+
+
+def least_of(batch: Batch) -> Need:
+    """Returns what a batch takes at least of each device, by its shapes: parameters, and its share of the state."""
+    target, drafting = batch.inputs.target_params, dict(batch.inputs.drafting_params or {})
+    # The head that a drafter is given is the target's.
+    drafting.pop("head", None)
+    start = batch.start()
+    _, state = jax.eval_shape(start.function, *start.arguments)
+    share = size_of(state) // batch.devices.size
+    return Need(batch.pictures, bytes_on_each((target, drafting)), share, 0)
 
 
 def need_there(batch: Batch, platform: str | None, limit: int, kinds: tuple[str, ...]) -> Need:

@@ -6,7 +6,7 @@ import pytest
 
 from lantern_jax.ahead.arguments import KINDS, Batch
 from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
-from lantern_jax.ahead.fit import need_there
+from lantern_jax.ahead.fit import least_of, need_there
 from lantern_jax.ahead.rows import row_of
 from lantern_jax.ahead.survey import shapes_of_size
 from lantern_jax.devices.data_sheets import slice_of
@@ -113,6 +113,8 @@ def test_a_need_is_of_arrays_that_are_there(shapes):
     assert 4 * 2 * slots <= two.state <= 2 * 4 * 2 * slots
     np.testing.assert_allclose(four.state, 2 * two.state, rtol=0.02)
     assert 0 < two.working < four.working
+    least = least_of(batches[0])
+    assert 0.99 * two.total < least.total + two.working <= two.total
 
 
 def test_published_sizes_have_their_tokenizers():

@@ -2,12 +2,16 @@
 
 from dataclasses import replace
 
+import jax
+import numpy as np
 import pytest
 from rich.console import Console
 
 from lantern_jax.ahead import fit, rows, tables
+from lantern_jax.ahead.arguments import Batch
 from lantern_jax.ahead.fit import Need
 from lantern_jax.io.errors import LanternError
+from lantern_jax.measuring.shapes import size_shapes
 
 ROW = rows.AheadRow(
     "v5e", None, "tiny", "ar", 1, "advance", 2**30, 2**20, 0, 0, 0, 3 * 2**20, 2_500_000, None, 1_000_000, None,
@@ -66,31 +70,37 @@ def test_another_file_is_refused(tmp_path, text):
     [lambda n: 0, lambda n: 10 * n, lambda n: n * n, lambda n: 300 if n < 8 else 40 * n, lambda n: 900],
 )
 def test_the_largest_batch_fits_and_its_double_does_not(least, working):
-    compiled = []
+    compiled, smallest = [], Need(least, 1000, 100 * least, 0)
 
-    def needs(pictures, kinds):
-        compiled.append((pictures, kinds))
-        if kinds == ("advance",):
-            return Need(pictures, 1000, 100 * pictures, working(pictures))
-        return Need(pictures, 50, 0, 0)
+    def needs(pictures):
+        compiled.append(pictures)
+        return Need(pictures, 1050, 100 * pictures, working(pictures))
 
     def total(pictures):
         return 1050 + 100 * pictures + working(pictures)
 
     for pictures in (least, 2 * least, 8 * least, 64 * least):
         del compiled[:]
-        assert fit.largest_there(needs, total(pictures), least).total == total(pictures)
-        assert len(compiled) == len(set(compiled)) <= 6
-    assert fit.largest_there(needs, 10, least).pictures == least, "which does not fit"
-    assert fit.largest_there(needs, 10**9, least).pictures == fit.MOST * least
+        assert fit.largest_there(needs, total(pictures), smallest).total == total(pictures)
+        assert len(compiled) == len(set(compiled)) <= 5
+    assert fit.largest_there(needs, 10, smallest).pictures == least, "which does not fit"
+    assert fit.largest_there(needs, 10**9, smallest).pictures == fit.MOST * least
 
 
-def test_what_other_programs_need_makes_the_batch_smaller():
-    def needs(pictures, kinds):
-        return (
-            Need(pictures, 0, 100 * pictures, 0)
-            if kinds == ("advance",)
-            else Need(pictures, 0, 0, 150 * pictures)
-        )
+def test_nothing_is_compiled_that_states_alone_forbid(monkeypatch):
+    """Nor what decodes where drawing does not fit."""
+    shapes, compiled = size_shapes("tiny", "float32"), []
+    job = shapes.job({"method": "ar"})
+    smallest = fit.least_of(Batch(shapes, job, 1, np.array(jax.devices()[:1])[:, None]))
 
-    assert fit.largest_there(needs, 1600).pictures == 4
+    def need(batch, platform, limit, kinds):
+        compiled.append((batch.pictures, kinds))
+        if kinds == ("draw",):
+            return Need(batch.pictures, 0, 0, smallest.state * batch.pictures)
+        return smallest.times(batch.pictures)
+
+    monkeypatch.setattr(fit, "need_there", need)
+    limit = smallest.parameters + 10 * smallest.state
+    found = fit.fitting(shapes, {"ar": job}, limit, lambda name: None)
+    assert found["ar"].pictures == 4
+    assert compiled == [(8, ("draw",)), (4, ("draw",)), (4, ("start", "advance"))]
