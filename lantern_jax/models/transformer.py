@@ -115,9 +115,14 @@ class Dense(nn.Module):
         return product.astype(self.out_dtype or self.dtype)
 
 
-def _contracted(x, kernel, inputs: int):
-    """Multiplies, on TPUs with one axis for heads and widths where a kernel reads them so: arrays lie in tiles of 128
-    lanes there, and heads of 64 would leave half of each empty."""
+def _contracted(
+    x: Float[Array, "*rows_and_inputs"], kernel: Float[Array, "*inputs_and_features"], inputs: int
+):
+    """Multiplies [*rows, *inputs] by [*inputs, *features].
+
+    On TPUs heads and widths are one axis where a kernel reads them so: arrays lie in tiles of 128 lanes there, and
+    heads of 64 would leave half of each empty. On CPUs few rows are stored by columns.
+    """
     ways = {"default": partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)}
     if shards() == 1:
         width = kernel.shape[inputs - 1 if inputs > 1 else -1]
@@ -129,17 +134,18 @@ def _contracted(x, kernel, inputs: int):
 
 
 def _by_matrix(inputs: int, dot: Callable, x, kernel):
+    """Multiplies as ``_contracted`` does, by a product of matrices: [..., K] and [K, N]."""
     rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
     height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
     return dot(x.reshape(*rows, height), kernel.reshape(height, width)).reshape(*rows, *features)
 
 
-def _dot(x, matrix):
+def _dot(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "*rows N"]:
     return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
 
 
-def _dot_by_columns(x, matrix):
-    """Multiplies with the left side stored by columns: XLA's CPU compiler leaves such products to Eigen."""
+def _dot_by_columns(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    """Multiplies the rows, M in all, with the left side stored by columns: XLA's CPU compiler leaves that to Eigen."""
     columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
     return jnp.einsum("km,kn->mn", columns, matrix, preferred_element_type=jnp.float32)
 
