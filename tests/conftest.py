@@ -31,6 +31,8 @@ from lantern_jax.settings import auto, tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
+# No operation of a program names the lines that made it: lowering them takes a tenth of the tests' time.
+jax.config.update("jax_traceback_in_locations_limit", 0)
 
 # What is traced lives long: collections that look for cycles in all of it are rare.
 gc.set_threshold(100_000, 50, 100)

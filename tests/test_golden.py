@@ -146,7 +146,7 @@ def _run_drafter(case, assert_close):
     causal = jnp.asarray(np.tril(np.ones((length, length), bool)))[None]
     predicted, _ = jax.jit(DrafterModel(config).apply)(params, features, tokens, rotary, causal)
     assert_close(predicted, arrays["out_features"])
-    assert_close(jnp.einsum("gnd,dv->gnv", predicted, head), arrays["logits"])
+    assert_close(np.asarray(predicted) @ np.asarray(head), arrays["logits"])
 
     _absorb_in_steps(config, {"drafter": params, "head": head}, case, assert_close)
     _grow_dynamic_tree(config, {"drafter": params, "head": head}, case)
@@ -159,13 +159,14 @@ def _grow_dynamic_tree(config, params, case):
     # Published: a first pass and ``depth`` more, and the root counts as a node.
     tree = DynamicTree(sizes["total_tokens"] - 1, sizes["depth"] + 1, frontier=width, children=width)
     drafting, first = eagle(eagle_drafter(config), tree), config.prefix_length - 1
-    features = jnp.asarray(arrays["features"])[:, None]
-    tokens = jnp.asarray(arrays["token_ids"][:1], jnp.int32)
+    features = arrays["features"][:, None]
+    tokens = arrays["token_ids"][:1].astype(np.int32)
     count = tokens.shape[1] - first
-    state = drafting.init(params, _drafter_prefix(case, first), tokens.shape[1], count)
+    init = jax.jit(drafting.init, static_argnums=(2, 3))
+    state = init(params, _drafter_prefix(case, first), tokens.shape[1], count)
     committed = state.committed.replace(
         features=features[:, :, first:],
-        tokens=jnp.roll(tokens[:, first:], 1, axis=1),
+        tokens=np.roll(tokens[:, first:], 1, axis=1),
         count=jnp.asarray([count], jnp.int32),
     )
     state = state.replace(committed=committed)
@@ -179,13 +180,13 @@ def _grow_dynamic_tree(config, params, case):
 
 def _drafter_prefix(case, first):
     """Makes the target's prefix, one longer than the drafter's, which absorbs the last position's feature."""
-    features = jnp.asarray(case.arrays["features"])[:, None]
+    features = case.arrays["features"][:, None]
     rows = len(features)
     return Prefix(
         features=features[:, :, : first + 1],
-        tokens=jnp.zeros((rows, 1, first + 1), jnp.int32),
-        mask=jnp.ones((rows, 1, first + 1), bool),
-        positions=jnp.zeros((rows, 1, first + 1), jnp.int32),
+        tokens=np.zeros((rows, 1, first + 1), np.int32),
+        mask=np.ones((rows, 1, first + 1), bool),
+        positions=np.zeros((rows, 1, first + 1), np.int32),
         guidance=jnp.asarray([case.config["cfg_scale"]], jnp.float32),
     )
 
@@ -194,19 +195,20 @@ def _absorb_in_steps(config, params, case, assert_close):
     """The drafter record takes the sequence in by blocks of three, of which one to three rows count."""
     arrays, scale = case.arrays, case.config["cfg_scale"]
     drafter, first = eagle_drafter(config), config.prefix_length - 1
-    features = jnp.asarray(arrays["features"])[:, None]
-    tokens = jnp.asarray(arrays["token_ids"], jnp.int32)[:, None]
-    state = drafter.init(params, _drafter_prefix(case, first), tokens.shape[2], 3, 1)
+    features = arrays["features"][:, None]
+    tokens = arrays["token_ids"].astype(np.int32)[:, None]
+    init = jax.jit(drafter.init, static_argnums=(2, 3, 4))
+    state = init(params, _drafter_prefix(case, first), tokens.shape[2], 3, 1)
     unconditional, conditional = arrays["logits"][1], arrays["logits"][0]
     guided = unconditional + scale * (conditional - unconditional)
     absorb, start, block = jax.jit(drafter.absorb), first, 3
     for count in (1, 3, 2):
-        rest = jnp.full((1, block - count), 0, jnp.int32)
-        some_tokens = jnp.concatenate([tokens[0, :, start : start + count], rest], axis=1)
-        some_features = jnp.pad(
+        rest = np.full((1, block - count), 0, np.int32)
+        some_tokens = np.concatenate([tokens[0, :, start : start + count], rest], axis=1)
+        some_features = np.pad(
             features[:, :, start : start + count], ((0, 0), (0, 0), (0, block - count), (0, 0))
         )
-        state, logits = absorb(params, state, some_features, some_tokens, jnp.asarray([count], jnp.int32))
+        state, logits = absorb(params, state, some_features, some_tokens, np.array([count], np.int32))
         start += count
         assert_close(state.features[:, 0, 0], arrays["out_features"][:, start - 1])
         assert_close(logits[0], guided[start - 1])

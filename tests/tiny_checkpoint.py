@@ -10,7 +10,6 @@ import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
@@ -135,24 +134,19 @@ def tiny_checkpoint() -> Checkpoint:
 
 @cache
 def tiny_pipeline() -> Pipeline:
-    """One for all tests, so that they share its compiled programs."""
-    return Pipeline(tiny_checkpoint())
+    """One for all tests, so that they share its compiled programs; on one device, for which they compile sooner."""
+    return pipeline_on(1)
 
 
 @cache
 def strict_pipeline() -> Pipeline:
     """One that refuses words which the checkpoint does not know."""
-    return sharing_programs(Pipeline)(tiny_checkpoint(), strict_words=True)
+    return sharing_programs(Pipeline)(tiny_checkpoint(), devices=jax.devices()[:1], strict_words=True)
 
 
 def pipeline_on(devices: int) -> Pipeline:
     """A new one on a number of devices, with nothing compiled."""
-    pipeline = Pipeline(tiny_checkpoint())
-    engine = pipeline.engine
-    pipeline.engine = Engine(
-        engine.placement.read, VQModel(VQ), jax.devices()[:devices], engine.placement.read_drafter
-    )
-    return pipeline
+    return Pipeline(tiny_checkpoint(), devices=jax.devices()[:devices])
 
 
 def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
@@ -168,4 +162,5 @@ def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
 
 def altered_pipeline(**parts) -> Pipeline:
     """With other parts of the checkpoint; what is compiled is shared with ``tiny_pipeline``, whose models it has."""
-    return sharing_programs(Pipeline)(dataclasses.replace(tiny_checkpoint(), **parts))
+    checkpoint = dataclasses.replace(tiny_checkpoint(), **parts)
+    return sharing_programs(Pipeline)(checkpoint, devices=jax.devices()[:1])

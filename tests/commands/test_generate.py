@@ -40,7 +40,7 @@ def folder(tmp_path, monkeypatch):
     def load_tiny(model, dtype=None, tuned="off", mesh=None, strict_words=False):
         if model == "demo":
             return strict_pipeline() if strict_words else tiny_pipeline()
-        return sharing_programs(load)(model, dtype, tuned)
+        return sharing_programs(load)(model, dtype, tuned, mesh="data=1")
 
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load_tiny)
     return tmp_path

@@ -43,22 +43,22 @@ def decode(drafting):
 
 
 @jax.jit
-def narrow_and_wide_logits(tokens):
+def narrow_and_wide_logits(params, tokens):
     """Scores tokens [B, T] as plain decoding does, a pass a token, and all in one pass; both [B, T, V]."""
-    given = params(), toys.conditioning(BATCH), jnp.full(BATCH, GUIDANCE)
+    given = params, toys.conditioning(BATCH), jnp.full(BATCH, GUIDANCE)
     cache, first, _ = TARGET.prefill(*given, CONFIG.num_tokens + 1)
     length = CONFIG.num_tokens - 1
 
     def step(cache, token):
         root, itself = np.zeros(1, np.int32), np.ones((1, 1), bool)
-        logits, _, block = TARGET.score(params(), cache, token[:, None], root, itself)
+        logits, _, block = TARGET.score(params, cache, token[:, None], root, itself)
         path, count = jnp.zeros((len(token), 1), jnp.int32), jnp.ones(len(token), jnp.int32)
         return TARGET.commit(cache, block, path, count), logits[:, 0]
 
     narrow = jnp.moveaxis(lax.scan(step, cache, tokens.T[:-1])[1], 0, 1)
     causal = np.tril(np.ones((length, length), bool))
     depth = np.arange(length, dtype=np.int32)
-    wide, _, _ = TARGET.score(params(), cache, tokens[:, :-1], depth, causal)
+    wide, _, _ = TARGET.score(params, cache, tokens[:, :-1], depth, causal)
     return tuple(jnp.concatenate([first[:, None], rest], axis=1) for rest in (narrow, wide))
 
 
@@ -68,9 +68,10 @@ def test_tokens_part_at_near_ties_alone(tree):
     expected, decoded = np.asarray(decode(PLAIN).tokens), decode(eagle(toys.noisy_drafter(TARGET), tree))
     tokens = np.asarray(decoded.tokens)
     assert int(decoded.accepted[:, 1:].sum()) > 0
-    narrow, wide = map(np.asarray, narrow_and_wide_logits(jnp.asarray(expected)))
+    narrow, wide = map(np.asarray, narrow_and_wide_logits(params(), jnp.asarray(expected)))
+    noise = jax.jit(lambda keys, places: gumbel_noise(keys, places, CONFIG.vocab_size))
     places = jnp.tile(jnp.arange(length, dtype=jnp.int32)[None], (BATCH, 1))
-    perturbed = narrow + np.asarray(gumbel_noise(toys.sequence_keys(0, BATCH), places, CONFIG.vocab_size))
+    perturbed = narrow + np.asarray(noise(toys.sequence_keys(0, BATCH), places))
     different = expected != tokens
     rows, parted = np.flatnonzero(different.any(axis=1)), different.argmax(axis=1)[different.any(axis=1)]
     own, other = expected[rows, parted], tokens[rows, parted]

@@ -37,13 +37,15 @@ def plain(seed: int) -> np.ndarray:
 @cache
 def continued(count: int) -> np.ndarray:
     """Another seed's first tokens, and the rest one by one from the whole model's logits, without cache or loop."""
-    logits_of = jax.jit(
-        lambda tokens: LlamaGen(toys.CONFIG).apply(toys.target_params(), toys.conditioning(BATCH), tokens)[1]
-    )
+
+    @jax.jit
+    def sampled(params, tokens, keys, place):
+        logits = LlamaGen(toys.CONFIG).apply(params, toys.conditioning(BATCH), tokens)[1][:, place]
+        return sample(logits, keys, jnp.full(BATCH, place), SamplingParams.create())
+
     tokens, keys = plain(OTHER).copy(), toys.sequence_keys(SEED, BATCH)
     for place in range(count, TOTAL):
-        logits = logits_of(jnp.asarray(tokens))[:, place]
-        tokens[:, place] = sample(logits, keys, jnp.full(BATCH, place), SamplingParams.create())
+        tokens[:, place] = sampled(toys.target_params(), tokens, keys, place)
     return tokens
 
 

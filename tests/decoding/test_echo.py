@@ -64,12 +64,12 @@ def test_a_round_is_remembered_with_what_stood_before_its_nodes():
     one = jnp.ones(1, jnp.int32)
     pending = Pending(jnp.array([[5]]), one, 7 * one, jnp.array([[5, 4, 3]]))
     log_probs = jax.nn.log_softmax(8 * jax.nn.one_hot(jnp.array([[1, 3, 3, 3]]), VOCAB))
-    verdict = verify_tree(draft, log_probs, Greedy(), coupling=Gumbel())
+    verdict = jax.jit(partial(verify_tree, coupling=Gumbel()))(draft, log_probs, Greedy())
     features = jnp.arange(4.0)[None, None, :, None]
     outcome = Outcome(
         jnp.array([[5, 1, 1]]), features[:, :, :3], 2 * one, log_probs, features, pending, draft, verdict
     )
-    memory = remember(outcome)
+    memory = jax.jit(remember)(outcome)
     assert memory.history.tolist() == [[[5, 4, 3], [1, 5, 4], [2, 5, 4], [0, 1, 5]]]
     assert memory.positions.tolist() == [[7, 8, 8, 9]] and memory.common.tolist() == [[1, 2, 1, 2]]
     assert memory.features is None and remember(outcome, with_features=True).features is features

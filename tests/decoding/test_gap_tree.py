@@ -72,8 +72,8 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
 def test_its_topology_is_that_of_its_parents():
     tree = GapTree(8, 30)
     ranked = jnp.asarray(np.random.default_rng(3).gumbel(size=(4, 8, VOCAB)), jnp.float32)
-    topology = gap_draft(tree, jnp.zeros((4, 1), jnp.int32), ranked).topology
-    wanted = topology_of(topology.parents, tree.max_depth, BRANCHES)
+    topology = jax.jit(gap_draft, static_argnums=0)(tree, jnp.zeros((4, 1), jnp.int32), ranked).topology
+    wanted = jax.jit(topology_of, static_argnums=(1, 2))(topology.parents, tree.max_depth, BRANCHES)
     jax.tree.map(np.testing.assert_array_equal, topology, wanted)
 
 

@@ -59,10 +59,12 @@ def test_a_distance_substitutes_what_is_near_and_saves_rounds(temperature, devic
 def wanted_tokens(tokens, temperature):
     """Returns plain decoding's token at every place after the tokens before it."""
     before = np.concatenate([np.full((BATCH, 1), VOCAB), np.asarray(tokens)[:, :-1]], axis=1)
-    scores = jax.nn.log_softmax(toys.markov_params(VOCAB), axis=-1)[before]
+    scores = np.asarray(jax.nn.log_softmax(toys.markov_params(VOCAB), axis=-1))[before]
     if temperature:
         places = jnp.tile(jnp.arange(LENGTH, dtype=jnp.int32)[None], (BATCH, 1))
-        scores = scores + gumbel_noise(toys.sequence_keys(2, BATCH), places, VOCAB)
+        scores = scores + jax.jit(partial(gumbel_noise, vocab_size=VOCAB))(
+            toys.sequence_keys(2, BATCH), places
+        )
     return np.argmax(scores, axis=-1).astype(np.int32)
 
 

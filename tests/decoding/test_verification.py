@@ -107,8 +107,8 @@ def test_rejection_on_any_tree(tree, rule, deterministic, seed):
         Draft(jnp.asarray(tokens), tree, None if deterministic else jnp.asarray(log_q)), log_probs, Streams(*where),
         coupling=Rejection(), rule=make_rule(rule), max_count=max_count,
     )  # fmt: skip
-    uniforms = np.asarray(acceptance_uniforms(*where, tree.num_nodes))
-    noise = np.asarray(residual_noise(*where, VOCAB))
+    uniforms = np.asarray(jax.jit(acceptance_uniforms, static_argnums=3)(*where, tree.num_nodes))
+    noise = np.asarray(jax.jit(residual_noise, static_argnums=3)(*where, VOCAB))
     for row in range(batch):
         q_rows = {node: np.exp(log_q[row, place]) for place, node in enumerate(internal)}
         expected = verify_rejection(

@@ -1,4 +1,4 @@
-"""What is said where JAX is asked for a platform that is not here."""
+"""What devices are called, and what is said where JAX is asked for a platform that is not here."""
 
 import os
 import subprocess
@@ -6,6 +6,7 @@ import sys
 from pathlib import Path
 
 import jax
+import numpy as np
 import pytest
 
 from lantern_jax.devices import platform
@@ -17,6 +18,13 @@ from lantern_jax.commands.main import main
 for words in ["generate", "lake"], ["encode", "lake", "--out", "a.npz"]:
     assert main(words) == 2
 """
+
+
+def test_a_name_has_the_number_of_devices_and_how_a_model_lies_over_them():
+    cores = f"cpu of {platform.core_count()} cores"
+    assert platform.device_name(np.array(jax.devices()[:1])[:, None]) == cores
+    assert platform.device_name() == f"8 x {cores}"
+    assert platform.device_name(np.array(jax.devices()).reshape(2, 4)) == f"8 x {cores}, a model over 4"
 
 
 def test_a_command_says_it_in_a_line(tmp_path):

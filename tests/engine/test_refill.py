@@ -124,7 +124,7 @@ def test_regrouped_is_made_alone():
 
 
 def test_sequences_stay_on_their_devices():
-    pipeline = tiny_pipeline()
+    pipeline = pipeline_on(2)
     job = pipeline.job(pipeline.check("a lake", tree="none"))
     run = pipeline.engine.start(job, rows_of(pipeline)(range(2)), seed=SEED)
     with pytest.raises(NotRefillable, match="group of devices"):

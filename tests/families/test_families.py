@@ -5,6 +5,7 @@ import math
 import re
 from pathlib import Path
 
+import jax
 import numpy as np
 import pytest
 
@@ -30,7 +31,8 @@ def test_a_familys_head_turns_features_into_logits():
     family, params = family_of(TARGET), target_parameters()
     record = family.target(TARGET, np.dtype(np.float32))
     labels = np.array([LANDSCAPES.null_labels()] * 2)
-    _, logits, prefix = record.prefill(params, labels, None, 1)
+    prefill = jax.jit(record.prefill, static_argnums=3)
+    _, logits, prefix = prefill(params, labels, None, 1)
     np.testing.assert_allclose(prefix.features[0, :, -1] @ family.head(params), logits, rtol=1e-4, atol=1e-4)
 
 

@@ -2,12 +2,14 @@
 
 import os
 import stat
+from functools import cache
 
 import pytest
 
+import lantern_jax.commands.main
 import lantern_jax.engine.compiler
 import lantern_jax.serve.server
-from lantern_jax.commands.main import main
+from lantern_jax.commands.main import main, make_parser
 from tests.command import files
 from tests.hostile import paths as hostile_paths
 from tests.hostile import texts as hostile_texts
@@ -23,12 +25,27 @@ def place(tmp_path_factory):
     return folder
 
 
+def kinds(place) -> dict[str, int]:
+    """Returns what every file in the folder is: a file, a folder, a pipe, ..."""
+    return {name: stat.S_IFMT(os.lstat(place / name).st_mode) for name in files(place)}
+
+
+@pytest.fixture(scope="module")
+def there(place):
+    return kinds(place)
+
+
+# Making the parser, of all commands, takes longer than a refusal.
+same_parser = cache(make_parser)
+
+
 @pytest.fixture(autouse=True)
 def nothing_is_computed(place, monkeypatch):
     def computes(*arguments, **options):
         raise SystemExit(COMPUTES)
 
     monkeypatch.chdir(place)
+    monkeypatch.setattr(lantern_jax.commands.main, "make_parser", same_parser)
     monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
     # A server computes in a thread of its own.
     monkeypatch.setattr(lantern_jax.serve.server.Server, "run", computes)
@@ -46,10 +63,12 @@ def run(words: list[str], capsys, deadline) -> tuple[int, str]:
     return status, repr(wrong[:1]) if wrong or len(printed.err) > 5000 else ""
 
 
-@pytest.mark.parametrize("option", range(len(list(hostile_paths.path_lines()))))
-def test_what_is_no_file_is_refused(option, place, capsys, deadline):
-    placeholder, line = list(hostile_paths.path_lines())[option]
-    before = {name: stat.S_IFMT(os.lstat(place / name).st_mode) for name in files(place)}
+LINES = list(hostile_paths.path_lines())
+
+
+@pytest.mark.parametrize("option", range(len(LINES)))
+def test_what_is_no_file_is_refused(option, place, there, capsys, deadline):
+    placeholder, line = LINES[option]
     # A pipe or a device, and others in turn.
     names = list(hostile_paths.names(placeholder, option))
     first = [name for name in names if name.startswith(("no-pipe", "no-zero")[option % 2])]
@@ -59,7 +78,7 @@ def test_what_is_no_file_is_refused(option, place, capsys, deadline):
         assert status in (2, COMPUTES) and not wrong, (words, status, wrong)
         # To go on with a folder, or in the place of an empty file, may be meant.
         assert status == 2 or not name.startswith(("no-pipe", "no-socket", "no-zero", "no-full")), words
-        assert {name: stat.S_IFMT(os.lstat(place / name).st_mode) for name in files(place)} == before, words
+        assert kinds(place) == there, words
 
 
 @pytest.mark.parametrize("kind", ["escapes", "markup"])

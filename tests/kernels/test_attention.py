@@ -16,6 +16,7 @@ from tests.kernels.attention_arguments import HEADS, WIDTH, arguments, assert_sa
 from tests.lowering import lower
 
 by_products = jax.jit(model_attention._by_products)
+interpreted = jax.jit(partial(attend_kernel, interpret=True))
 BLOCKS = pytest.mark.parametrize(
     ("rows", "nodes", "slots"),
     [
@@ -31,7 +32,7 @@ BLOCKS = pytest.mark.parametrize(
 @BLOCKS
 def test_it_is_the_attention_of_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
-    assert_same(attend_kernel(*given, interpret=True), by_products(*given), 2e-6)
+    assert_same(interpreted(*given), by_products(*given), 2e-6)
 
 
 @BLOCKS
@@ -45,10 +46,10 @@ def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeyp
 
 def test_it_is_as_near_in_bfloat16():
     given = arguments((2, 1), 9, (70,), jnp.bfloat16)
-    assert_same(attend_kernel(*given, interpret=True), by_products(*given), 2e-2)
+    assert_same(interpreted(*given), by_products(*given), 2e-2)
 
 
-@pytest.mark.parametrize("attention", [partial(attend_kernel, interpret=True), attend_joined])
+@pytest.mark.parametrize("attention", [interpreted, attend_joined])
 def test_every_query_has_its_own_mask(attention):
     """Queries see different slots of a place: a window over the cache, or a drafter's nodes."""
     qkv, rotary, block_mask, past, _ = arguments((1, 2), 4, (20,))
@@ -64,7 +65,7 @@ def test_slots_that_no_query_sees_are_not_read():
     """Slots past the last block in use may hold anything: early tokens do not pay for later ones."""
     qkv, rotary, block_mask, ((keys, values),), masks = arguments((2, 1), 3, (200,), seen=40)
     spoilt = tuple(array.at[..., 64:, :].set(jnp.nan) for array in (keys, values))
-    found = attend_kernel(qkv, rotary, block_mask, (spoilt,), masks, interpret=True)
+    found = interpreted(qkv, rotary, block_mask, (spoilt,), masks)
     assert_same(found, by_products(qkv, rotary, block_mask, ((keys, values),), masks), 2e-6)
 
 

@@ -83,7 +83,7 @@ def test_numbers_of_a_run_fit_each_other():
         assert row.floor_share > 0 and row.peak_memory > 1 << 20 and set(row.versions) >= {"jax", "python"}
     assert drafted.substituted == 0 and relaxed.substituted > 0 and relaxed.distortion > 0
     assert (plain.pixels, plain.dtype, plain.compile_cold) == (16, "float32", None)
-    assert plain.device.startswith(f"{len(jax.local_devices())} x cpu of ")
+    assert plain.device.startswith("cpu of ")
 
 
 def test_forced_rows_have_the_profiles_mean_and_no_quality():

@@ -69,7 +69,7 @@ def test_logits_are_those_of_the_rounded_weights(quantized):
     tokens = np.arange(2 * config.num_tokens).reshape(2, -1).astype(np.int32) % config.vocab_size
     labels = np.zeros((2, config.label_slots), np.int32)
     exact, found, before = (
-        np.asarray(LlamaGen(config).apply(params, labels, tokens)[1])
+        np.asarray(jax.jit(LlamaGen(config).apply)(params, labels, tokens)[1])
         for params in (rounded, quantized.target_params, tiny_checkpoint().target_params)
     )
     np.testing.assert_allclose(found, exact, atol=2e-5 * np.abs(exact).max())

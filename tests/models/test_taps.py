@@ -57,14 +57,14 @@ def test_a_tap_is_what_a_shallower_stack_gives_out():
     x = jax.random.normal(jax.random.key(1), (BATCH, 4, 16))
     rotary = line_rotary(jnp.arange(4, dtype=jnp.int32), config.head_dim)[None]
     mask = jnp.tril(jnp.ones((1, 4, 4), bool))
-    params = Transformer(config).init(jax.random.key(0), x, rotary, mask)
-    states, _ = Transformer(config, taps=(0, 1, 2)).apply(params, x, rotary, mask)
+    params = jax.jit(Transformer(config).init)(jax.random.key(0), x, rotary, mask)
+    states, _ = jax.jit(Transformer(config, taps=(0, 1, 2)).apply)(params, x, rotary, mask)
     for layers, state in enumerate(jnp.split(states, 4, axis=-1)):
         if not layers:
             np.testing.assert_array_equal(state, x)
             continue
         shallow = Transformer(dataclasses.replace(config, num_layers=layers))
-        np.testing.assert_allclose(state, shallow.apply(params, x, rotary, mask)[0], atol=1e-6)
+        np.testing.assert_allclose(state, jax.jit(shallow.apply)(params, x, rotary, mask)[0], atol=1e-6)
 
 
 def test_taps_that_are_no_layer_are_refused():

@@ -30,7 +30,9 @@ def test_the_same_tokens_have_the_same(knobs, plain):
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("knobs", [{"method": "lantern"}, {"method": "zipar", "ahead": 1}])
+@pytest.mark.parametrize("knobs", [
+    {"method": "lantern", "nodes": 6, "children": 3, "frontier": 2, "depth": 3}, {"method": "zipar", "ahead": 1},
+], ids=str)  # fmt: skip
 def test_other_tokens_have_the_models_own(knobs):
     """Of a relaxed rule's and of rows in parallel: as of the same tokens given."""
     made = tiny_pipeline().generate(PROMPTS, log_probs=True, compare=True, **KNOBS, **knobs)

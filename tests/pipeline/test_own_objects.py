@@ -162,6 +162,8 @@ def test_a_rule_without_its_codebook_says_so():
 
 def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     """Each drafting is a new one, with a program of its own."""
+    # What other tests left is not looked through.
+    gc.freeze()
     monkeypatch.setattr(program_cache, "MOST_OWN", 2)
     pipeline, make = pipeline_on(1), page().row_above.__wrapped__
     pipeline.generate("a lake", method="ar", batch=1)
@@ -174,5 +176,6 @@ def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     assert named <= keys and len(keys - named) == 2
     del drafting, keys
     gc.collect()
+    gc.unfreeze()
     jax.block_until_ready(jnp.zeros(1))
     assert held[-1]() is not None and not any(one() for one in held[:2])

@@ -32,7 +32,8 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     true = apply_guidance(wanted[..., -head.shape[0] :] @ head, np.full(kinds.BATCH, 2.0, np.float32))
     scale, chances = np.full(kinds.BATCH, 2.0, np.float32), []
     for predicted in made:
-        chances.append(match_chance(apply_guidance(predicted.logits, scale), true[:, predicted.where]))
+        logits = apply_guidance(np.asarray(predicted.logits), scale)
+        chances.append(jax.jit(match_chance)(logits, true[:, predicted.where]))
     np.testing.assert_allclose(found["match"], [np.mean(chance) for chance in chances], atol=1e-3)
     # The roots whose whole chain lies in the picture, the first ones at every depth.
     along = np.stack([chance[:, : chances[-1].shape[1]] for chance in chances])

@@ -96,27 +96,28 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
     given = stored[..., : len(taps) * SIZES.dim] if taps else stored[..., -SIZES.dim :]
     record = DRAFTERS[name.split("_")[0]].make(sizes, jnp.float32)
     both = {"drafter": {"params": params}, "head": target_params()["head"]["kernel"]}
-    guidance, span, places = jnp.full(BATCH, 2.0), 4, jnp.arange(4)[None]
-    state = record.init(both, prefix_after(taps), 32, span, 8)
+    guidance, span, places = np.full(BATCH, 2.0, np.float32), 4, np.arange(4)[None]
+    tokens, given = np.asarray(tokens), np.asarray(given)
+    state = jax.jit(record.init, static_argnums=(2, 3, 4))(both, prefix_after(taps), 32, span, 8)
     absorb, expand = jax.jit(record.absorb), jax.jit(record.expand)
     # Two rounds: three tokens, then two; the rest of the four places holds noise.
     for begin, taken in ((0, 3), (3, 2)):
-        there = begin + jnp.broadcast_to(jnp.minimum(places, taken - 1), (BATCH, span))
-        following = jnp.where(places < taken, jnp.take_along_axis(tokens, there, axis=1), 5)
+        there = begin + np.broadcast_to(np.minimum(places, taken - 1), (BATCH, span))
+        following = np.where(places < taken, np.take_along_axis(tokens, there, axis=1), 5).astype(np.int32)
         # Position P - 1 + g holds token g and the feature before it.
-        own = jnp.take_along_axis(given, FIRST + there[None, ..., None], axis=2)
-        own = jnp.where((places < taken)[None, ..., None], own, 9.0)
-        state, logits = absorb(both, state, own, following, jnp.full(BATCH, taken, jnp.int32))
+        own = np.take_along_axis(given, FIRST + there[None, ..., None], axis=2)
+        own = np.where((places < taken)[None, ..., None], own, np.float32(9))
+        state, logits = absorb(both, state, own, following, np.full(BATCH, taken, np.int32))
     root, drafted = 4, [logits]
     for depth in range(1, DEPTHS):
         # A sibling without children stands before each node of the chain.
-        node = jnp.stack([jnp.full(BATCH, depth), tokens[:, root + depth]], axis=1)
-        parent = jnp.full((BATCH, 2), 2 * (depth - 1), jnp.int32)
+        node = np.stack([np.full(BATCH, depth, np.int32), tokens[:, root + depth]], axis=1)
+        parent = np.full((BATCH, 2), 2 * (depth - 1), np.int32)
         state, logits = expand(both, state, node, parent)
         drafted.append(logits[:, 1])
     for depth, (predicted, logits) in enumerate(zip(predictions(sizes, params), drafted, strict=True)):
         row = int(np.flatnonzero(np.asarray(predicted.where) == FIRST + root + depth)[0])
-        expected = apply_guidance(predicted.logits, guidance)[:, row]
+        expected = apply_guidance(np.asarray(predicted.logits), guidance)[:, row]
         # Random EAGLE weights let the logits grow with depth, to some 330: float32 rounds in proportion.
         largest = np.abs(expected).max()
         np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
