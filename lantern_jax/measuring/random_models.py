@@ -106,7 +106,7 @@ def random_model(size: str) -> RandomModel:
     """
     named = size.removesuffix(INT8)
     if named == TINY:
-        config = replace(published_config("B"), dim=64, num_layers=2, num_heads=2, vocab_size=256, grid=6)
+        config = replace(published_config("B"), dim=64, num_layers=1, num_heads=2, vocab_size=256, grid=6)
     elif named in SIZES:
         config = SIZES[named]()
     else:
