@@ -3,7 +3,7 @@
 import math
 import re
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -18,6 +18,8 @@ from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for, traced_on
 from lantern_jax.measuring.shapes import size_of
 
+# XLA's least effort at what programs run on: on a TPU a tenth of the seconds, for less memory or little more.
+_HASTY = {"exec_time_optimization_effort": -1.0}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMGT]?)(?:iB|B)?\b")
 # Needed, then available, as XLA's compiler for TPUs writes it.
@@ -52,8 +54,14 @@ class Compiled:
     grids: Mapping[str, int] = field(default_factory=dict)
 
 
-def compile_call(kind: str, call: Call, platform: str | None, device: Any = None) -> Compiled:
-    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for those at hand."""
+def compile_call(
+    kind: str, call: Call, platform: str | None, device: Any = None, hasty: bool = False
+) -> Compiled:
+    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for those at hand.
+
+    Args:
+        hasty: with the least effort, for about what a device would take; for TPUs.
+    """
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
     shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
@@ -66,7 +74,8 @@ def compile_call(kind: str, call: Call, platform: str | None, device: Any = None
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
-        program = traced.lower(lowering_platforms=platform and (platform,)).compile()
+        lowered = traced.lower(lowering_platforms=platform and (platform,))
+        program = lowered.compile(compiler_options=_HASTY if hasty else None)
     except jax.errors.JaxRuntimeError as error:
         needed, available = refused(str(error))
         line = errors.short(str(error), 200)
@@ -76,29 +85,33 @@ def compile_call(kind: str, call: Call, platform: str | None, device: Any = None
     return made(program=program, seconds=time.perf_counter() - begun)
 
 
-def compile_batch(batch: Batch, kinds: Iterable[str], platform: str | None) -> Iterator[Compiled]:
-    """Compiles programs of a batch as an engine does, and yields what that gave."""
+def compile_batch(
+    batch: Batch, kinds: Iterable[str], platform: str | None, hasty: bool = False
+) -> Iterator[Compiled]:
+    """Compiles programs of a batch as an engine does, or hastily, and yields what that gave."""
+    made_by = partial(compile_call, platform=platform, device=batch.devices.flat[0], hasty=hasty)
     kinds = [kind for kind in KINDS if kind in kinds]
     if kinds and kinds != ["draw"]:
-        yield from _compile_decoding(batch, [kind for kind in kinds if kind != "draw"], platform)
+        yield from _compile_decoding(batch, [kind for kind in kinds if kind != "draw"], made_by)
     if "draw" in kinds and (call := batch.draw()) is not None:
-        yield compile_call("draw", call, platform, batch.devices.flat[0])
+        yield made_by("draw", call)
 
 
-def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) -> Iterator[Compiled]:
+def _compile_decoding(
+    batch: Batch, kinds: Sequence[str], made_by: Callable[[str, Call], Compiled]
+) -> Iterator[Compiled]:
     """Compiles what decodes.
 
     Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
     lies as ``advance`` wants it: these are compiled in any case.
     """
-    device = batch.devices.flat[0]
-    first, chooses = None, layouts.are_chosen(device.platform)
+    first, chooses = None, layouts.are_chosen(batch.devices.flat[0].platform)
     if batch.mesh is not None or (kinds[0] == "start" and not chooses):
-        first = compile_call("start", batch.start(), platform, device)
+        first = made_by("start", batch.start())
     if first is None or first.program is not None:
         keys, state = batch.born(None if first is None else first.program)
         if chooses:
-            first = compile_call("advance", batch.choose(keys, state), platform, device)
+            first = made_by("advance", batch.choose(keys, state))
             if first.program is not None:
                 batch, state = batch.laid_out(state, first.program.input_formats[0])
     for kind in kinds:
@@ -107,7 +120,7 @@ def _compile_decoding(batch: Batch, kinds: Sequence[str], platform: str | None) 
         elif first is not None and first.program is None:
             yield Compiled(kind, None, 0.0, f"{first.kind}: {first.error}", first.needed)
         elif (call := batch.start() if kind == "start" else getattr(batch, kind)(keys, state)) is not None:
-            yield compile_call(kind, call, platform, device)
+            yield made_by(kind, call)
 
 
 def bytes_on_each(tree: PyTree) -> int:

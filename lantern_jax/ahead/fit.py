@@ -14,7 +14,7 @@ import numpy as np
 
 from lantern_jax.ahead.arguments import Batch
 from lantern_jax.ahead.compiling import bytes_on_each, compile_batch
-from lantern_jax.devices.data_sheets import GPU, Device
+from lantern_jax.devices.data_sheets import GPU, TPU, Device
 from lantern_jax.devices.platform import core_count
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramCache
@@ -24,6 +24,8 @@ from lantern_jax.measuring.shapes import Shapes, size_of
 MOST = 256
 # What JAX takes of a GPU unless it is told otherwise, and how.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
+# What compiling in haste may miss: shares of a device's memory, too little and too much, and of the working memory.
+_MISSED, _ADDED, _MISSED_WORKING = 0.03, 0.01, 0.25
 # Compilers side by side: each takes a few gigabytes for a large model.
 _MOST_AT_A_TIME = 4
 
@@ -80,19 +82,26 @@ def fitting(
             process.
     """
     devices = np.array(jax.local_devices()[:1])[:, None] if devices is None else devices
-    drawn = ProgramCache()
+    drawn = {True: ProgramCache(), False: ProgramCache()}
 
     def largest(name: str) -> tuple[str, Need]:
         smallest = least_of(Batch(shapes, jobs[name], len(devices), devices))
 
-        def needs(pictures: int) -> Need:
-            of = partial(need_there, Batch(shapes, jobs[name], pictures, devices), platform, limit)
+        def compiled(pictures: int, hasty: bool) -> Need:
+            batch = Batch(shapes, jobs[name], pictures, devices)
+            of = partial(need_there, batch, platform, limit, hasty=hasty)
             # Drawing is the same for all jobs, and compiled sooner than what decodes.
-            drawing, _ = drawn.obtain(pictures, lambda: (of(("draw",)), 0.0))
+            drawing, _ = drawn[hasty].obtain(pictures, lambda: (of(("draw",)), 0.0))
             least = smallest.times(pictures).beside(drawing)
-            if least.total > limit and pictures > smallest.pictures:
+            sure = limit * (1 + _ADDED) if hasty else limit
+            if least.total > sure and pictures > smallest.pictures:
                 return least
             return of(("start", "advance")).beside(drawing)
+
+        def needs(pictures: int) -> Need:
+            if platform == TPU and is_clear(found := compiled(pictures, hasty=True), limit):
+                return found
+            return compiled(pictures, hasty=False)
 
         found = largest_there(needs, limit, smallest)
         tell(name)
@@ -122,6 +131,12 @@ def largest_there(needs: Callable[[int], Need], limit: int, smallest: Need) -> N
     return found
 
 
+def is_clear(hasty: Need, limit: int) -> bool:
+    """Tells whether programs compiled in haste say for certain that a batch fits, or that it does not."""
+    most = hasty.total + _MISSED * limit + _MISSED_WORKING * hasty.working
+    return most <= limit or hasty.total > limit * (1 + _ADDED)
+
+
 def least_of(batch: Batch) -> Need:
     """Returns what a batch takes at least of each device, by its shapes: parameters, and its share of the state."""
     target, drafting = batch.inputs.target_params, dict(batch.inputs.drafting_params or {})
@@ -133,14 +148,16 @@ def least_of(batch: Batch) -> Need:
     return Need(batch.pictures, bytes_on_each((target, drafting)), share, 0)
 
 
-def need_there(batch: Batch, platform: str | None, limit: int, kinds: tuple[str, ...]) -> Need:
+def need_there(
+    batch: Batch, platform: str | None, limit: int, kinds: tuple[str, ...], hasty: bool = False
+) -> Need:
     """Returns what programs of a batch take of each device; the code of the programs counts among parameters.
 
     Parameters and state are those that ``advance`` is given, and drawing adds its own. Of a program that was refused
     the working memory is what it asked for, or ``limit``.
     """
     parameters = state = working = 0
-    for made in compile_batch(batch, kinds, platform):
+    for made in compile_batch(batch, kinds, platform, hasty):
         # Parameters that a program does not read are there all the same; tiles may be padded.
         arguments, own, asked = made.arguments, made.state, made.needed or limit
         if made.program is not None:

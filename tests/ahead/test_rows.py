@@ -93,7 +93,7 @@ def test_nothing_is_compiled_that_states_alone_forbid(monkeypatch):
     job = shapes.job({"method": "ar"})
     smallest = fit.least_of(Batch(shapes, job, 1, np.array(jax.devices()[:1])[:, None]))
 
-    def need(batch, platform, limit, kinds):
+    def need(batch, platform, limit, kinds, hasty):
         compiled.append((batch.pictures, kinds))
         if kinds == ("draw",):
             return Need(batch.pictures, 0, 0, smallest.state * batch.pictures)
@@ -104,3 +104,30 @@ def test_nothing_is_compiled_that_states_alone_forbid(monkeypatch):
     found = fit.fitting(shapes, {"ar": job}, limit, lambda name: None)
     assert found["ar"].pictures == 4
     assert compiled == [(8, ("draw",)), (4, ("draw",)), (4, ("start", "advance"))]
+
+
+@pytest.mark.parametrize("working", [0, 40])
+def test_what_haste_says_is_taken_where_it_is_clear(working, monkeypatch):
+    """Near the limit, where haste is known to err, what devices run is compiled."""
+    shapes, devices = size_shapes("tiny", "float32"), np.array(jax.local_devices()[:1])[:, None]
+    job = shapes.job({"method": "ar"})
+    smallest = fit.least_of(Batch(shapes, job, 1, devices))
+    missed = smallest.state * working // 100
+    compiled = []
+
+    def need(batch, platform, limit, kinds, hasty):
+        compiled.append((batch.pictures, hasty))
+        own = Need(batch.pictures, 0, 0, 0) if kinds == ("draw",) else smallest.times(batch.pictures)
+        # Working memory is a fifth more than haste says.
+        return Need(own.pictures, own.parameters, own.state, missed if hasty else missed * 6 // 5)
+
+    monkeypatch.setattr(fit, "need_there", need)
+
+    def largest(limit):
+        del compiled[:]
+        return fit.fitting(shapes, {"ar": job}, limit, lambda name: None, devices, "tpu")["ar"].pictures
+
+    four = smallest.times(4).total
+    assert largest(2 * four) >= 4 and all(hasty for _, hasty in compiled)
+    assert largest(four + missed) == (2 if working else 4)
+    assert (4, False) in compiled, "near the limit"
