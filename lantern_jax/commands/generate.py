@@ -94,7 +94,8 @@ def _run(arguments: argparse.Namespace) -> None:
     if writes:
         say_notes(plan.notes)
         if arguments.explain:
-            show_choice(pipeline.auto.choice(min(plan.count, plan.settings.batch), arguments.knobs))
+            together = min(plan.count, plan.settings.batch)
+            show_choice(pipeline.auto.choice(together, arguments.knobs, plan.count / together))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
         with decoding_progress(plan.count, compare, arguments.model) as progress:

@@ -31,7 +31,9 @@ _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
 _WORDS = {
     "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5": "v5p", "v4": "v4", "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
-_MEASURED_BYTES, _MEASURED_ROWS, _MEASURED_WIDTH, _SECONDS = 16 << 20, 32, 512, 0.06
+# Weights of more bytes than the caches of most processors hold, the rows that read and those that compute, their
+# width, and the seconds of each piece.
+_MEASURED_BYTES, _READING_ROWS, _MEASURED_ROWS, _MEASURED_WIDTH, _SECONDS = 64 << 20, 2, 32, 512, 0.06
 
 
 @dataclass(frozen=True)
@@ -84,7 +86,7 @@ def figures_of(grid: np.ndarray, is_full: bool, directory: Path) -> Figures:
         return sheet_figures(sheet, is_full)
     file, name = (
         directory / "figures.json",
-        f"{device_name(grid[:1, :1])}, {'float32' if is_full else '16 bits'}",
+        f"{device_name(grid[:1, :1])}, {'float32' if is_full else '16 bits'}, {_MEASURED_BYTES >> 20} MiB",
     )
     with contextlib.suppress(ValueError, OSError, TypeError, KeyError, AttributeError):
         kept = Figures(**read_json(file, 10**5)[name])
@@ -104,12 +106,14 @@ def _measured(device, is_full: bool) -> Figures:
     dtype = jnp.float32 if is_full else jnp.bfloat16
     width, rows = _MEASURED_WIDTH, _MEASURED_ROWS
     with jax.default_device(device):
-        array = jnp.ones((_MEASURED_BYTES // (4 * 4096), 4096), jnp.float32)
         square, block = jnp.ones((width, width), dtype), jnp.ones((rows, width), dtype)
-        reading = _quickest(jnp.dot, array, jnp.ones(4096, jnp.float32))
+        # As passes read: a product of few rows gets less of the bandwidth than a sum.
+        layers = jnp.ones((_MEASURED_BYTES // square.nbytes, width, width), dtype)
+        through = lambda few, layers: lax.scan(lambda few, layer: (few @ layer, None), few, layers)[0]  # noqa: E731
+        reading = _quickest(through, block[:_READING_ROWS], layers)
         product = _quickest(lambda a, b: lax.fori_loop(0, 4, lambda _, a: a @ b, a), block, square)
     rate = 4 * 2 * rows * width**2 / product * _PRODUCTS_HERE
-    bandwidth = max(array.nbytes / reading * _READING_HERE, rate / _MOST_PER_BYTE)
+    bandwidth = max(layers.nbytes / reading * _READING_HERE, rate / _MOST_PER_BYTE)
     return Figures(bandwidth, rate, _LAUNCH.get(device.platform, _LAUNCH[GPU]))
 
 

@@ -214,7 +214,8 @@ class Worker:
             return dataclasses.replace(alone, batch=size)
         # Of more than a call decodes together it must be said.
         together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
-        found = self.pipeline.tuning(size, **knobs, **together)
+        # Slots take in waiting pictures, and those that stay free are given back.
+        found = self.pipeline.auto.find(size, {**knobs, **together}, turns=math.inf)
         settings = self.pipeline.settings({"batch": size, **found.under(knobs)})
         chosen = keeps_tokens(alone) and keeps_tokens(settings)
         return settings if chosen else dataclasses.replace(alone, batch=size)

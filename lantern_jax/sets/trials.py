@@ -48,7 +48,7 @@ def decoded(
         if note is not None:
             note(point_of(settings), summarise(joined, run.timing))
         numbers, rows = numbers[batch:], rows[batch:]
-        choice = pipeline.auto.choice(batch, opened.asked)
+        choice = pipeline.auto.choice(batch, opened.asked, max(1.0, len(numbers) / batch))
         if left is None:
             cost = run.timing.compiling + run.timing.decoding
             left = SHARE * run.timing.decoding * len(numbers) / batch

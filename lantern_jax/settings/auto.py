@@ -22,6 +22,7 @@ from lantern_jax.settings.choice import (
     keeps_tokens,
     point_of,
     read_acceptance,
+    slowest,
 )
 from lantern_jax.settings.costs import NOT_READ, Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
@@ -48,45 +49,55 @@ class Auto:
     def __init__(self, checkpoint: Checkpoint, recipe: Recipe, devices: np.ndarray, shelf: Shelf | None):
         self._checkpoint, self._recipe, self._devices, self._shelf = checkpoint, recipe, devices, shelf
         self._chooses = shelf is not None and not shelf.named
-        self._choices: dict[Key, Choice] = {}
+        self._choices: dict[Key, dict[float, Choice]] = {}
 
-    def find(self, pictures: int, knobs: Mapping[str, Any]) -> Found:
-        """Returns what a call takes from tuned settings, else from the choice, with a line that says so or why not."""
+    def find(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Found:
+        """Returns what a call takes from tuned settings, else from the choice, with a line that says so or why not.
+
+        Args:
+            turns: as in ``slowest``; None for those of the call's pictures alone.
+        """
         if self._shelf is None or steers(knobs):
             return Found()
         found = self._shelf.find(partial(self._key, pictures, knobs))
-        choice = None if found.knobs else self.choice(pictures, knobs)
+        choice = None if found.knobs else self.choice(pictures, knobs, turns)
         if choice is None:
             return found
         made, note = dict(choice.way.knobs), choice.words
         if 1 < pictures <= _FEW and knobs.get("batch") is None:
             # By expectations alone: what one was timed at, and the other not, says nothing of the two.
-            alone, together = (self._expected(count, knobs).pace for count in (1, pictures))
+            alone, together = (self._expected(count, knobs, turns).pace for count in (1, pictures))
             if together > _WORTH * pictures * alone:
                 one = self.choice(1, knobs)
                 made, note = one.way.knobs | {"batch": 1}, f"{one.words}, one picture after the other"
         return Found(made, "; ".join(filter(None, [note, found.note])))
 
-    def choice(self, pictures: int, knobs: Mapping[str, Any]) -> Choice | None:
-        """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes."""
+    def choice(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Choice | None:
+        """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes.
+
+        Args:
+            turns: as for ``find``.
+        """
         if not self._chooses or steers(knobs):
             return None
         settings = self._recipe.settings(knobs)
         if not keeps_tokens(settings):
             return None
         key = self._key(pictures, knobs)
-        if key not in self._choices:
+        turns, made = turns or pictures / key.batch, self._choices.setdefault(key, {})
+        if turns not in made:
             known = self.notes(key).known() if key.checkpoint else Known()
-            self._choices[key] = self._chosen(key, settings, known)
-        return self._choices[key]
+            made[turns] = self._chosen(key, settings, known, turns)
+        return made[turns]
 
-    def _expected(self, pictures: int, knobs: Mapping[str, Any]) -> Choice:
-        return self._chosen(self._key(pictures, knobs), self._recipe.settings(knobs), Known())
+    def _expected(self, pictures: int, knobs: Mapping[str, Any], turns: float | None) -> Choice:
+        key = self._key(pictures, knobs)
+        return self._chosen(key, self._recipe.settings(knobs), Known(), turns or pictures / key.batch)
 
-    def _chosen(self, key: Key, settings: Settings, known: Known) -> Choice:
+    def _chosen(self, key: Key, settings: Settings, known: Known, turns: float) -> Choice:
         given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
         codes = self._checkpoint.target_config.num_codes
-        return chosen(self.costs(key), given, known, key.batch, codes, point_of(settings))
+        return chosen(self.costs(key), given, known, key.batch, codes, point_of(settings), turns)
 
     def noting(
         self, settings: Settings, count: int
@@ -99,6 +110,8 @@ class Auto:
         def note(point: WindowPoint | None, made: Statistics) -> None:
             if point is not None and made.rounds:
                 ms = made.seconds * 1e3 * key.batch / made.tokens
+                if point.window:
+                    ms *= slowest(key.batch) / slowest(key.batch, count / key.batch)
                 self.notes(key).add(Run(point, made.step_compression, ms))
                 self._choices.pop(key, None)
 

@@ -62,7 +62,7 @@ _ALIKE = 0.95
 # What was never timed is worth a trial where many pictures come, if it is expected to be at least as fast as this share
 # of the best.
 _REACH = 0.9
-# Pictures differ in their rounds by this share; a batch is done when its slowest is.
+# Pictures differ in their rounds by this share.
 _SPREAD = 0.08
 
 
@@ -196,16 +196,26 @@ class Known:
 
     Attributes:
         tokens: per pass, by window.
-        ms: of a token of every picture of a batch, by window, at the batch that is asked for.
+        ms: of a token of every picture of a batch that ends with its slowest one, by window, at the batch that is
+            asked for.
     """
 
     tokens: Mapping[WindowPoint, float] = field(default_factory=dict)
     ms: Mapping[WindowPoint, float] = field(default_factory=dict)
 
 
+def slowest(batch: int, turns: float = 1.0) -> float:
+    """Returns the rounds until all pictures are done, per those of a picture: a call ends with its slowest one.
+
+    Args:
+        turns: pictures of the call per slot of its batch; all but the last begin in slots that become free.
+    """
+    return 1 + _SPREAD * math.sqrt(2 * math.log(batch)) / turns
+
+
 def chosen(
     costs: Costs, acceptance: Mapping[WindowPoint, float], known: Known, batch: int, codes: int,
-    usual: WindowPoint | None = None,
+    usual: WindowPoint | None = None, turns: float = 1.0,
 ) -> Choice:  # fmt: skip
     """Returns the way with the least time per token.
 
@@ -215,19 +225,24 @@ def chosen(
         batch: pictures decoded together; ``codes``: V, no fewer than a place's guesses.
         usual: the window of the platform, measured where the library was: taken where none is expected to be much
             better.
+        turns: as in ``slowest``.
     """
     kind = next(iter(costs.drafts), None)
     tokens = {PLAIN: 1.0, **(acceptance or TOKENS), **known.tokens}
     fitting = (point for point in tokens if point.branches <= codes and (kind or not point.passes))
-    slowest = 1 + _SPREAD * math.sqrt(2 * math.log(batch))
+    last = slowest(batch, turns)
     made = {}
     for point in fitting:
         tree, window = point.tree, point.window
         ms = costs.window(tree, kind if point.passes else None, point.passes) if window else costs.a_pass(1)
-        made[point] = tree.num_nodes, ms, ms / tokens[point] * (slowest if window else 1)
+        made[point] = tree.num_nodes, ms, ms / tokens[point] * (last if window else 1)
     # What was noted tells how far off expectations are. Where guesses were slower than plain decoding should be, it is
     # tried: perhaps it was expected to be too slow.
-    noted = {point: ms for point, ms in known.ms.items() if point in made}
+    noted = {
+        point: ms * (last / slowest(batch) if point.window else 1)
+        for point, ms in known.ms.items()
+        if point in made
+    }
     pace = statistics.median(ms / made[point][2] for point, ms in noted.items()) if noted else 1.0
     paces = {PLAIN: min(pace, 1.0)}
     spent = {point: noted.get(point, paces.get(point, pace) * ms) for point, (_, _, ms) in made.items()}

@@ -23,7 +23,7 @@ def test_a_set_tries_other_guesses_on_a_batch_and_keeps_its_tokens(share, whole,
     usual, another = (Way(point, 1, 1.0, 1.0, speedup) for point, speedup in ((PLAIN, 1.0), (other, 0.95)))
     auto = SimpleNamespace(
         find=lambda count, knobs: Found(),
-        choice=lambda count, knobs: Choice(usual, (usual, another)),
+        choice=lambda count, knobs, turns=None: Choice(usual, (usual, another)),
         noting=lambda settings, count: lambda point, made: noted.append((point, made.pictures, made.tokens)),
     )
     monkeypatch.setattr(pipeline, "auto", auto)

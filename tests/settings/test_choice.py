@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import threading
 from types import SimpleNamespace
@@ -24,6 +25,7 @@ from lantern_jax.settings.choice import (
     point_of,
     point_of_knobs,
     read_acceptance,
+    slowest,
     window_knobs,
     window_name,
     write_acceptance,
@@ -97,6 +99,18 @@ def test_what_was_noted_counts_before_what_is_expected():
     assert chosen(account, tokens, Known(ms={LED: 1.4}), 1, 1024).way.point == PLAIN
     known = chosen(account, tokens, Known(tokens={JACOBI: 4.5}), 1, 1024)
     assert known.way.point == JACOBI and known.way.tokens == 4.5
+
+
+def test_only_the_last_pictures_of_many_wait_for_the_slowest():
+    """What was timed of a batch alone tells of many that follow each other in its slots."""
+    account, tokens, batch = costs(16), {JACOBI: 2.5}, 16
+    assert slowest(1) == 1 and slowest(batch, math.inf) == 1 < slowest(batch, 4) < slowest(batch)
+    ms = account.window(JACOBI.tree) / 2.5
+    for known in (Known(), Known(ms={JACOBI: slowest(batch) * ms, PLAIN: account.a_pass(1)})):
+        for turns in (1, 4, math.inf):
+            made = chosen(account, tokens, known, batch, 1024, turns=turns)
+            way = next(way for way in made.ways if way.point == JACOBI)
+            assert way.speedup == pytest.approx(account.a_pass(1) / (slowest(batch, turns) * ms))
 
 
 def test_windows_have_names_knobs_and_a_form_in_files():
@@ -259,7 +273,7 @@ def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little
     """Where it gains much, more pictures come, or a batch is asked for, they are decoded together."""
 
     def batch(count: int, share: float, **knobs) -> int | None:
-        paces = lambda pictures, _: SimpleNamespace(pace=1.0 if pictures == 1 else share * count)  # noqa: E731
+        paces = lambda pictures, *_: SimpleNamespace(pace=1.0 if pictures == 1 else share * count)  # noqa: E731
         monkeypatch.setattr(pipeline.auto, "_expected", paces)
         return pipeline.tuning(count, **knobs).knobs.get("batch")
 
