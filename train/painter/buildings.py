@@ -60,7 +60,7 @@ def _house(
     for end in (front - turn * eaves * 0.6, corner + turn * eaves * 0.4):
         colour = light.shone(roof, 0.75 * lit_gable, distance)
         canvas.stroke([(middle, ridge - eaves * 0.3), (end, top + eaves)], max(0.045 * wide, 0.005), colour)
-    size = wide * 0.12
+    size = wide * 0.14
     _window(canvas, light, middle, foot - high * 0.55, size, size * 1.3, distance)
     for share in (0.34, 0.70):
         place = corner + (back - corner) * share

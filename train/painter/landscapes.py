@@ -11,7 +11,7 @@ import numpy as np
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
-from train.painter import buildings, plants, sky, terrain, water, weather
+from train.painter import buildings, foreground, plants, sky, terrain, water, weather
 from train.painter.light import light_of
 from train.painter.painting import BAND, Canvas, mix, rgb
 from train.painter.plants import SEASONS
@@ -65,7 +65,9 @@ def _paint(scene: Scene, side: int) -> np.ndarray:
     light = light_of(scene.random("light"), scene.time, scene.weather, base, snow)
     land = Land(light, SEASONS[scene.season], base, _envelope(canvas, scene))
 
-    sky.paint_sky(canvas, scene.random("sky"), light, scene.weather)
+    # Ink leaves stars out: it would draw a ring around each.
+    stars = scene.time == "night" and scene.weather in ("clear", "cloudy") and scene.style != "ink"
+    sky.paint_sky(canvas, scene.random("sky"), light, stars)
     if scene.sight == "aurora":
         sky.paint_sight(canvas, scene.random("sight"), light, scene.sight)
     sky.paint_sun(canvas, scene.random("sun"), light)
@@ -78,7 +80,7 @@ def _paint(scene: Scene, side: int) -> np.ndarray:
     _paint_near(canvas, scene, land)
     if scene.sight in ("birds", "balloons"):
         sky.paint_sight(canvas, scene.random("sight"), light, scene.sight)
-    weather.paint_weather(canvas, scene.random("weather"), light, scene.weather)
+    weather.falling(canvas, scene.random("weather"), light, scene.weather)
     canvas.image *= (1.0 - 0.26 * ((canvas.x - 0.5) ** 2 + (canvas.y - 0.5) ** 2))[..., None]
     if scene.style != "plain":
         apply_style(canvas, scene.random("style"), scene.style)
@@ -120,7 +122,7 @@ def _paint_near(canvas: Canvas, scene: Scene, land: Land) -> None:
         horizon = land.base + 0.004 * canvas.line(scene.random("ground"), 1.6, low=2, high=16)
         terrain.ground(canvas, scene.random("ground"), land, albedo, horizon.astype(np.float32))
     if scene.water in ("none", "river"):
-        weather.near_layers(canvas, rng, land, scene.terrain, albedo, scene.water == "river")
+        foreground.near_layers(canvas, rng, land, scene.terrain, albedo, scene.water == "river")
     own = scene.random("water")
     if scene.water == "river":
         plants.flowers(canvas, scene.random("flowers"), land.light, land.season, 0.74)
@@ -133,6 +135,8 @@ def _paint_near(canvas: Canvas, scene: Scene, land: Land) -> None:
     elif scene.water == "waterfall":
         rock = rgb(0.80, 0.66, 0.50) if scene.terrain == "cliffs" else rgb(0.44, 0.42, 0.43)
         water.waterfall(canvas, own, land, rock)
+    if scene.weather == "foggy":
+        weather.fog(canvas, scene.random("weather"), land.light)
     if scene.craft == "boats":
         near = np.float32(0.78)
         middle = float(water.river_course(scene.random("water"), near)) if scene.water == "river" else None
@@ -141,6 +145,6 @@ def _paint_near(canvas: Canvas, scene: Scene, land: Land) -> None:
         water.near_shore(canvas, own, land, albedo)
     elif scene.water == "sea":
         water.beach(canvas, own, land, albedo)
-    weather.foreground(
+    foreground.nearest(
         canvas, scene.random("foreground"), replace(land, envelope=np.ones_like(land.envelope)), scene, albedo
     )

@@ -88,8 +88,8 @@ _WEATHER = {
     "clear": Weather(0.0, 0.0, 1.0, 0.62, 1.0),
     "cloudy": Weather(0.12, 0.2, 0.96, 0.66, 0.9),
     "foggy": Weather(0.50, 0.40, 1.0, 1.0, 0.6),
-    "snowy": Weather(0.72, 0.50, 1.0, 0.76, 0.25),
-    "stormy": Weather(0.66, 0.62, 0.80, 0.74, 0.0),
+    "snowy": Weather(0.72, 0.72, 1.0, 0.76, 0.25),
+    "stormy": Weather(0.66, 0.62, 0.84, 0.74, 0.0),
 }
 
 
@@ -134,7 +134,8 @@ def light_of(rng: Generator, hour: str, weather: str, base: float, snow: bool) -
     if weather == "stormy":
         # Slate blue under the clouds of any hour.
         grey = mix(grey * 0.62, rgb(0.34, 0.40, 0.48) * (0.72 if hour == "night" else 1.0), 0.65)
-    even = 1.15 * mix(colours.grey, np.full(3, colours.grey.mean(), np.float32), kind.flat)
+    # Clouds make the light even, not darker: that is said apart.
+    even = mix(colours.grey / colours.grey.mean(), np.ones(3, np.float32), kind.flat) * colours.light.mean()
     middle = mix(colours.light, even, kind.flat)
     colours = replace(
         colours,
@@ -145,7 +146,7 @@ def light_of(rng: Generator, hour: str, weather: str, base: float, snow: bool) -
         cloud_light=mix(colours.cloud_light, grey * np.float32(1.12), kind.dull),
         cloud_shade=mix(colours.cloud_shade, grey * np.float32(0.80), kind.dull),
         light=middle * np.float32(kind.dark),
-        shade=colours.shade * np.float32(0.5 + 0.5 * kind.dark),
+        shade=colours.shade * np.float32(1.4 if weather == "stormy" and hour == "night" else 1.0),
         grey=grey,
     )
     side = float(rng.choice((-1.0, 1.0)))

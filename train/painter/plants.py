@@ -90,8 +90,8 @@ def conifers(
         lit = 0.36 + 0.30 * light.side * round_ + 0.26 * tier
         albedo = leaf[tree][None]
         if light.snow:
-            lies = smoothstep(0.05, 0.95, 0.75 * tier + 0.45 * light.side * round_ + 0.15) * (down < 0.95)
-            albedo = mix(albedo * 1.25, SNOW, 0.85 * lies)
+            lies = 0.22 + 0.68 * smoothstep(0.1, 0.9, 0.75 * tier + 0.45 * light.side * round_ + 0.1)
+            albedo = mix(albedo * 1.25, SNOW, lies * (down < 0.95))
             lit = 0.52 + 0.25 * light.side * round_ + 0.12 * tier + 0.10 * lies
         canvas.paint(light.shone(albedo, lit, distance), mask, rows)
 
@@ -177,6 +177,28 @@ def scattered(
     round_trees(canvas, rng, light, leaves, x[order], foot[order], size[order], distance)
 
 
+def bare_tree(canvas: Canvas, rng: Generator, light: Light, x: float, foot: float, height: float) -> None:
+    """Paints a tree without leaves, snow along its boughs."""
+    bark, lies = light.shone(rgb(0.34, 0.27, 0.24), 0.4), light.shone(SNOW, 0.9)
+    boughs = [(x, foot, np.pi / 2 + rng.uniform(-0.06, 0.06), 0.30 * height, 0.075 * height)]
+    strokes = []
+    for _ in range(6):
+        grown = []
+        for x0, y0, angle, length, width in boughs:
+            x1, y1 = x0 + length * np.cos(angle), y0 - length * np.sin(angle)
+            strokes.append((x0, y0, x1, y1, max(width, 0.007)))
+            for turn in (-1, 1):
+                bend = angle + turn * rng.uniform(0.28, 0.62)
+                grown.append((x1, y1, bend, length * rng.uniform(0.66, 0.82), width * 0.62))
+        boughs = grown
+    for x0, y0, x1, y1, width in strokes:
+        canvas.stroke([(x0, y0), (x1, y1)], width, bark)
+        # On what is not too steep.
+        if abs(x1 - x0) > 0.45 * abs(y1 - y0):
+            rise = 0.45 * width
+            canvas.stroke([(x0, y0 - rise), (x1, y1 - rise)], 0.55 * width, lies)
+
+
 def cactus(canvas: Canvas, rng: Generator, light: Light, place: float, foot: float, height: float) -> None:
     """Paints a saguaro with two raised arms at (place, foot), and its shadow."""
     shadow = light.colours.shade * rgb(0.40, 0.30, 0.24)
@@ -206,14 +228,14 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     """Paints flowers of a season in drifts over a meadow from `top` to the lower edge, larger when nearer."""
     if season.flowers is None:
         return
-    count = 230
+    count = 190
     near = rng.random(count) ** 0.7
     y = top + (1.0 - top) * near
     x = rng.random(count) + 0.0
     # In drifts: what falls into sparse places moves away from the picture.
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)
-    radius = 0.0035 + 0.0065 * near
+    radius = 0.0055 + 0.0055 * near
     relief, tint = canvas.puffs(x, y, radius, rng.integers(0, len(season.flowers), count))
     rows = canvas.rows(top - 0.02)
     colour = season.flowers[np.minimum(tint[rows], len(season.flowers) - 1)]

@@ -7,14 +7,14 @@ from train.painter.light import Light
 from train.painter.painting import Canvas, mix, rgb, smoothstep
 
 
-def paint_sky(canvas: Canvas, rng: Generator, light: Light, weather: str) -> None:
-    """Paints the colours of the whole sky, and stars."""
+def paint_sky(canvas: Canvas, rng: Generator, light: Light, stars: bool) -> None:
+    """Paints the colours of the whole sky, and stars if they are to be seen."""
     colours, base = light.colours, light.base
     height = np.clip(canvas.y[:, 0] / base, 0.0, 1.0)
     rows = mix(colours.zenith, colours.middle, smoothstep(0.0, 0.72, height))
     rows = mix(rows, colours.horizon, smoothstep(0.5, 1.02, height))
     canvas.image[:] = rows[:, None, :]
-    if light.hour == "night" and weather in ("clear", "cloudy"):
+    if stars:
         _stars(canvas, rng, light)
 
 
@@ -65,9 +65,9 @@ def _stars(canvas: Canvas, rng: Generator, light: Light) -> None:
     milky = canvas.texture("soft", rng)
     band = canvas.y - 0.30 - (canvas.x - 0.5) * rng.uniform(-0.5, 0.5)
     canvas.paint(rgb(0.42, 0.45, 0.70), 0.30 * smoothstep(-1.0, 1.8, milky) * np.exp(-((band / 0.16) ** 2)))
-    count = 64
+    count = 52
     x, y = rng.random(count), rng.random(count) ** 1.2 * light.base
-    radius = 0.0036 + 0.0042 * rng.random(count) ** 3
+    radius = 0.0052 + 0.0036 * rng.random(count) ** 3
     canvas.paint(rgb(0.98, 0.98, 1.0), canvas.discs(x, y, radius) * 0.95)
     for _ in range(4):
         x, y = rng.random(), rng.uniform(0.03, 0.6) * light.base
@@ -171,7 +171,7 @@ def _thunderheads(canvas: Canvas, rng: Generator, light: Light) -> None:
 
 
 def _lightning(canvas: Canvas, rng: Generator, light: Light) -> None:
-    x, y = rng.uniform(0.15, 0.85), light.base * 0.22
+    x, y = rng.uniform(0.15, 0.85), light.base * 0.12
     canvas.glow(x, light.base * 0.5, 0.16, 0.20, rgb(0.72, 0.74, 0.95), 0.55)
     points = [(x, y)]
     while y < light.base * 0.97:

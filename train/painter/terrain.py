@@ -112,7 +112,7 @@ def rolling(
     lit = lit + 0.16 * np.exp(-np.maximum(below, 0.0) / 0.02) - 1.7 * np.clip(below - 0.015, 0.0, 0.22)
     ground = albedo * (1.0 + 0.09 * patch[..., None])
     if land.snow:
-        ground = mix(ground, SNOW, 0.95 * smoothstep(-2.6, -1.2, grain))
+        ground = mix(ground, SNOW, 0.93)
         lit = lit + 0.16 - 1.2 * np.clip(below - 0.03, 0.0, 0.2)
     canvas.paint(light.shone(ground, lit, distance), canvas.under(height, rows), rows)
     return height
@@ -188,8 +188,26 @@ def dune(
 
 def desert(canvas: Canvas, rng: Generator, land: Land) -> None:
     sand = rgb(0.95, 0.72, 0.44) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
+    if rng.random() < 0.5:
+        _mesas(canvas, rng, land, sand)
     for distance, rise, relief in ((0.75, 0.10, 0.06), (0.45, 0.06, 0.11), (0.18, 0.0, 0.10)):
         dune(canvas, rng, land, land.base - rise, relief, distance, sand, int(rng.integers(2, 4)))
+
+
+def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None:
+    """Paints far table mountains."""
+    height = np.full(canvas.side, land.base, np.float32)
+    for place in rng.permutation((0.16, 0.40, 0.64, 0.88))[: rng.integers(2, 4)]:
+        wide, tall = rng.uniform(0.05, 0.13), rng.uniform(0.20, 0.29)
+        away = np.abs(canvas.x[0] - place) + 0.004 * canvas.line(rng, 1.0, low=8, high=40)
+        rise = 0.72 * smoothstep(wide, wide - 0.02, away) + 0.28 * smoothstep(wide + 0.06, wide - 0.02, away)
+        height = np.minimum(height, land.base - tall * rise * land.envelope)
+    rows = canvas.rows(float(height.min()), land.base + 0.02)
+    lit, tone = rock_face(canvas, rng, land.light, rows)
+    stone = sand * rgb(0.82, 0.62, 0.55) * (1.0 + tone)[..., None]
+    if land.snow:
+        stone = mix(stone, SNOW, 0.6)
+    canvas.paint(land.light.shone(stone, lit, 0.62), canvas.under(height, rows), rows)
 
 
 def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
@@ -203,7 +221,7 @@ def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
     shorter = float(np.clip(land.envelope.mean() + 0.1, 0.0, 1.0))
     for lift, tall, spacing, distance in rows:
         feet = land.base - (lift + 0.02 * canvas.line(rng, 1.8, high=8)) * land.envelope
-        shadow = (feet - 0.05 * tall).astype(np.float32)
+        shadow = (feet - 0.05 * tall * land.envelope).astype(np.float32)
         part = canvas.rows(float(shadow.min()), float(shadow.max()) + 0.3)
         dark = land.light.shone(land.season.needles.mean(0), 0.16, distance)
         if land.snow:
@@ -270,7 +288,7 @@ def ground(canvas: Canvas, rng: Generator, land: Land, albedo: np.ndarray, heigh
     lit = 0.66 + 0.09 * (fine * (1.0 - near) + coarse * near) - 0.26 * near
     surface = albedo * (1.0 + 0.08 * coarse[..., None])
     if land.snow:
-        surface = mix(surface, SNOW, 0.95 * smoothstep(-3.0, -1.5, coarse))
+        surface = mix(surface, SNOW, 0.93)
         lit = lit + 0.12
     colour = light.shone(surface, lit)
     far = (1.0 - near) ** 3 * np.float32(0.45 * light.weather.air)

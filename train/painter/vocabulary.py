@@ -81,6 +81,7 @@ IMPOSSIBLE = (
     (("craft", "boats"), ("water", "none waterfall")),
     (("style", "ink"), ("time", "dawn dusk")),
     (("style", "ink"), ("season", "spring autumn")),
+    (("style", "ink"), ("weather", "snowy stormy")),
     (("style", "ink"), ("sight", "rainbow aurora")),
 )
 
