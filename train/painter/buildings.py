@@ -15,7 +15,7 @@ _LAMP = rgb(1.0, 0.80, 0.36)
 
 def _lamps(light: Light) -> bool:
     """Tells whether windows are lit."""
-    return light.hour in ("dusk", "night") or light.weather.dark < 0.8
+    return light.hour in ("dusk", "night") or light.weather.dark < 0.9
 
 
 def _window(
@@ -93,14 +93,8 @@ def _church(canvas: Canvas, light: Light, x: float, foot: float, tall: float, di
         a, b = (x + edge * 1.25, x) if edge < 0 else (x, x + edge * 1.25)
         corners = [(x, point), (b, top + 0.01 * tall), (a, top + 0.01 * tall)]
         canvas.polygon(corners, light.shone(SNOW if light.snow and edge < 0 else slate, shade, distance))
-    canvas.glow(
-        x,
-        top + 0.10 * tall,
-        0.030 * tall,
-        0.030 * tall,
-        light.shone(rgb(0.25, 0.25, 0.3), 0.6, distance),
-        0.9,
-    )
+    dial, size = light.shone(rgb(0.25, 0.25, 0.3), 0.6, distance), 0.030 * tall
+    canvas.glow(x, top + 0.10 * tall, size, size, dial, 0.9)
     _window(canvas, light, x, foot - tall * 0.28, tall * 0.045, tall * 0.10, distance)
 
 
@@ -112,12 +106,9 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
     )
     # Where the coast leaves room for it.
     weight = np.maximum(land.envelope, 0.0) ** 2
-    middle = (
-        float((canvas.x[0] * weight).sum() / weight.sum())
-        if land.envelope.min() < 1
-        else rng.uniform(0.35, 0.65)
-    )
-    reach = 0.46 if land.envelope.min() == 1 else 0.26
+    coast = land.envelope.min() < 1
+    middle = float((canvas.x[0] * weight).sum() / weight.sum()) if coast else rng.uniform(0.35, 0.65)
+    reach = 0.26 if coast else 0.46
     rise = np.exp(-(((canvas.x[0] - middle) / 0.30) ** 2)).astype(np.float32)
     spot = middle + rng.uniform(-0.08, 0.08)
     rows = ((0.115, 0.062, 0.40), (0.060, 0.078, 0.26), (0.0, 0.095, 0.10))
@@ -138,15 +129,8 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
         for place, stands in zip(places, built, strict=True):
             column = int(np.clip(place, 0, 0.999) * canvas.side)
             if stands and land.envelope[column] > 0.45:
-                _house(
-                    canvas,
-                    rng,
-                    light,
-                    float(place),
-                    float(height[column]),
-                    wide * rng.uniform(0.85, 1.1),
-                    distance,
-                )
+                size = wide * rng.uniform(0.85, 1.1)
+                _house(canvas, rng, light, float(place), float(height[column]), size, distance)
         green = places[~built] if number else places[:0]
         trees = np.concatenate(
             [green, middle + reach * np.array((-1.06, 1.06)) + rng.uniform(-0.03, 0.03, 2)]
@@ -173,26 +157,17 @@ def boat(canvas: Canvas, rng: Generator, light: Light, x: float, y: float, size:
 
         wood, rim = light.shone(hull, 0.7, 0.08), light.shone(rgb(0.95, 0.93, 0.88), 0.85, 0.08)
         if sails:
-            canvas.stroke(
-                at((0.0, 0.1), (0.0, 1.02)), 0.030 * size, light.shone(rgb(0.30, 0.22, 0.16), 0.5), opacity
+            mast, sail, jib = (
+                light.shone(rgb(0.30, 0.22, 0.16), 0.5),
+                *(light.shone(cloth, lit) for lit in (0.95, 0.62)),
             )
-            canvas.polygon(
-                at((0.03, 0.98), (0.50, 0.24), (0.03, 0.22)), light.shone(cloth, 0.95, 0.05), opacity
-            )
-            canvas.polygon(
-                at((-0.03, 0.88), (-0.03, 0.22), (-0.40, 0.24)), light.shone(cloth, 0.62, 0.05), opacity
-            )
+            canvas.stroke(at((0.0, 0.1), (0.0, 1.02)), 0.030 * size, mast, opacity)
+            canvas.polygon(at((0.03, 0.98), (0.50, 0.24), (0.03, 0.22)), sail, opacity)
+            canvas.polygon(at((-0.03, 0.88), (-0.03, 0.22), (-0.40, 0.24)), jib, opacity)
         else:
-            man = light.shone(rgb(0.20, 0.24, 0.34), 0.5)
-            canvas.polygon(at((-0.10, 0.42), (0.10, 0.42), (0.14, 0.12), (-0.14, 0.12)), man, opacity)
-            canvas.glow(
-                x,
-                y - 0.48 * size * flip,
-                0.06 * size,
-                0.06 * size,
-                light.shone(rgb(0.85, 0.62, 0.48), 0.7),
-                opacity,
-            )
+            coat, skin = light.shone(rgb(0.20, 0.24, 0.34), 0.5), light.shone(rgb(0.85, 0.62, 0.48), 0.7)
+            canvas.polygon(at((-0.10, 0.42), (0.10, 0.42), (0.14, 0.12), (-0.14, 0.12)), coat, opacity)
+            canvas.glow(x, y - 0.48 * size * flip, 0.06 * size, 0.06 * size, skin, opacity)
         canvas.polygon(at((-0.52, 0.17), (0.58, 0.19), (0.40, 0.0), (-0.40, 0.0)), wood, opacity)
         canvas.polygon(at((-0.54, 0.20), (0.60, 0.22), (0.57, 0.15), (-0.51, 0.13)), rim, opacity)
         if flip > 0 and light.hour == "night":

@@ -52,7 +52,7 @@ def nearest(canvas: Canvas, rng: Generator, land: Land, scene: Scene, albedo: np
         edge = np.abs(canvas.x[0] - 0.5) * 2
         feet = (1.12 - 0.10 * edge + 0.02 * canvas.line(rng, 1.5, high=6)).astype(np.float32)
         height, gap = rng.uniform(0.5, 0.72), rng.uniform(0.62, 0.8)
-        conifers(canvas, rng, light, season, feet, height, 0.30, 0.0, 0.9, gap)
+        conifers(canvas, rng, light, season, feet, height, 0.15, 0.0, 0.8, gap)
     elif scene.terrain in ("hills", "town", "cliffs") and rng.random() < 0.6:
         place, height = (
             0.5 + float(rng.choice((-1.0, 1.0))) * rng.uniform(0.40, 0.47),

@@ -13,7 +13,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
 from train.painter import buildings, foreground, plants, sky, terrain, water, weather
 from train.painter.light import light_of
-from train.painter.painting import BAND, Canvas, mix, rgb
+from train.painter.painting import BAND, Canvas, mix, rgb, smoothstep
 from train.painter.plants import SEASONS
 from train.painter.scenes import Scene, sample_scene
 from train.painter.styles import apply_style
@@ -93,13 +93,8 @@ def _envelope(canvas: Canvas, scene: Scene) -> np.ndarray:
         return np.ones(canvas.side, np.float32)
     rng = scene.random("coast")
     inland = canvas.x[0] if rng.random() < 0.5 else 1.0 - canvas.x[0]
-    ragged = inland + 0.02 * canvas.line(rng, 1.2, low=3)
-    return 1.0 - _smooth((ragged - 0.38) / 0.42)
-
-
-def _smooth(t: np.ndarray) -> np.ndarray:
-    t = np.clip(t, 0.0, 1.0)
-    return (t * t * (3.0 - 2.0 * t)).astype(np.float32)
+    ragged = inland + 0.02 * canvas.line(rng, 1.8, low=3, high=12)
+    return (1.0 - smoothstep(0.38, 0.80, ragged)).astype(np.float32)
 
 
 def _albedo(scene: Scene, land: Land) -> np.ndarray:
@@ -127,7 +122,7 @@ def _paint_near(canvas: Canvas, scene: Scene, land: Land) -> None:
     if scene.water == "river":
         plants.flowers(canvas, scene.random("flowers"), land.light, land.season, 0.74)
     if scene.water == "lake":
-        water.lake(canvas, own, land, albedo)
+        water.lake(canvas, own, land)
     elif scene.water == "river":
         water.river(canvas, own, land)
     elif scene.water == "sea":

@@ -142,10 +142,12 @@ def light_of(rng: Generator, hour: str, weather: str, base: float, snow: bool) -
         zenith=mix(colours.zenith, grey, kind.dull),
         middle=mix(colours.middle, grey, kind.dull),
         horizon=mix(colours.horizon, grey, kind.dull * 0.75),
-        haze=mix(colours.haze, grey, kind.dull * 0.8),
+        haze=mix(colours.haze, grey, kind.dull * 0.8)
+        * np.float32(1.35 if hour == "night" and weather == "foggy" else 1.0),
         cloud_light=mix(colours.cloud_light, grey * np.float32(1.12), kind.dull),
         cloud_shade=mix(colours.cloud_shade, grey * np.float32(0.80), kind.dull),
-        light=middle * np.float32(kind.dark),
+        # The eye gets used to the dark where there is little else to see.
+        light=middle * np.float32(kind.dark * (1.25 if hour == "night" and kind.dull > 0.3 else 1.0)),
         shade=colours.shade * np.float32(1.4 if weather == "stormy" and hour == "night" else 1.0),
         grey=grey,
     )

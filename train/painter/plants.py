@@ -59,41 +59,46 @@ def conifers(
       room: bool [S], where there is land; everywhere where None.
     """
     count = int(np.ceil(1 / spacing)) + 4
-    centre = ((np.arange(count) - 1.5 + rng.uniform(-0.4, 0.4, count)) * spacing).astype(np.float32)
-    size = height * rng.uniform(0.6, 1.15, count) * (rng.random(count) < density)
-    size = (size * (np.abs(centre - middle) >= gap / 2)).astype(np.float32)
-    phase = rng.random(count).astype(np.float32)
-    slender = rng.uniform(0.85, 1.15, count).astype(np.float32)
-    leaf = season.needles[rng.integers(0, len(season.needles), count)] * rng.uniform(0.9, 1.1, (count, 1))
-    leaf = leaf.astype(np.float32)
-    side = canvas.side
-    stands = np.clip((centre * side).astype(int), 0, side - 1)
-    feet = base[stands]
+    place = (np.arange(count) - 1.5 + rng.uniform(-0.4, 0.4, count)) * spacing
+    tall = height * rng.uniform(0.6, 1.15, count)
+    slender, phase = rng.uniform(0.85, 1.15, count), rng.random(count)
+    colour = rng.integers(0, len(season.needles), count)
+    bright = rng.uniform(0.9, 1.1, count).astype(np.float32)
+    column = np.clip((place * canvas.side).astype(int), 0, canvas.side - 1)
+    stands = (rng.random(count) < density) & (np.abs(place - middle) >= gap / 2)
     if room is not None:
-        size = size * room[stands]
-    rows = canvas.rows(float(base.min()) - 1.2 * height, float(base.max()) + 0.01)
-    y, column = canvas.y[rows], np.floor(canvas.x[0] / spacing).astype(int) + 2
+        stands &= room[column]
     tiers = 5.0 if height < 0.2 else 8.0 if height > 0.4 else 6.0
-    # Even numbers first: neighbours overlap as trees do.
-    for offset in (-1, 1, 0):
-        tree = column + offset
-        tall = np.maximum(size[tree], 1e-4)[None, :]
-        dx = (canvas.x[0] - centre[tree])[None, :]
-        down = (y - (feet[tree][None, :] - tall)) / tall
-        tier = np.mod(down * tiers + phase[tree][None, :], 1.0)
-        half = tall * slender[tree] * np.clip(down, 0.0, 1.0) * (0.15 + 0.14 * tier)
-        half = np.where(down > 0.95, 0.03 * tall, half)
-        mask = np.clip((half - np.abs(dx)) * side + 0.5, 0.0, 1.0) * (
-            (down > 0) & (down < 1.02) & (tall > 1e-3)
-        )
-        round_ = np.clip(dx / (half + 1e-3), -1, 1)
-        lit = 0.36 + 0.30 * light.side * round_ + 0.26 * tier
-        albedo = leaf[tree][None]
-        if light.snow:
-            lies = 0.22 + 0.68 * smoothstep(0.1, 0.9, 0.75 * tier + 0.45 * light.side * round_ + 0.1)
-            albedo = mix(albedo * 1.25, SNOW, lies * (down < 0.95))
-            lit = 0.52 + 0.25 * light.side * round_ + 0.12 * tier + 0.10 * lies
-        canvas.paint(light.shone(albedo, lit, distance), mask, rows)
+    # Every other one first: neighbours overlap as trees do.
+    for tree in (*range(0, count, 2), *range(1, count, 2)):
+        if stands[tree]:
+            leaf, form = season.needles[colour[tree]] * bright[tree], (slender[tree], tiers, phase[tree])
+            foot = float(base[column[tree]])
+            _conifer(canvas, light, place[tree], foot, float(tall[tree]), form, leaf, distance)
+
+
+def _conifer(
+    canvas: Canvas, light: Light, x: float, foot: float, tall: float, form: tuple[float, float, float], leaf, distance
+) -> None:  # fmt: skip
+    """Paints a conifer of a form: (factor of its width, tiers of boughs, where the first of them begins)."""
+    slender, tiers, phase = (np.float32(value) for value in form)
+    reach = 0.31 * tall * float(slender)
+    rows, columns = canvas.rows(foot - tall, foot + 0.02 * tall), canvas.columns(x - reach, x + reach)
+    dx, down = (
+        canvas.x[:, columns] - np.float32(x),
+        (canvas.y[rows] - np.float32(foot - tall)) / np.float32(tall),
+    )
+    tier = np.mod(down * tiers + phase, 1.0)
+    half = np.where(down > 0.95, 0.03, slender * down * (0.15 + 0.14 * tier)) * np.float32(tall)
+    mask = np.clip((half - np.abs(dx)) * canvas.side + 0.5, 0.0, 1.0) * ((down > 0) & (down < 1.02))
+    across = np.clip(dx / (np.abs(half) + 1e-3), -1, 1) * np.float32(light.side)
+    lit = 0.36 + 0.30 * across + 0.26 * tier
+    if light.snow:
+        # Snow lies on the boughs; between them the needles show.
+        lies = smoothstep(0.05, 0.45, tier + 0.22 * across) * np.float32(0.88) * (down < 0.95)
+        leaf = mix(leaf * 1.5, SNOW, lies)
+        lit = 0.56 + 0.34 * across + 0.10 * lies
+    canvas.paint(light.shone(leaf, lit, distance), mask, rows, columns)
 
 
 def round_trees(
@@ -161,15 +166,19 @@ def _boughs(canvas: Canvas, rng: Generator, x, foot, height, crowns: np.ndarray)
 def scattered(
     canvas: Canvas, rng: Generator, light: Light, leaves, base: np.ndarray, sink: float, height: float,
     spacing: float, distance: float, density: float, gap: float = 0.0, room: np.ndarray | None = None,
+    lowest: float = 1.0,
 ) -> None:  # fmt: skip
-    """Paints a loose row of round trees `sink` below a line, where there is room, a gap in the middle left free."""
+    """Paints a loose row of round trees up to `sink` below a line, where there is room, a gap in the middle left free.
+
+    No tree stands below `lowest`.
+    """
     count = int(1 / spacing) + 1
     x = (np.arange(count) + rng.uniform(0.05, 0.95, count)) * spacing
     keep = (rng.random(count) < density) & (np.abs(x - 0.5) >= gap / 2)
     size = height * rng.uniform(0.7, 1.2, count)
     drop = rng.uniform(0.3, 1.0, count) * sink
     stands = np.clip((x * canvas.side).astype(int), 0, canvas.side - 1)
-    foot = base[stands] + drop
+    foot = np.minimum(base[stands] + drop, lowest)
     if room is not None:
         keep &= room[stands]
     order = np.argsort(foot)

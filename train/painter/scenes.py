@@ -78,11 +78,10 @@ def _draw(rng: Generator, name: str, values: Sequence[str]) -> str:
 
 
 _SKY = {"clear": " under a clear sky", "cloudy": " under a cloudy sky"}
-_WATER = {
-    "lake": " by a lake", "river": " with a river", "sea": " by the sea", "waterfall": " with a waterfall",
-}  # fmt: skip
+_BESIDE = {"lake": " by a lake", "sea": " by the sea"}
 _WITH = {
-    "birds": "birds", "rainbow": "a rainbow", "aurora": "an aurora", "balloons": "balloons", "boats": "boats",
+    "river": "a river", "waterfall": "a waterfall", "boats": "boats",
+    "birds": "birds", "rainbow": "a rainbow", "aurora": "an aurora", "balloons": "balloons",
 }  # fmt: skip
 _STYLE = {
     "watercolour": " in watercolour", "ink": " in ink", "poster": " as a poster", "pixel art": " as pixel art",
@@ -104,7 +103,8 @@ def caption(indices: Sequence[int], attributes: Mapping[str, Sequence[str]] = RE
     first = [weather if weather not in _SKY else "", said.get("season", ""), said.get("terrain", "landscape")]
     words = " ".join(word for word in first if word)
     time = f" at {said['time']}" if "time" in said else ""
-    extras = [_WITH[said[name]] for name in ("craft", "sight") if said.get(name) in _WITH]
-    extra = f" with {' and '.join(extras)}" if extras else ""
-    water, style = _WATER.get(said.get("water", ""), ""), _STYLE.get(said.get("style", ""), "")
-    return f"{words}{time}{_SKY.get(weather, '')}{water}{extra}{style}"
+    seen = [_WITH[said[name]] for name in ("water", "craft", "sight") if said.get(name) in _WITH]
+    seen = [", ".join(seen[:-1]), seen[-1]] if len(seen) > 2 else seen
+    extra = f" with {' and '.join(seen)}" if seen else ""
+    beside, style = _BESIDE.get(said.get("water", ""), ""), _STYLE.get(said.get("style", ""), "")
+    return f"{words}{time}{_SKY.get(weather, '')}{beside}{extra}{style}"

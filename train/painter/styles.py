@@ -50,6 +50,14 @@ def _steepness(field: np.ndarray) -> np.ndarray:
     return change * np.float32(len(field) / (2 * step))
 
 
+def _spread(image: np.ndarray) -> np.ndarray:
+    """Returns a picture with the tones of fog or storm spread: a style with few tones needs more of each."""
+    low, high = np.quantile(image[::4, ::4] @ _GREY, (0.02, 0.98))
+    middle, gain = (low + high) / 2, np.clip(0.62 / (high - low), 1.0, 1.7)
+    centre = middle + (np.clip(middle, 0.30, 0.58) - middle) * (gain - 1.0) / 0.7
+    return np.clip(np.float32(centre) + (image - np.float32(middle)) * np.float32(gain), 0.0, 1.0)
+
+
 def _frame(canvas: Canvas, width: float, wobble) -> np.ndarray:
     """Returns the mask [S, S] of what lies within a margin of a width."""
     inset = np.minimum(np.minimum(canvas.x, 1 - canvas.x), np.minimum(canvas.y, 1 - canvas.y)) + wobble
@@ -59,6 +67,7 @@ def _frame(canvas: Canvas, width: float, wobble) -> np.ndarray:
 def _watercolour(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     """Lays thin washes with dark rims on white paper that stays free around them."""
     washes = _box(_box(image, 0.008), 0.008)
+    washes = _spread(washes)
     bloom = canvas.texture("soft", rng)
     tone = washes @ _GREY
     steps = tone * 7 + 0.22 * bloom
@@ -83,11 +92,11 @@ def _ink(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     bloom = canvas.texture("soft", rng)
     # At night the paper itself is dark.
     high = max(float(high), 0.42)
-    tone = np.clip((soft - low) / max(high - low, 0.12), 0.0, 1.0) ** 0.85
+    tone = np.clip((soft - low) / max(high - low, 0.22), 0.0, 1.0) ** 0.85
     steps = tone * 4 + 0.10 * bloom
     level = np.clip((np.floor(steps) + smoothstep(0.2, 0.8, steps - np.floor(steps))) / 4, 0.0, 1.0)
-    steep = _steepness(fine) / np.float32(256 * max(high - low, 0.12))
-    contour = smoothstep(0.05, 0.15, steep) * (0.8 + 0.2 * np.tanh(bloom))
+    steep = _steepness(fine) / np.float32(256 * max(high - low, 0.22))
+    contour = smoothstep(0.04, 0.20, steep) * (0.8 + 0.2 * np.tanh(bloom))
     ink, paper = rgb(0.14, 0.14, 0.16), PAPER * rgb(1.0, 0.985, 0.95)
     picture = mix(ink, paper, (0.10 + 0.90 * level) * (1.0 - 0.8 * contour))
     inside = _frame(canvas, 0.03, 0.0)
@@ -126,9 +135,9 @@ def _pixel_art(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     """Paints in 64 x 64 squares of few colours."""
     grid = 64
     block = canvas.side // grid
-    small = image.reshape(grid, block, grid, block, 3).mean((1, 3))
+    small = _spread(image.reshape(grid, block, grid, block, 3).mean((1, 3)))
     grey = (small @ _GREY)[..., None]
-    small = np.clip(grey + (small - grey) * 1.2, 0.0, 1.0)
+    small = np.clip(grey + (small - grey) * 1.3, 0.0, 1.0)
     pattern = np.tile(_dither(), (grid // 4, grid // 4))[..., None]
     # Steps are finer in the dark, where the eye tells more of them.
     small = (np.round(np.sqrt(small) * 9 + 0.30 * pattern) / 9) ** 2

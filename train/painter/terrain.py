@@ -106,9 +106,9 @@ def rolling(
     height = (land.base - (land.base - top + relief * bumps) * land.envelope).astype(np.float32)
     rows = canvas.rows(float(height.min()), min(float(height.max()) + depth, 1.0))
     grain, patch = canvas.texture("grain", rng)[rows], canvas.texture("soft", rng)[rows]
-    tilt = np.gradient(height) * canvas.side
+    tilt = np.clip(np.gradient(height) * canvas.side * light.side, -0.5, 0.5)[None, :]
     below = canvas.y[rows] - height[None, :]
-    lit = 0.66 - 0.55 * np.clip(tilt * light.side, -0.5, 0.5)[None, :] + 0.07 * grain + 0.06 * patch
+    lit = 0.66 - 0.55 * tilt * np.exp(-np.maximum(below, 0.0) / 0.12) + 0.07 * grain + 0.06 * patch
     lit = lit + 0.16 * np.exp(-np.maximum(below, 0.0) / 0.02) - 1.7 * np.clip(below - 0.015, 0.0, 0.22)
     ground = albedo * (1.0 + 0.09 * patch[..., None])
     if land.snow:
@@ -124,7 +124,7 @@ def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
     _peaks(canvas, rng, land, 5, top + 0.14, 0.80, rock, top + 0.30)
     _peaks(canvas, rng, land, int(rng.integers(2, 4)), top, 0.36, rock, top + 0.20)
     foot = rolling(canvas, rng, land, land.base - 0.045, 0.012, 0.34, land.season.grass * 0.62, depth=0.08)
-    woods(canvas, rng, land, foot + 0.03, 0.055, 0.026, 0.24, 0.85)
+    woods(canvas, rng, land, np.minimum(foot + 0.03, land.base), 0.055, 0.026, 0.24, 0.85)
 
 
 def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
@@ -138,7 +138,7 @@ def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
         height = rolling(canvas, rng, land, rise, 0.045 - 0.008 * depth, distance, green, depth=0.22)
         if depth > 0:
             scattered(canvas, rng, land.light, land.season.leaves, height, 0.05, 0.034 + 0.022 * depth, 0.055,
-                      distance - 0.05, 0.6, room=land.envelope > 0.12)  # fmt: skip
+                      distance - 0.05, 0.6, room=land.envelope > 0.12, lowest=land.base)  # fmt: skip
 
 
 def woods(
@@ -207,7 +207,7 @@ def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None
     stone = sand * rgb(0.82, 0.62, 0.55) * (1.0 + tone)[..., None]
     if land.snow:
         stone = mix(stone, SNOW, 0.6)
-    canvas.paint(land.light.shone(stone, lit, 0.62), canvas.under(height, rows), rows)
+    canvas.paint(land.light.shone(stone, lit, 0.85), canvas.under(height, rows), rows)
 
 
 def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
@@ -264,7 +264,9 @@ def rock_face(canvas: Canvas, rng: Generator, light: Light, rows: slice) -> tupl
     return 0.26 + 0.48 * face - 0.16 * shadow + 0.05 * tall, 0.06 * soft - 0.08 * shadow
 
 
-def _cliff_face(canvas, rng, land: Land, height: np.ndarray, bottom: float, distance: float, stone) -> None:
+def _cliff_face(
+    canvas: Canvas, rng: Generator, land: Land, height: np.ndarray, bottom: float, distance: float, stone: np.ndarray
+) -> None:  # fmt: skip
     """Paints a wall of rock under a line [S]: buttresses, ledges, and grass on top."""
     light = land.light
     rows = canvas.rows(float(height.min()), bottom)

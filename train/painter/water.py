@@ -39,7 +39,7 @@ def _glitter(
     canvas.paint(light.colours.sun, np.clip(path * bars * np.float32(amount), 0.0, 0.95) * cover, rows)
 
 
-def lake(canvas: Canvas, rng: Generator, land: Land, albedo: np.ndarray) -> None:
+def lake(canvas: Canvas, rng: Generator, land: Land) -> None:
     """Paints a calm lake from just below the foot of the land to a near shore at the lower edge."""
     light = land.light
     shore = land.base + 0.035
@@ -114,7 +114,7 @@ def sea(canvas: Canvas, rng: Generator, land: Land, rough: float) -> None:
     tone = {"dawn": rgb(0.22, 0.36, 0.48), "noon": rgb(0.05, 0.38, 0.55), "dusk": rgb(0.20, 0.18, 0.36),
             "night": rgb(0.03, 0.08, 0.22)}[light.hour]  # fmt: skip
     deep = mix(light.colours.zenith * 0.55, tone, 0.6) * np.float32(light.weather.dark)
-    deep = mix(deep, light.colours.grey * 0.75, light.weather.dull * 0.8)
+    deep = mix(deep, light.colours.grey * 0.75, light.weather.dull * 0.45)
     shallow = mix(
         deep, rgb(0.25, 0.72, 0.70) * light.colours.light, 0.42 if light.weather.dull < 0.4 else 0.12
     )

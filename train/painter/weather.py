@@ -11,7 +11,7 @@ def fog(canvas: Canvas, rng: Generator, light: Light) -> None:
     """Paints banks of fog, thickest at the horizon."""
     bank = canvas.texture("wave", rng)
     level = np.exp(-(((canvas.y - light.base + 0.02) / 0.15) ** 2))
-    thick = 0.10 + 0.48 * level + 0.20 * bank * (0.25 + level)
+    thick = 0.15 + 0.50 * level + 0.22 * bank * (0.25 + level)
     canvas.paint(light.colours.haze, np.clip(thick, 0.0, 0.9).astype(np.float32))
 
 
