@@ -87,7 +87,7 @@ class Weather:
 _WEATHER = {
     "clear": Weather(0.0, 0.0, 1.0, 0.62, 1.0),
     "cloudy": Weather(0.12, 0.2, 0.96, 0.66, 0.9),
-    "foggy": Weather(0.50, 0.40, 1.0, 1.0, 0.6),
+    "foggy": Weather(0.50, 0.40, 1.0, 0.92, 0.6),
     "snowy": Weather(0.72, 0.72, 1.0, 0.76, 0.25),
     "stormy": Weather(0.66, 0.62, 0.84, 0.74, 0.0),
 }

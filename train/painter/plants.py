@@ -95,8 +95,8 @@ def _conifer(
     lit = 0.36 + 0.30 * across + 0.26 * tier
     if light.snow:
         # Snow lies on the boughs; between them the needles show.
-        lies = smoothstep(0.05, 0.45, tier + 0.22 * across) * np.float32(0.88) * (down < 0.95)
-        leaf = mix(leaf * 1.5, SNOW, lies)
+        lies = smoothstep(0.15, 0.55, tier + 0.22 * across) * np.float32(0.88) * (down < 0.95)
+        leaf = mix(leaf * 1.3, SNOW, lies)
         lit = 0.56 + 0.34 * across + 0.10 * lies
     canvas.paint(light.shone(leaf, lit, distance), mask, rows, columns)
 

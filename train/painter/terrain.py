@@ -211,14 +211,14 @@ def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None
 
 
 def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
-    rolling(canvas, rng, land, land.base - 0.28, 0.05, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
+    rolling(canvas, rng, land, land.base - 0.25, 0.04, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
     rows = (
         (0.19, 0.11, 0.028, 0.85),
         (0.12, 0.17, 0.044, 0.52),
         (0.05, 0.23, 0.062, 0.26),
         (-0.03, 0.27, 0.085, 0.04),
     )
-    shorter = float(np.clip(land.envelope.mean() + 0.1, 0.0, 1.0))
+    shorter = float(np.clip(land.envelope.mean() + 0.35, 0.0, 1.0))
     for lift, tall, spacing, distance in rows:
         feet = land.base - (lift + 0.02 * canvas.line(rng, 1.8, high=8)) * land.envelope
         shadow = (feet - 0.05 * tall * land.envelope).astype(np.float32)
