@@ -54,8 +54,12 @@ def _peaks(
     """Paints a range of mountains: spurs that fan out from each summit, lit and dark, and snow above a line."""
     light = land.light
     centre = ((np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count).astype(np.float32)
-    rise = ((land.base - top) * rng.uniform(0.55, 0.85, count)).astype(np.float32)
-    rise[rng.integers(count)] = land.base - top
+    rise = ((land.base - top) * rng.uniform(0.45, 0.82, count)).astype(np.float32)
+    # The highest stands well inside the picture, and on land.
+    shown = (
+        np.abs(centre - rng.uniform(0.28, 0.72)) - land.envelope[(centre * 0.999 * canvas.side).astype(int)]
+    ).argmin()
+    rise[shown] = land.base - top
     steep = (rng.uniform(0.85, 1.3, count) * (0.55 + 0.20 * count / 3)).astype(np.float32)
     dx = canvas.x[0] - centre[:, None]
     slope = rise[:, None] - steep[:, None] * np.abs(dx)
