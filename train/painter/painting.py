@@ -5,6 +5,7 @@ number depends on the side, so a picture is the same at any, with more or less d
 canvas, R C the rows and columns of a part of it, P points or puffs.
 """
 
+import math
 from collections.abc import Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -85,14 +86,14 @@ class Canvas:
 
     def polygon(self, points: Sequence[tuple[float, float]], colour, opacity: float = 1.0) -> None:
         """Paints a convex polygon, its corners in clockwise order as seen."""
-        corners = np.array(points, np.float32)
-        rows = self.rows(corners[:, 1].min(), corners[:, 1].max())
-        columns = self.columns(corners[:, 0].min(), corners[:, 0].max())
+        across, down = zip(*points, strict=True)
+        rows, columns = self.rows(min(down), max(down)), self.columns(min(across), max(across))
         x, y = self.x[:, columns], self.y[rows]
         inside = np.float32(1.0)
-        for (x0, y0), (x1, y1) in zip(corners, np.roll(corners, -1, 0), strict=True):
-            length = max(float(np.hypot(x1 - x0, y1 - y0)), 1e-6)
-            inside = np.minimum(inside, ((x1 - x0) * (y - y0) - (y1 - y0) * (x - x0)) / np.float32(length))
+        for (x0, y0), (x1, y1) in pairwise([*points, points[0]]):
+            length = max(math.hypot(x1 - x0, y1 - y0), 1e-6)
+            right, low = (x1 - x0) / length, (y1 - y0) / length
+            inside = np.minimum(inside, float(right) * y - float(low) * x - float(right * y0 - low * x0))
         self.paint(colour, np.clip(inside * self.side + 0.5, 0.0, 1.0) * np.float32(opacity), rows, columns)
 
     def stroke(self, points: Sequence[tuple[float, float]], width: float, colour, opacity: float = 1.0):
@@ -130,15 +131,15 @@ class Canvas:
         """Returns the relief of round puffs, arrays [P] each.
 
         Returns:
-          (float32 [S, S], int64 [S, S]): how far a pixel lies inside the highest puff there (a paraboloid whose slope
+          (float32 [S, S], int32 [S, S]): how far a pixel lies inside the highest puff there (a paraboloid whose slope
           is a sphere's normal; negative outside), and that puff's `tint` (int [P], from 0 to 255).
         """
         side = self.side
         x, y, radius = (np.asarray(values, np.float32) for values in (x, y, radius))
-        tint = np.broadcast_to(np.asarray(tint, np.int64), x.shape)
+        tint = np.broadcast_to(np.asarray(tint, np.int32), x.shape)
         pad = 2 * (int(np.ceil(radius.max() * side)) + 1)
         wide = side + 2 * pad
-        relief = np.zeros(wide * wide, np.int64)
+        relief = np.zeros(wide * wide, np.int32)
         # Small ones by themselves: every puff of a pass takes as many pixels as its largest.
         large = radius > 0.5 * radius.max()
         for part in (large, ~large):
@@ -149,19 +150,19 @@ class Canvas:
         return (relief >> 8).astype(np.float32) / _STEPS - np.float32(_OUTSIDE), relief & 255
 
     def _heap(self, relief: np.ndarray, pad: int, x, y, radius, tint) -> None:
-        """Raises a relief, int64 [(S + 2 pad) ** 2] of depth and tint, by puffs, arrays [P] each."""
+        """Raises a relief, int32 [(S + 2 pad) ** 2] of depth and tint, by puffs, arrays [P] each."""
         side = self.side
         x, y, radius = x[:, None, None], y[:, None, None], radius[:, None, None]
         reach = int(np.ceil(radius.max() * side)) + 1
         span = np.arange(-reach, reach + 1)
-        row = np.clip((y * side).astype(np.int64), -reach, side + reach - 1) + span[:, None]
-        column = np.clip((x * side).astype(np.int64), -reach, side + reach - 1) + span[None, :]
+        row = np.clip((y * side).astype(np.int32), -reach, side + reach - 1) + span[:, None]
+        column = np.clip((x * side).astype(np.int32), -reach, side + reach - 1) + span[None, :]
         away = ((column.astype(np.float32) + 0.5) / side - x) ** 2 + (
             (row.astype(np.float32) + 0.5) / side - y
         ) ** 2
         depth = (radius * radius - away) / (2 * radius)
         # One integer holds depth and tint, so that one pass finds both.
-        key = ((np.maximum(depth, -_OUTSIDE) + _OUTSIDE) * _STEPS).astype(np.int64) << 8
+        key = ((np.maximum(depth, -_OUTSIDE) + _OUTSIDE) * _STEPS).astype(np.int32) << 8
         key |= tint[:, None, None]
         np.maximum.at(relief, ((row + pad) * (side + 2 * pad) + column + pad).ravel(), key.ravel())
 
