@@ -68,7 +68,8 @@ from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
 from lantern_jax.text.landscapes import LANDSCAPES
-from train.painter.landscapes import caption, render, sample_scene
+from train.painter.landscapes import render
+from train.painter.scenes import caption, sample_scene
 
 PLAIN, OTHER_SEED, REAL = "ar", "other seed", "real"
 READERS = ("classifier", "tokenizer", "agreement")
@@ -118,7 +119,7 @@ class Bench:
             )
         self.setup, self.pipeline = setup, pipeline
         self.scenes = [sample_scene(SCENES, i) for i in range(setup.pictures)]
-        self.labels = LANDSCAPES.label_ids([scene.attributes for scene in self.scenes])
+        self.labels = LANDSCAPES.label_ids([scene.indices() for scene in self.scenes])
         self.side = checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
 
     @cached_property
@@ -142,7 +143,7 @@ class Bench:
     def make_batch(self, knobs: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
         """Makes a batch of pictures and returns what is kept of it."""
         made = self.make(knobs, seed, number)
-        prompts = [caption(self.scenes[row].attributes) for row in self.rows(number)]
+        prompts = [caption(self.scenes[row].indices()) for row in self.rows(number)]
         run = made.statistics
         substituted = round(run.substituted * run.tokens)
         return {

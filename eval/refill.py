@@ -27,7 +27,7 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.measuring.clock import alternate
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.text.landscapes import LANDSCAPES
-from train.painter.landscapes import sample_scene
+from train.painter.scenes import sample_scene
 
 # Of the scenes whose attributes are the prompts.
 SCENES = 5_010
@@ -36,7 +36,7 @@ SCENES = 5_010
 def prompts(count: int) -> list[str]:
     """Returns landscapes in words."""
     scenes = (sample_scene(SCENES, number) for number in range(count))
-    return [" ".join(LANDSCAPES.labels(scene.attributes).values()) for scene in scenes]
+    return [" ".join(LANDSCAPES.labels(scene.indices()).values()) for scene in scenes]
 
 
 def decode(call: Plan, job: Job, count: int, refill: bool) -> dict[str, float]:

@@ -36,7 +36,7 @@ from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
 from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
-from train.painter.landscapes import sample_scene
+from train.painter.scenes import sample_scene
 from train.rendered import rendered_landscapes
 
 # Pictures of one pass.
@@ -53,7 +53,7 @@ class ClassifierState:
 
 def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
     """Returns the indices of the values of landscapes 0..count-1 of a seed, int32."""
-    return np.array([sample_scene(seed, i).attributes for i in range(count)], np.int32)
+    return np.array([sample_scene(seed, i).indices() for i in range(count)], np.int32)
 
 
 @partial(jax.jit, static_argnums=0)

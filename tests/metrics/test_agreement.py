@@ -14,7 +14,8 @@ from lantern_jax.metrics.agreement import (
 from lantern_jax.metrics.moments import Moments, frechet_distance
 from tests.refused import refused_each
 from train.classifier import stored
-from train.painter.landscapes import caption, render_batch
+from train.painter.landscapes import render_batch
+from train.painter.scenes import caption
 
 COUNT = 64
 
@@ -22,7 +23,7 @@ COUNT = 64
 @pytest.fixture(scope="module")
 def landscapes():
     """Pictures of a seed that training did not use, and their captions."""
-    pictures, attributes = render_batch(77, range(COUNT))
+    pictures, attributes = render_batch(77, range(COUNT), 128)
     return pictures, [caption(row) for row in attributes]
 
 

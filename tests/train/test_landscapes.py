@@ -1,29 +1,60 @@
-"""Landscapes: seeded, addressable by index, and visibly different for different attributes."""
+"""Landscapes: seeded, addressable by index, the same at any size, and different for different attributes."""
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from lantern_jax.text.landscapes import ATTRIBUTES, parse_prompt
+from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
+from lantern_jax.text.landscapes import parse_prompt
 from tests.refused import refused_each
-from train.painter.landscapes import Scene, caption, render, render_batch, sample_scene
+from train.painter.landscapes import render, render_batch
+from train.painter.scenes import Scene, caption, sample_scene
+from train.painter.vocabulary import ATTRIBUTES, completed
+
+# Where a value of an attribute shows: rows and columns as shares of the picture, and beside what else it is painted.
+SKY, LAND, WATER, ALL = (0.0, 0.5), (0.3, 0.65), (0.6, 1.0), (0.0, 1.0)
+SHOWS = {
+    "time": (ALL, {}),
+    "terrain": (LAND, {}),
+    "weather": (SKY, {"season": "winter"}),
+    "water": (WATER, {"terrain": "mountains"}),
+    "season": (LAND, {"terrain": "forest"}),
+    "sight": (SKY, {}),
+    "craft": (WATER, {"water": "lake"}),
+    "style": (ALL, {}),
+}
+
+
+def shown(picture: np.ndarray, rows: tuple[float, float]) -> np.ndarray:
+    """Returns a band of a picture."""
+    return picture[int(rows[0] * len(picture)) : int(rows[1] * len(picture))].astype(np.float32)
 
 
 def test_batch_is_addressable_by_index():
-    images, attributes = render_batch(3, [5, 0, 7])
+    images, attributes = render_batch(3, [5, 0, 7], 128)
     assert images.shape == (3, 128, 128, 3) and images.dtype == np.uint8
     assert attributes.shape == (3, 4) and attributes.dtype == np.int32
-    again, same = render_batch(3, range(7, 8))
+    again, same = render_batch(3, range(7, 8), 128)
     np.testing.assert_array_equal(again[0], images[2])
     np.testing.assert_array_equal(same[0], attributes[2])
-    assert (render_batch(4, [5])[0][0] != images[0]).any()
-    assert tuple(attributes[1]) == sample_scene(3, 0).attributes
+    assert (render_batch(4, [5], 128)[0][0] != images[0]).any()
+    assert tuple(attributes[1]) == sample_scene(3, 0).indices()
+    assert render(sample_scene(3, 0)).shape == (256, 256, 3)
+
+
+def test_a_batch_of_all_attributes_has_a_column_for_each():
+    images, attributes = render_batch(3, [1, 2], 128, ATTRIBUTES)
+    assert attributes.shape == (2, len(ATTRIBUTES))
+    scene = sample_scene(3, 2, ATTRIBUTES)
+    assert tuple(attributes[1]) == scene.indices(ATTRIBUTES)
+    np.testing.assert_array_equal(images[1], render(scene, 128))
 
 
 def test_attributes_are_uniform_and_independent_of_rendering():
-    drawn = np.array([sample_scene(0, index).attributes for index in range(2000)])
-    for column, values in enumerate(ATTRIBUTES.values()):
+    drawn = np.array([sample_scene(0, index).indices() for index in range(2000)])
+    for column, values in enumerate(RELEASED.values()):
         share = np.bincount(drawn[:, column], minlength=len(values)) / len(drawn)
         np.testing.assert_allclose(share, 1 / len(values), atol=0.04)
 
@@ -32,28 +63,87 @@ def test_attributes_are_uniform_and_independent_of_rendering():
 def test_small_picture_is_the_average_of_the_large_one(size):
     scene = sample_scene(1, 2)
     block = 128 // size
-    large = render(scene).astype(np.float32).reshape(size, block, size, block, 3).mean((1, 3))
+    large = render(scene, 128).astype(np.float32).reshape(size, block, size, block, 3).mean((1, 3))
     assert np.abs(render(scene, size) - large).max() <= 1.0
 
 
-def test_every_combination_paints_without_warnings():
-    for row, values in enumerate(itertools.product(*ATTRIBUTES.values())):
+@pytest.mark.parametrize("index", range(8))
+def test_a_picture_is_the_same_at_any_size(index):
+    scene = sample_scene(6, index, ATTRIBUTES)
+    small = render(scene, 128).astype(np.float32)
+    other = render(replace(scene, key=(6, 100 + index)), 128).astype(np.float32)
+    # Details finer than a pixel of the small one are lost in it; few tones turn that into whole steps.
+    bound = 3.5 if scene.style == "plain" else 7.0
+    for size in (256, 512):
+        block = size // 128
+        large = render(scene, size).astype(np.float32).reshape(128, block, 128, block, 3).mean((1, 3))
+        assert np.abs(large - small).mean() < min(bound, 0.4 * np.abs(other - small).mean()), caption_of(
+            scene
+        )
+
+
+def caption_of(scene: Scene) -> str:
+    return caption(scene.indices(ATTRIBUTES), ATTRIBUTES)
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+def test_every_value_changes_the_picture_where_it_shows(attribute):
+    rows, beside = SHOWS[attribute]
+    pictures = {}
+    for value in ATTRIBUTES[attribute]:
+        said = {attribute: value} | {name: other for name, other in beside.items() if name != attribute}
+        # An aurora is compared with other nights.
+        said |= {"time": "night"} if attribute == "sight" and value in ("aurora", "nothing") else {}
+        pictures[value] = shown(render(Scene(**said, key=(2, 3)), 128), rows)
+    if attribute == "sight":
+        day = {"nothing by day": shown(render(Scene(**beside, key=(2, 3)), 128), rows)}
+        pictures |= day
+    for (one, first), (two, second) in itertools.combinations(pictures.items(), 2):
+        changed = np.abs(first - second).max(-1)
+        assert (changed > 12).mean() > 0.008 and changed.mean() > 1.0, (one, two)
+
+
+def test_what_is_left_out_is_calm_and_does_not_move_the_rest():
+    scene = Scene(terrain="hills", key=(1, 1))
+    assert (scene.time, scene.weather, scene.season, scene.style) == ("noon", "clear", "summer", "plain")
+    with_birds = render(Scene(terrain="hills", sight="birds", key=(1, 1)), 128).astype(int)
+    without = render(scene, 128).astype(int)
+    assert (with_birds[70:] == without[70:]).all() and (with_birds != without).any()
+
+
+def test_every_combination_of_the_released_attributes_paints_without_warnings():
+    for row, values in enumerate(itertools.product(*RELEASED.values())):
         if row % 5 == 0:
             image = render(Scene(*values, key=(1, row)), 64)
             assert 3 < image.mean() < 252 and image.std() > 4, values
 
 
+def test_drawn_scenes_paint_without_warnings():
+    for index in range(40):
+        scene = sample_scene(9, index, ATTRIBUTES)
+        image = render(scene, 64)
+        assert 3 < image.mean() < 252 and image.std() > 4, caption_of(scene)
+
+
 def test_caption_names_all_attributes():
-    for attributes in itertools.product(*(range(len(values)) for values in ATTRIBUTES.values())):
-        pairs = zip(ATTRIBUTES, attributes, strict=True)
+    for attributes in itertools.product(*(range(len(values)) for values in RELEASED.values())):
+        pairs = zip(RELEASED, attributes, strict=True)
         expected = tuple(-1 if name == "water" and index == 0 else index for name, index in pairs)
         assert parse_prompt(caption(attributes)) == expected
     assert caption((2, 0, 3, 1)) == "snowy mountains at dusk by a lake"
 
 
-@pytest.mark.parametrize("size", [0, -64, 100, 256])
+@pytest.mark.parametrize("size", [0, -64, 100, 2048])
 def test_sizes_and_values_that_there_are_not(size):
     refused_each({
-        f"size {size}: expected a divisor of 128": lambda: render(sample_scene(0, 0), size),
+        f"size {size}: expected a power of two up to 1024": lambda: render(sample_scene(0, 0), size),
         "terrain is 'city'; expected one of mountains": lambda: Scene("noon", "city", "clear", "none"),
+        "terrain 'town' has no index; expected one of mountains": lambda: Scene(terrain="town").indices(),
     })  # fmt: skip
+
+
+def test_scenes_are_whole():
+    scene = Scene(craft="boats", weather="snowy")
+    assert {name: getattr(scene, name) for name in ATTRIBUTES} == completed(
+        {"craft": "boats", "weather": "snowy"}
+    )

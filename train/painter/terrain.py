@@ -1,277 +1,302 @@
-"""The four kinds of terrain, painted back to front in layers that fade into the haze of the air."""
+"""The kinds of land, painted back to front in layers that fade into the haze of the air."""
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.random import Generator
 
-from train.painter.painting import CANVAS, X, Y, below, fractal, line, mix, rgb, smoothstep, tree_row
-
-SNOW = rgb(0.94, 0.96, 1.0)
+from train.painter.light import SNOW, Light
+from train.painter.painting import Canvas, mix, rgb, smoothstep
+from train.painter.plants import Season, conifers, scattered
 
 
 @dataclass(frozen=True)
-class Look:
-    """Light and air of a scene: colours are float32 [3].
+class Land:
+    """Where the land of a picture stands.
 
     Attributes:
-      light: colour of lit surfaces; shade: of surfaces in shadow (both multiply the albedo).
-      haze: colour into which distance fades; air: strength of that fading, 0 to 1.
-      side: -1 where the light comes from the left, 1 from the right.
-      snow: whether snow lies on everything.
-      base: y of the line on which distant terrain stands.
-      envelope: float32 [S], factor of the terrain's height per column (1 except at a coast).
+      light, season: what it looks like.
+      base: y of the line on which distant land stands.
+      envelope: float32 [S], factor of the land's height per column (1 except at a coast).
     """
 
-    light: np.ndarray
-    shade: np.ndarray
-    haze: np.ndarray
-    air: float
-    side: float
-    snow: bool
+    light: Light
+    season: Season
     base: float
     envelope: np.ndarray
 
-    def colour(self, albedo: np.ndarray, lit: np.ndarray, distance: float) -> np.ndarray:
-        """Shades an albedo [3] or [S, S, 3] by light 0 to 1 [S, S], behind `distance` (0 near, 1 far) of air."""
-        shone = albedo * (self.shade + (self.light - self.shade) * np.clip(lit, 0.0, 1.0)[..., None])
-        return shone + (self.haze - shone) * np.float32(min(distance * self.air, 1.0))
+    @property
+    def snow(self) -> bool:
+        return self.light.snow
 
-
-def _settle(image: np.ndarray, look: Look, height: np.ndarray, colour: np.ndarray, mist: float) -> np.ndarray:
-    """Paints a layer under its ridge line; its foot drowns in haze by `mist`."""
-    foot = np.clip((Y - height[None, :]) / (look.base + 0.02 - height[None, :] + 0.05), 0.0, 1.0)
-    colour = mix(colour, look.haze, foot * foot * mist)
-    return mix(image, colour, below(height))
+    def settle(
+        self,
+        canvas: Canvas,
+        height: np.ndarray,
+        colour: np.ndarray,
+        rows: slice,
+        mist: float,
+        depth: float = 0.12,
+    ) -> None:
+        """Paints a layer [R, S, 3] under its ridge line [S]; its foot drowns in haze by `mist`."""
+        if mist > 0:
+            foot = np.clip((canvas.y[rows] - (self.base - depth)) / (depth + 0.02), 0.0, 1.0)
+            colour = mix(
+                colour, self.light.colours.haze, foot * foot * np.float32(min(mist, 0.95)) + 0 * canvas.x
+            )
+        canvas.paint(colour, canvas.under(height, rows), rows)
 
 
 def _peaks(
-    rng: Generator,
-    image,
-    look: Look,
-    count: int,
-    top: float,
-    distance: float,
-    rock: np.ndarray,
+    canvas: Canvas, rng: Generator, land: Land, count: int, top: float, distance: float, rock: np.ndarray,
     snowline: float,
-):
-    """Paints a range of mountains: peaks with a lit and a dark face, gullies, and snow above the snow line."""
-    centre = (np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count
-    rise = (look.base - top) * rng.uniform(0.5, 0.85, count)
-    rise[rng.integers(count)] = look.base - top
-    steep = rng.uniform(0.85, 1.35, count) * (0.55 + 0.22 * count / 3)
-    crag = fractal(rng, 1.7, low=3)
-    warped = X + 0.022 * crag
-    elevation = rise[:, None] - steep[:, None] * np.abs(X - centre[:, None])
-    skyline = elevation.max(0) + 0.011 * line(rng, 1.1, low=7, high=56)
-    skyline = np.maximum(skyline, 0.05 + 0.012 * line(rng, 1.2, low=2))
-    height = (look.base - skyline * look.envelope).astype(np.float32)
+) -> None:  # fmt: skip
+    """Paints a range of mountains: spurs that fan out from each summit, lit and dark, and snow above a line."""
+    light = land.light
+    centre = ((np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count).astype(np.float32)
+    rise = ((land.base - top) * rng.uniform(0.45, 0.82, count)).astype(np.float32)
+    # The highest stands well inside the picture, and on land.
+    shown = (
+        np.abs(centre - rng.uniform(0.28, 0.72)) - land.envelope[(centre * 0.999 * canvas.side).astype(int)]
+    ).argmin()
+    rise[shown] = land.base - top
+    steep = (rng.uniform(0.85, 1.3, count) * (0.55 + 0.20 * count / 3)).astype(np.float32)
+    dx = canvas.x[0] - centre[:, None]
+    slope = rise[:, None] - steep[:, None] * np.abs(dx)
+    skyline = slope.max(0) + 0.011 * canvas.line(rng, 1.1, low=7, high=56)
+    skyline = np.maximum(skyline, 0.05 + 0.012 * canvas.line(rng, 1.2, low=2))
+    height = land.base - skyline * land.envelope
+    rows = canvas.rows(float(height.min()), land.base + 0.04)
+    y = canvas.y[rows]
 
-    inside = (
+    crag = canvas.texture("soft", rng)[rows]
+    gully = canvas.texture("rough", rng)[rows]
+    warped = canvas.x + 0.020 * crag
+    owner = (
         rise[:, None, None] - steep[:, None, None] * np.abs(warped[None] - centre[:, None, None])
-    ).astype(np.float32)
-    owner = inside.argmax(0)
-    spine = centre[owner] + rng.uniform(-0.35, 0.35, count)[owner] * (Y - look.base + rise[owner])
-    face = (warped - spine) * look.side
-    gully = fractal(rng, 1.5, stretch=0.6, low=5)
-    lit = 0.20 + 0.68 * smoothstep(-0.012, 0.03, face + 0.012 * gully) + 0.11 * gully
-    drop = Y - height[None, :]
-    albedo = rock * (1.0 + 0.10 * crag[..., None])
-    above = snowline - (Y + 0.042 * gully + 0.015 * crag - 0.03 * smoothstep(0.0, 0.1, face))
-    cover = smoothstep(-0.01, 0.015, above)
-    if look.snow:
-        cover = 0.45 + 0.5 * smoothstep(-1.6, -0.2, gully + 0.4 * crag)
-    albedo = mix(np.broadcast_to(albedo, image.shape), SNOW, cover)
-    lit = lit + 0.08 * cover - 0.6 * np.clip(drop - 0.3, 0, 1)
-    return _settle(image, look, height, look.colour(albedo, lit, distance), 0.35 + 0.4 * look.air)
+    ).argmax(0)
+    drop = y - (land.base - rise[owner] * land.envelope[None, :])
+    bend = rng.uniform(-0.30, 0.30, count).astype(np.float32)
+    face = warped - centre[owner] - bend[owner] * np.maximum(drop, 0.0)
+    fan = face / (np.maximum(drop, 0.0) + 0.035) * steep[owner]
+    spur = np.sin(fan * np.float32(rng.uniform(5.5, 7.5)) + 1.1 * gully + 2.0 * crag)
+    lit = (
+        0.16
+        + 0.52 * smoothstep(-0.012, 0.022, face * light.side + 0.010 * gully)
+        + 0.20 * spur
+        + 0.06 * gully
+    )
+    lit = lit - 0.45 * np.clip(drop - 0.28, 0, 1)
+    albedo = rock * (1.0 + 0.08 * crag[..., None])
+    meadow = smoothstep(0.14, 0.02, land.base - y + 0.02 * gully)
+    albedo = mix(albedo, land.season.grass * 0.62, 0.7 * meadow)
+    above = snowline - y + 0.026 * spur + 0.022 * gully + 0.012 * crag
+    cover = smoothstep(-0.008, 0.010, above)
+    if land.snow:
+        cover = np.maximum(cover, 0.50 + 0.45 * smoothstep(-0.5, 0.3, spur + 0.5 * gully))
+    albedo = mix(albedo, SNOW, cover)
+    lit = lit + 0.12 * cover
+    land.settle(
+        canvas, height, light.shone(albedo, lit, distance), rows, 0.30 + 0.5 * light.weather.air * distance
+    )
 
 
-def _rolling(
-    rng: Generator, image, look: Look, top: float, bottom_relief: float, distance: float, albedo, high=10
-):
-    """Paints a rolling layer with soft shading; returns the image and its ridge line."""
-    relief = line(rng, 1.9, low=1, high=high)
-    height = (look.base - (look.base - top + bottom_relief * relief) * look.envelope).astype(np.float32)
-    grain = fractal(rng, 1.25, stretch=2.2, low=3)
-    tilt = np.gradient(height) * CANVAS
-    lit = 0.55 + 0.5 * np.clip(tilt * look.side * -1.2, -0.6, 0.6)[None, :] + 0.12 * grain
-    lit = lit - 1.1 * np.clip(Y - height[None, :] - 0.02, 0.0, 0.30)
-    ground = albedo * (1.0 + 0.10 * fractal(rng, 1.6, stretch=1.5, low=2)[..., None])
-    if look.snow:
-        ground = mix(ground, SNOW, 0.93 * smoothstep(-3.0, -1.2, grain))
-    return _settle(image, look, height, look.colour(ground, lit, distance), 0.25 * look.air), height
+def rolling(
+    canvas: Canvas, rng: Generator, land: Land, top: float, relief: float, distance: float, albedo, high=10, depth=0.3
+) -> np.ndarray:  # fmt: skip
+    """Paints a rolling layer, bright along its crest and darker below; returns its ridge line [S]."""
+    light = land.light
+    bumps = canvas.line(rng, 2.0, low=1, high=high)
+    height = (land.base - (land.base - top + relief * bumps) * land.envelope).astype(np.float32)
+    rows = canvas.rows(float(height.min()), min(float(height.max()) + depth, 1.0))
+    grain, patch = canvas.texture("grain", rng)[rows], canvas.texture("soft", rng)[rows]
+    tilt = np.clip(np.gradient(height) * canvas.side * light.side, -0.5, 0.5)[None, :]
+    below = canvas.y[rows] - height[None, :]
+    lit = 0.66 - 0.55 * tilt * np.exp(-np.maximum(below, 0.0) / 0.12) + 0.07 * grain + 0.06 * patch
+    lit = lit + 0.16 * np.exp(-np.maximum(below, 0.0) / 0.02) - 1.7 * np.clip(below - 0.015, 0.0, 0.22)
+    ground = albedo * (1.0 + 0.09 * patch[..., None])
+    if land.snow:
+        ground = mix(ground, SNOW, 0.93)
+        lit = lit + 0.16 - 1.2 * np.clip(below - 0.03, 0.0, 0.2)
+    canvas.paint(light.shone(ground, lit, distance), canvas.under(height, rows), rows)
+    return height
 
 
-def plant(
-    rng: Generator,
-    image,
-    look: Look,
-    base,
-    height: float,
-    spacing: float,
-    kind: str,
-    distance: float,
-    leaf,
-    density=1.0,
-    gap=0.0,
-):
-    """Paints a row of trees on the line `base` [S], lit from the side of the sun, under snow when it snows."""
-    mask, light = tree_row(rng, base, height, spacing, kind, density, gap)
-    grain = fractal(rng, 1.0, low=6)
-    lit = 0.42 + 0.38 * light * look.side + 0.16 * grain
-    albedo = leaf * (1.0 + 0.10 * grain[..., None])
-    if look.snow:
-        albedo = mix(albedo, SNOW, 0.25 + 0.5 * smoothstep(-0.8, 1.2, grain))
-    return mix(image, look.colour(albedo, lit, distance), mask)
+def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
+    rock = rgb(0.40, 0.38, 0.41) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
+    top = rng.uniform(0.10, 0.18)
+    _peaks(canvas, rng, land, 5, top + 0.14, 0.80, rock, top + 0.30)
+    _peaks(canvas, rng, land, int(rng.integers(2, 4)), top, 0.36, rock, top + 0.20)
+    foot = rolling(canvas, rng, land, land.base - 0.045, 0.012, 0.34, land.season.grass * 0.62, depth=0.08)
+    woods(canvas, rng, land, np.minimum(foot + 0.03, land.base), 0.055, 0.026, 0.24, 0.85)
 
 
-def mountains(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
-    rock = rgb(0.38, 0.35, 0.37) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
-    top = rng.uniform(0.10, 0.20)
-    image = _peaks(rng, image, look, 5, top + 0.13, 0.75, rock, top + 0.28)
-    image = _peaks(rng, image, look, int(rng.integers(2, 4)), top, 0.32, rock, top + 0.20)
-    image, foot = _rolling(rng, image, look, look.base - 0.045, 0.012, 0.28, rgb(0.25, 0.33, 0.22))
-    return plant(rng, image, look, foot + 0.03, 0.05, 0.024, "conifer", 0.18, rgb(0.10, 0.20, 0.14), 0.85)
-
-
-def hills(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
-    greens = (rgb(0.42, 0.55, 0.42), rgb(0.42, 0.60, 0.32), rgb(0.38, 0.60, 0.22))
+def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
     shift = rng.uniform(-0.04, 0.04, 3).astype(np.float32)
-    top = look.base - rng.uniform(0.17, 0.24)
-    for depth, green in enumerate(greens):
-        rise = top + (look.base - top) * (0.34 * depth)
-        image, height = _rolling(
-            rng, image, look, rise, 0.045 - 0.008 * depth, 0.75 - 0.3 * depth, green + shift
-        )
+    top = land.base - rng.uniform(0.17, 0.24)
+    grass = land.season.grass + shift
+    far = mix(grass, rgb(0.42, 0.55, 0.46), 0.4)
+    for depth, green in enumerate((far, mix(far, grass, 0.6), grass)):
+        rise = top + (land.base - top) * (0.34 * depth)
+        distance = 0.75 - 0.27 * depth
+        height = rolling(canvas, rng, land, rise, 0.045 - 0.008 * depth, distance, green, depth=0.22)
         if depth > 0:
-            image = plant(
-                rng, image, look, height + 0.025, 0.028 + 0.022 * depth, 0.05, "round", 0.45 - 0.2 * depth,
-                rgb(0.16, 0.32, 0.12), 0.55,
-            )  # fmt: skip
-    return image
+            scattered(canvas, rng, land.light, land.season.leaves, height, 0.05, 0.034 + 0.022 * depth, 0.055,
+                      distance - 0.05, 0.6, room=land.envelope > 0.12, lowest=land.base)  # fmt: skip
 
 
-def _dune(
-    rng: Generator,
-    image,
-    look: Look,
-    top: float,
-    relief: float,
-    distance: float,
-    sand: np.ndarray,
+def woods(
+    canvas: Canvas, rng: Generator, land: Land, feet: np.ndarray, height: float, spacing: float, distance: float,
+    density: float = 1.0, gap: float = 0.0,
+) -> None:  # fmt: skip
+    """Paints a row of trees of the season: conifers, and in spring and autumn round ones among them."""
+    room = land.envelope > 0.12
+    conifers(canvas, rng, land.light, land.season, feet, height, spacing, distance, density, gap, room=room)
+    if land.season.round_share:
+        share = density * land.season.round_share
+        scattered(canvas, rng, land.light, land.season.leaves, feet - 0.004, 0.008, height * 0.82,
+                  max(spacing * 1.15, 0.035), distance, share, gap, room)  # fmt: skip
+
+
+def dune(
+    canvas: Canvas, rng: Generator, land: Land, top: float, relief: float, distance: float, sand: np.ndarray,
     count: int,
-):
-    """Paints a dune: an asymmetric crest, sharp between its lit and its dark flank, and wind ripples."""
-    centre = (np.arange(count) + rng.uniform(0.2, 0.8, count)) / count
-    rise = relief * rng.uniform(0.6, 1.1, count)
-    dx = X[0][None, :] - centre[:, None]
+) -> None:  # fmt: skip
+    """Paints dunes: asymmetric crests, sharp between a lit and a dark flank, and wind ripples."""
+    light, side = land.light, land.light.side
+    centre = ((np.arange(count) + rng.uniform(0.2, 0.8, count)) / count).astype(np.float32)
+    rise = (relief * rng.uniform(0.6, 1.1, count)).astype(np.float32)
+    dx = canvas.x[0][None, :] - centre[:, None]
     steep, gentle = rng.uniform(0.30, 0.42), rng.uniform(0.55, 0.75)
-    across = np.where(
-        dx * look.side < 0, -dx * look.side / gentle * count / 2, dx * look.side / steep * count / 2
-    )
-    bumps = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).max(0)
-    height = (look.base - (look.base - top + bumps + 0.006 * line(rng, 1.8, high=12)) * look.envelope).astype(
-        np.float32
-    )
-    wind = fractal(rng, 1.6, low=2)
-    owner = (rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25).argmax(0)
-    bend = rng.uniform(0.5, 1.3) * np.clip(Y - height.min(), 0, 1) * rng.choice((-1.0, 1.0))
-    face = (X - centre[owner][None, :] + bend * 0.45 + 0.012 * wind) * look.side
-    ripples = np.sin((Y * 150 + 26 * X * rng.uniform(-1, 1) + 2.2 * wind) * (0.55 + 0.25 * distance))
+    across = np.where(dx * side < 0, -dx * side / gentle * count / 2, dx * side / steep * count / 2)
+    bumps = rise[:, None] * np.clip(1.0 - across, 0.0, 1.0) ** 1.25
+    owner = bumps.argmax(0)
+    swell = bumps.max(0) + 0.006 * canvas.line(rng, 1.8, high=12)
+    height = (land.base - (land.base - top + swell) * land.envelope).astype(np.float32)
+    rows = canvas.rows(float(height.min()))
+    y = canvas.y[rows]
+    wind = canvas.texture("soft", rng)[rows]
+    bend = rng.uniform(0.5, 1.3) * np.clip(y - height.min(), 0, 1) * rng.choice((-1.0, 1.0))
+    face = ((canvas.x - centre[owner][None, :] + bend * 0.45 + 0.012 * wind) * side).astype(np.float32)
+    # Ripples grow towards the viewer; far away they would be finer than a pixel.
+    ripples = np.sin((y * 95 + 18 * canvas.x * np.float32(rng.uniform(-1, 1)) + 2.2 * wind) * 0.9)
     # Away from the crest both flanks level out, so neighbouring dunes meet without an edge.
     levelling = np.exp(-((face / 0.15) ** 2))
-    lit = 0.60 + levelling * (0.68 * smoothstep(-0.010, 0.010, face) - 0.42) + 0.045 * ripples + 0.06 * wind
-    albedo = np.broadcast_to(sand, image.shape) * (
-        1.0 + 0.05 * fractal(rng, 1.2, stretch=3, low=3)[..., None]
-    )
-    if look.snow:
+    lit = 0.62 + levelling * (0.68 * smoothstep(-0.007, 0.007, face) - 0.42) + 0.06 * wind
+    lit = lit + (0.045 * (1 - distance)) * ripples
+    albedo = np.broadcast_to(sand, (*wind.shape, 3))
+    if land.snow:
         albedo = mix(albedo, SNOW, smoothstep(-1.2, 0.2, wind) * 0.85)
-    return _settle(image, look, height, look.colour(albedo, lit, distance), 0.15 * look.air)
+    land.settle(canvas, height, light.shone(albedo, lit, distance), rows, 0.12 * light.weather.air * distance)
 
 
-def desert(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
-    sand = rgb(0.93, 0.70, 0.42) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
+def desert(canvas: Canvas, rng: Generator, land: Land) -> None:
+    sand = rgb(0.95, 0.72, 0.44) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
+    if rng.random() < 0.5:
+        _mesas(canvas, rng, land, sand)
     for distance, rise, relief in ((0.75, 0.10, 0.06), (0.45, 0.06, 0.11), (0.18, 0.0, 0.10)):
-        image = _dune(rng, image, look, look.base - rise, relief, distance, sand, int(rng.integers(2, 4)))
-    return image
+        dune(canvas, rng, land, land.base - rise, relief, distance, sand, int(rng.integers(2, 4)))
 
 
-def forest(rng: Generator, image: np.ndarray, look: Look) -> np.ndarray:
-    leaf = rgb(0.13, 0.28, 0.17) + rng.uniform(-0.03, 0.03, 3).astype(np.float32)
-    image, _ = _rolling(rng, image, look, look.base - 0.28, 0.05, 1.1, rgb(0.20, 0.33, 0.26))
+def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None:
+    """Paints far table mountains."""
+    height = np.full(canvas.side, land.base, np.float32)
+    for place in rng.permutation((0.16, 0.40, 0.64, 0.88))[: rng.integers(2, 4)]:
+        wide, tall = rng.uniform(0.05, 0.13), rng.uniform(0.20, 0.29)
+        away = np.abs(canvas.x[0] - place) + 0.004 * canvas.line(rng, 1.0, low=8, high=40)
+        rise = 0.72 * smoothstep(wide, wide - 0.02, away) + 0.28 * smoothstep(wide + 0.06, wide - 0.02, away)
+        height = np.minimum(height, land.base - tall * rise * land.envelope)
+    rows = canvas.rows(float(height.min()), land.base + 0.02)
+    lit, tone = rock_face(canvas, rng, land.light, rows)
+    stone = sand * rgb(0.82, 0.62, 0.55) * (1.0 + tone)[..., None]
+    if land.snow:
+        stone = mix(stone, SNOW, 0.6)
+    canvas.paint(land.light.shone(stone, lit, 0.85), canvas.under(height, rows), rows)
+
+
+def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
+    rolling(canvas, rng, land, land.base - 0.25, 0.04, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
     rows = (
-        (0.19, 0.11, 0.024, 0.95),
-        (0.12, 0.17, 0.040, 0.65),
-        (0.05, 0.24, 0.060, 0.34),
-        (-0.03, 0.29, 0.085, 0.06),
+        (0.19, 0.11, 0.028, 0.85),
+        (0.12, 0.17, 0.044, 0.52),
+        (0.05, 0.23, 0.062, 0.26),
+        (-0.03, 0.27, 0.085, 0.04),
     )
+    shorter = float(np.clip(land.envelope.mean() + 0.35, 0.0, 1.0))
     for lift, tall, spacing, distance in rows:
-        feet = look.base - (lift + 0.02 * line(rng, 1.8, high=8)) * look.envelope
-        shadow = look.colour(
-            leaf * (0.9 + 0.15 * fractal(rng, 1.2, low=4)[..., None]), np.full_like(Y + X, 0.25), distance
-        )
-        image = mix(image, shadow, below((feet - 0.05 * tall).astype(np.float32)))
-        squeezed = tall * float(np.clip(look.envelope.mean() + 0.1, 0.0, 1.0))
-        image = plant(rng, image, look, feet.astype(np.float32), squeezed, spacing, "conifer", distance, leaf)
-    return image
+        feet = land.base - (lift + 0.02 * canvas.line(rng, 1.8, high=8)) * land.envelope
+        shadow = (feet - 0.05 * tall * land.envelope).astype(np.float32)
+        part = canvas.rows(float(shadow.min()), float(shadow.max()) + 0.3)
+        dark = land.light.shone(land.season.needles.mean(0), 0.16, distance)
+        if land.snow:
+            dark = mix(dark, land.light.shone(SNOW, 0.5, distance), 0.35)
+        canvas.paint(dark, canvas.under(shadow, part), part)
+        woods(canvas, rng, land, feet.astype(np.float32), tall * shorter, spacing, distance)
 
 
-def near_layers(rng: Generator, image: np.ndarray, look: Look, kind: str, albedo: np.ndarray) -> np.ndarray:
-    """Paints the land before the terrain: swelling meadows, dunes or a clearing, in two layers."""
-    room = 1.0 - look.base
-    full = np.ones(CANVAS, np.float32)
-    for depth, (share, distance) in enumerate(((0.30, 0.12), (0.66, 0.0))):
-        crest = look.base + share * room
-        close = replace(look, base=1.0, envelope=full)
-        if kind == "desert":
-            image = _dune(rng, image, close, crest + 0.05, 0.10 + 0.03 * depth, distance, albedo, 1)
-            continue
-        tint = albedo * rng.uniform(0.88, 1.08) * (1.0 - 0.10 * depth)
-        relief = 0.05 if kind == "hills" else 0.03
-        image, height = _rolling(rng, image, close, crest, relief * 0.6, distance, tint, 4)
-        if kind == "hills" and depth == 0:
-            image = plant(
-                rng, image, look, height + 0.03, 0.085, 0.11, "round", 0.1, rgb(0.15, 0.32, 0.10), 0.5
-            )
-        elif kind in ("mountains", "forest") and depth == 0:
-            image = plant(
-                rng, image, look, height + 0.04, 0.15, 0.06, "conifer", 0.06, rgb(0.10, 0.22, 0.14), 0.7,
-                gap=rng.uniform(0.3, 0.7),
-            )  # fmt: skip
-    return image
+def cliffs(canvas: Canvas, rng: Generator, land: Land) -> None:
+    """Paints headlands of layered rock, the nearer the larger, with grass on their flat tops."""
+    light = land.light
+    stone = mix(rgb(0.86, 0.74, 0.58), rgb(0.74, 0.50, 0.38), rng.random())
+    sign = 1.0 if land.envelope[0] >= land.envelope[-1] else -1.0
+    layers = ((0.66, 0.17, 0.88), (0.34, 0.25, 0.62), (0.10, 0.34, 0.36))
+    for number, (distance, tall, reach) in enumerate(layers):
+        x = canvas.x[0] if sign > 0 else 1.0 - canvas.x[0]
+        edge = x - reach + 0.012 * canvas.line(rng, 1.4, low=4, high=30)
+        steps = smoothstep(0.02, -0.02, edge) * 0.72 + smoothstep(0.10, 0.05, edge) * 0.28
+        tops = tall * (1.0 - 0.25 * np.clip(-edge, 0, 1)) + 0.010 * canvas.line(rng, 1.8, low=1, high=8)
+        height = (
+            land.base + 0.02 - np.maximum(tops * steps, -0.05) * np.minimum(land.envelope * 2.0, 1.0)
+        ).astype(np.float32)
+        _cliff_face(canvas, rng, land, height, land.base + 0.04, distance, stone)
+        if number > 0:
+            flat = (height + 0.004).astype(np.float32)
+            gap_middle = 1.0 if sign > 0 else 0.0
+            conifers(canvas, rng, light, land.season, flat, 0.05 + 0.03 * number, 0.05, distance, 0.5,
+                     gap=2 * (1.02 - reach), middle=gap_middle)  # fmt: skip
 
 
-def cactus(
-    rng: Generator, image: np.ndarray, look: Look, place: float, foot: float, height: float
-) -> np.ndarray:
-    """Returns a saguaro with two raised arms at (place, foot)."""
-    away = np.full((CANVAS, CANVAS), 1.0, np.float32)
-    parts = [(place, foot, foot - height, 0.105 * height)]
-    for sign in (-1.0, 1.0):
-        elbow, reach = foot - height * rng.uniform(0.35, 0.6), sign * height * rng.uniform(0.22, 0.30)
-        parts += [(place + reach * step / 4, elbow, elbow, 0.07 * height) for step in range(4)]
-        parts.append((place + reach, elbow, elbow - height * rng.uniform(0.18, 0.32), 0.07 * height))
-    for x, low, high, radius in parts:
-        away = np.minimum(away, np.hypot(X - x, Y - np.clip(Y, high, low)) - radius)
-    lit = 0.50 + 0.34 * look.side * np.clip((X - place) / (0.1 * height), -1.0, 1.0) * np.ones_like(Y)
-    albedo = np.broadcast_to(rgb(0.26, 0.42, 0.20), image.shape)
-    if look.snow:
-        albedo = mix(albedo, SNOW, 0.45 * smoothstep(-0.6, 0.8, fractal(rng, 1.0, low=6)))
-    return mix(image, look.colour(albedo, lit, 0.0), np.clip(0.5 - away * CANVAS, 0.0, 1.0))
+def rock_face(canvas: Canvas, rng: Generator, light: Light, rows: slice) -> tuple[np.ndarray, np.ndarray]:
+    """Returns (light, tone) [R, S] of a steep face: buttresses with a lit and a dark side, and darker ledges."""
+    soft, tall = canvas.texture("soft", rng)[rows], canvas.texture("tall", rng)[rows]
+    bends = np.cumsum(1.0 + 0.7 * np.tanh(canvas.line(rng, 1.2, low=4, high=24))) / canvas.side
+    across = (bends[None, :] * np.float32(rng.uniform(9, 12)) + 0.22 * soft + 0.10 * tall) * light.side
+    part = np.mod(across.astype(np.float32), 1.0)
+    face = smoothstep(0.0, 0.14, part) * smoothstep(0.72, 0.50, part)
+    ledge = np.mod((canvas.y[rows] + 0.010 * soft) * np.float32(1 / 0.055) + 0.25 * face, 1.0)
+    shadow = smoothstep(0.0, 0.10, ledge) * smoothstep(0.42, 0.10, ledge)
+    return 0.26 + 0.48 * face - 0.16 * shadow + 0.05 * tall, 0.06 * soft - 0.08 * shadow
 
 
-def ground(
-    rng: Generator, image: np.ndarray, look: Look, albedo: np.ndarray, height: np.ndarray
-) -> np.ndarray:
+def _cliff_face(
+    canvas: Canvas, rng: Generator, land: Land, height: np.ndarray, bottom: float, distance: float, stone: np.ndarray
+) -> None:  # fmt: skip
+    """Paints a wall of rock under a line [S]: buttresses, ledges, and grass on top."""
+    light = land.light
+    rows = canvas.rows(float(height.min()), bottom)
+    below = canvas.y[rows] - height[None, :]
+    lit, tone = rock_face(canvas, rng, light, rows)
+    albedo = stone * (1.0 + tone)[..., None]
+    if land.snow:
+        albedo = mix(albedo, SNOW, 0.8 * smoothstep(-0.02, -0.08, tone))
+    cap = smoothstep(0.026, 0.016, below + 0.006 * canvas.texture("rough", rng)[rows])
+    albedo = mix(albedo, SNOW if land.snow else land.season.grass * 0.9, cap)
+    lit = lit + (0.78 - lit) * cap
+    canvas.paint(light.shone(albedo, lit, distance), canvas.under(height, rows), rows)
+
+
+def ground(canvas: Canvas, rng: Generator, land: Land, albedo: np.ndarray, height: np.ndarray) -> None:
     """Paints the plain from the line `height` [S] to the lower edge, its texture growing towards the viewer."""
-    near = np.clip((Y - look.base) / (1.001 - look.base), 0.0, 1.0)
-    fine = fractal(rng, 1.2, stretch=4.0, low=4)
-    coarse = fractal(rng, 1.5, stretch=2.5, low=2)
-    texture = fine * (1.0 - near) + coarse * near
-    lit = 0.60 + 0.16 * texture - 0.22 * near
-    surface = albedo * (1.0 + 0.13 * coarse[..., None])
-    if look.snow:
-        surface = mix(surface, SNOW, 0.95 * smoothstep(-3.2, -1.6, coarse))
-    colour = look.colour(surface, lit, 0.0)
-    colour = mix(colour, look.haze, (1.0 - near) ** 3 * 0.45 * look.air)
-    return mix(image, colour, below(height))
+    light = land.light
+    rows = canvas.rows(float(height.min()))
+    near = np.clip((canvas.y[rows] - land.base) / (1.001 - land.base), 0.0, 1.0)
+    fine, coarse = canvas.texture("wave", rng)[rows], canvas.texture("grain", rng)[rows]
+    lit = 0.66 + 0.09 * (fine * (1.0 - near) + coarse * near) - 0.26 * near
+    surface = albedo * (1.0 + 0.08 * coarse[..., None])
+    if land.snow:
+        surface = mix(surface, SNOW, 0.93)
+        lit = lit + 0.12
+    colour = light.shone(surface, lit)
+    far = (1.0 - near) ** 3 * np.float32(0.45 * light.weather.air)
+    colour = mix(colour, light.colours.haze, far + 0 * canvas.x)
+    canvas.paint(colour, canvas.under(height, rows), rows)
