@@ -71,7 +71,7 @@ def sizes_and_params(name):
     sizes = drafter.drafter_config(config_of(name), SIZES)
     kind = chains.kind_of(sizes)
     shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
-    return sizes, random_leaves(shapes, 1, 0.25)
+    return sizes, random_leaves(shapes, 1, 0.125)
 
 
 @partial(jax.jit, static_argnums=0)
