@@ -134,7 +134,7 @@ def test_every_batch_guesses_as_is_best_for_its_size(server, monkeypatch):
         started.append((options["most"], job.program.drafting.max_depth > 0))
         return plain(job, conditioning, **options)
 
-    def find(pictures, knobs, turns):
+    def find(pictures, knobs, turns=None):
         return Found(ways[min(pictures, knobs.get("batch") or pictures)])
 
     monkeypatch.setattr(server.engine, "start", start)
