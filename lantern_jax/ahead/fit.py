@@ -82,7 +82,7 @@ def fitting(
             process.
     """
     devices = np.array(jax.local_devices()[:1])[:, None] if devices is None else devices
-    drawn = {True: ProgramCache(), False: ProgramCache()}
+    drawn = ProgramCache()
 
     def largest(name: str) -> tuple[str, Need]:
         smallest = least_of(Batch(shapes, jobs[name], len(devices), devices))
@@ -91,7 +91,7 @@ def fitting(
             batch = Batch(shapes, jobs[name], pictures, devices)
             of = partial(need_there, batch, platform, limit, hasty=hasty)
             # Drawing is the same for all jobs, and compiled sooner than what decodes.
-            drawing, _ = drawn[hasty].obtain(pictures, lambda: (of(("draw",)), 0.0))
+            drawing, _ = drawn.obtain((pictures, hasty), lambda: (of(("draw",)), 0.0))
             least = smallest.times(pictures).beside(drawing)
             sure = limit * (1 + _ADDED) if hasty else limit
             if least.total > sure and pictures > smallest.pictures:

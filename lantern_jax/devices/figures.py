@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
+from jaxtyping import Array, Float
 
 from lantern_jax.devices.data_sheets import DEVICES, GPU, Device
 from lantern_jax.devices.platform import device_name
@@ -109,12 +110,16 @@ def _measured(device, is_full: bool) -> Figures:
         square, block = jnp.ones((width, width), dtype), jnp.ones((rows, width), dtype)
         # As passes read: a product of few rows gets less of the bandwidth than a sum.
         layers = jnp.ones((_MEASURED_BYTES // square.nbytes, width, width), dtype)
-        through = lambda few, layers: lax.scan(lambda few, layer: (few @ layer, None), few, layers)[0]  # noqa: E731
-        reading = _quickest(through, block[:_READING_ROWS], layers)
+        reading = _quickest(_through, block[:_READING_ROWS], layers)
         product = _quickest(lambda a, b: lax.fori_loop(0, 4, lambda _, a: a @ b, a), block, square)
     rate = 4 * 2 * rows * width**2 / product * _PRODUCTS_HERE
     bandwidth = max(layers.nbytes / reading * _READING_HERE, rate / _MOST_PER_BYTE)
     return Figures(bandwidth, rate, _LAUNCH.get(device.platform, _LAUNCH[GPU]))
+
+
+def _through(rows: Float[Array, "R D"], layers: Float[Array, "L D D"]) -> Float[Array, "R D"]:
+    """Multiplies rows by one layer after the other."""
+    return lax.scan(lambda rows, layer: (rows @ layer, None), rows, layers)[0]
 
 
 def _quickest(function, *arguments) -> float:

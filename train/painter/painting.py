@@ -196,6 +196,7 @@ def noise(rng: Generator, side: int, slope: float, stretch: float = 1.0, low: fl
 
 
 def smoothstep(low: float, high: float, values: np.ndarray) -> np.ndarray:
+    """Returns values of any shape as shares: 0 up to `low`, 1 from `high` on (or the other way), smooth between."""
     t = np.clip((values - low) * np.float32(1 / (high - low)), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
@@ -208,4 +209,5 @@ def mix(first, second, share):
 
 
 def rgb(*values: float) -> np.ndarray:
+    """Returns a colour, float32 [3]."""
     return np.array(values, dtype=np.float32)

@@ -11,7 +11,12 @@ from train.painter.painting import Canvas, mix, rgb, smoothstep
 
 @dataclass(frozen=True)
 class Season:
-    """Colours of a season: `leaves` and `needles` float32 [k, 3], one of them a tree; `grass` tints meadows [3]."""
+    """Colours of a season.
+
+    Attributes:
+      leaves, needles: of round trees and conifers, float32 [k, 3], one of them a tree; grass: of meadows [3].
+      round_share: of a forest's trees that are round; flowers: of meadows, float32 [k, 3], None without any.
+    """
 
     leaves: np.ndarray
     needles: np.ndarray
@@ -240,7 +245,7 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     count = 190
     near = rng.random(count) ** 0.7
     y = top + (1.0 - top) * near
-    x = rng.random(count) + 0.0
+    x = rng.random(count)
     # In drifts: what falls into sparse places moves away from the picture.
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)

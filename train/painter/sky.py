@@ -139,9 +139,7 @@ def _heaps(
 def _slope(canvas: Canvas, relief: np.ndarray, x: float, y: float) -> np.ndarray:
     """Returns how steeply a relief [R, S] rises in a direction: a dot product with a normal, within [-1, 1]."""
     down, right = np.gradient(relief)
-    return np.clip((right * np.float32(x) + down * np.float32(y)) * -canvas.side, -1.0, 1.0) * np.float32(
-        -1.0
-    )
+    return np.clip((right * np.float32(x) + down * np.float32(y)) * canvas.side, -1.0, 1.0)
 
 
 def _thunderheads(canvas: Canvas, rng: Generator, light: Light) -> None:

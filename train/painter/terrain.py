@@ -123,6 +123,7 @@ def rolling(
 
 
 def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
+    """Paints a range of peaks and lower ones before it."""
     rock = rgb(0.40, 0.38, 0.41) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     top = rng.uniform(0.10, 0.18)
     _peaks(canvas, rng, land, 5, top + 0.14, 0.80, rock, top + 0.30)
@@ -132,6 +133,7 @@ def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
 
 
 def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
+    """Paints swelling meadows with scattered trees."""
     shift = rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     top = land.base - rng.uniform(0.17, 0.24)
     grass = land.season.grass + shift
@@ -191,6 +193,7 @@ def dune(
 
 
 def desert(canvas: Canvas, rng: Generator, land: Land) -> None:
+    """Paints dunes, before table mountains in half of the pictures."""
     sand = rgb(0.95, 0.72, 0.44) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     if rng.random() < 0.5:
         _mesas(canvas, rng, land, sand)
@@ -215,6 +218,7 @@ def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None
 
 
 def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
+    """Paints rows of trees, the nearer the taller."""
     rolling(canvas, rng, land, land.base - 0.25, 0.04, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
     rows = (
         (0.19, 0.11, 0.028, 0.85),
