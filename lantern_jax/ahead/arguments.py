@@ -193,16 +193,27 @@ class Batch:
         return Call(function, (inputs, self._sequences(fewer), slots, state), self._kept(keys, state))
 
     def draw(self) -> Call | None:
-        """Returns the program that draws; None for a model without a tokenizer."""
+        """Returns the program that draws, as many pictures as go into a pass; None for a model without a tokenizer."""
         config = self.shapes.tokenizer
         if config is None:
             return None
-        groups, size = self.spread
+        batch = replace(self, pictures=self.drawn_together)
+        groups, size = batch.spread
         size += -size % (groups * self.devices.shape[1])
-        params = self.placed(tokenizer_shapes(config, self.shapes.recipe.config.grid), "tokenizer")
+        params = batch.placed(tokenizer_shapes(config, self.shapes.recipe.config.grid), "tokenizer")
         rows, columns = shape_of(self.shapes.recipe.config)
-        codes = self.given(_rows((size, rows * columns), np.int32))
-        return Call(partial(programs.draw, VQModel(config, (rows, columns)), self.mesh), (params, codes))
+        codes = batch.given(_rows((size, rows * columns), np.int32))
+        return Call(partial(programs.draw, VQModel(config, (rows, columns)), batch.mesh), (params, codes))
+
+    @property
+    def drawn_together(self) -> int:
+        """The pictures of a pass that draws; all for a model without a tokenizer."""
+        config = self.shapes.tokenizer
+        if config is None:
+            return self.pictures
+        rows, columns = shape_of(self.shapes.recipe.config)
+        pixels = rows * columns * config.downsampling**2
+        return min(self.pictures, programs.together(pixels, self.devices.size))
 
     def _sequences(self, count: int) -> Sequences:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))

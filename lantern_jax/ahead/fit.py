@@ -91,7 +91,7 @@ def fitting(
             batch = Batch(shapes, jobs[name], pictures, devices)
             of = partial(need_there, batch, platform, limit, hasty=hasty)
             # Drawing is the same for all jobs, and compiled sooner than what decodes.
-            drawing, _ = drawn.obtain((pictures, hasty), lambda: (of(("draw",)), 0.0))
+            drawing, _ = drawn.obtain((batch.drawn_together, hasty), lambda: (of(("draw",)), 0.0))
             least = smallest.times(pictures).beside(drawing)
             sure = limit * (1 + _ADDED) if hasty else limit
             if least.total > sure and pictures > smallest.pictures:

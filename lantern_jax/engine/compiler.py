@@ -126,7 +126,7 @@ class Compiler:
     def of_tokenizer(
         self, kind: str, rows: np.ndarray, most: int | None
     ) -> tuple[Callable, PyTree, int, float]:
-        """Returns a program of the tokenizer for rows, its parameters, the rows that it takes, seconds of compiling."""
+        """Returns a program of the tokenizer for rows, its parameters, the rows of a pass, seconds of compiling."""
         key = self._tokenizer_key(kind, rows, most)
         is_new = key not in self.programs
         parameters = self._placement.on(key.groups).tokenizer
@@ -150,7 +150,9 @@ class Compiler:
         threading.Thread(target=compile_quietly, name="lantern-compile").start()
 
     def _tokenizer_key(self, kind: str, rows: np.ndarray, most: int | None) -> ProgramKey:
-        groups, size = self._placement.spread(len(rows), most)
-        return ProgramKey(
-            kind, size + -size % (groups * self._placement.devices.shape[1]), groups, (rows.shape[1:],)
-        )
+        # Rows are codes [C] or pictures [H, W, 3].
+        shape, devices = rows.shape[1:], self._placement.devices
+        pixels = shape[0] * (shape[1] if len(shape) > 1 else self._tokenizer.config.downsampling**2)
+        most = programs.together(pixels, devices.size, most)
+        groups, size = self._placement.spread(min(len(rows), most), most)
+        return ProgramKey(kind, size + -size % (groups * devices.shape[1]), groups, (shape,))

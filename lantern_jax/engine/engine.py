@@ -256,12 +256,17 @@ class Engine:
         return self._with_tokenizer("encode", pictures, None)[0]
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:
-        """Runs a program of the tokenizer on rows, and fetches its results."""
+        """Runs a program of the tokenizer on rows, in passes of as many as it takes, and fetches its results."""
         program, parameters, size, compiling = self._compiler.of_tokenizer(kind, rows, most)
-        padded = self.placement.given(np.pad(rows, [(0, size - len(rows)), *[(0, 0)] * (rows.ndim - 1)]))
-        results, seconds = run_timed(program, parameters, padded)
-        results = jax.tree.map(lambda leaf: leaf[: len(rows)], hosts.fetched(results))
-        return results, Timing(drawing=seconds, compiling=compiling)
+        passes, drawing = [], 0.0
+        for first in range(0, len(rows), size):
+            part = rows[first : first + size]
+            padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
+            results, seconds = run_timed(program, parameters, self.placement.given(padded))
+            passes.append(hosts.fetched(results))
+            drawing += seconds
+        results = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *passes)
+        return results, Timing(drawing=drawing, compiling=compiling)
 
     def compile_drawing(self, count: int, codes: int, most: int | None = None) -> None:
         """Compiles in a thread what ``draw`` needs for ``count`` pictures of C ``codes``, unless it is there."""

@@ -24,6 +24,10 @@ from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 
+# That a device draws or encodes in one pass. A picture of 512 x 512 keeps any device busy, and each further one takes memory
+# beside the model.
+PIXELS = 512 * 512
+
 
 @dataclass(frozen=True)
 class Parameters:
@@ -204,6 +208,17 @@ def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
         rewrite = over_mesh(rewrite, mesh, DATA, (input_specs(DATA), rows, rows), rows)
     state = rewrite(inputs, slots, state)
     return inputs.keys, state, jnp.copy(state.length)
+
+
+def together(pixels: int, devices: int, most: int | None = None) -> int:
+    """Returns the most pictures that one pass over ``devices`` draws or encodes.
+
+    Args:
+        pixels: of a picture.
+        most: what the caller allows.
+    """
+    room = devices * max(1, PIXELS // pixels)
+    return room if most is None else min(room, most)
 
 
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:

@@ -123,6 +123,15 @@ def test_published_sizes_have_their_tokenizers():
     assert shapes_of_size("demo").tokenizer.downsampling == 8
 
 
+@pytest.mark.parametrize(
+    ("size", "grid", "count"),
+    [("chameleon-7b", (1, 1), 1), ("chameleon-7b", (2, 4), 8), ("llamagen-b", (1, 1), 4), ("demo", (1, 1), 16)],
+)
+def test_a_pass_draws_as_many_pictures_as_a_large_one_has_pixels(size, grid, count):
+    devices = np.array(jax.devices() * 2)[: grid[0] * grid[1]].reshape(grid)
+    assert Batch(shapes_of_size(size), None, 64, devices).drawn_together == count
+
+
 def test_grids_of_kernels_are_found_in_loops():
     from jax.experimental import pallas as pl
 

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.engine.programs import spread
+from lantern_jax.engine import programs
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.
@@ -53,8 +53,8 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
         assert made.tokens.shape == (count, TOKENS)
     before = kinds(pipeline)
     # A picture alone has programs of its own.
-    programs = 2 if 1 in counts else 1
-    assert before == {"start": programs, "advance": programs, "draw": programs}
+    number = 2 if 1 in counts else 1
+    assert before == {"start": number, "advance": number, "draw": number}
     for kind, number in before.items():
         assert compiled.count(f"jit({kind})") == number, "programs that the engine does not know of"
     compiled.clear()
@@ -88,7 +88,7 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
     ],
 )  # fmt: skip
 def test_sizes_of_programs(count, devices, most, expected):
-    assert spread(count, devices, most) == expected
+    assert programs.spread(count, devices, most) == expected
 
 
 @pytest.mark.parametrize(
@@ -128,3 +128,22 @@ def test_the_demos_tokens_stay_what_they_are():
     run = demo.engine.advance(demo.engine.start(job, rows, seed=7), 15)
     expected = [279, 524, 526, 944, 400, 400, 538, 735, 2, 75, 951, 601, 52, 808, 725, 258]
     assert demo.engine.finish(run).tokens[0, : run.lengths[0]].tolist() == expected
+
+
+@pytest.mark.parametrize("devices", [1, 4])
+def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypatch):
+    """A device's memory for drawing is that of so many pixels, whatever the batch."""
+    codes = np.arange(5 * TOKENS, dtype=np.int32).reshape(5, TOKENS) % 8
+    engine = pipeline_on(devices).engine
+    drawn, _, _ = engine.draw(codes)
+    encoded = engine.encode(drawn)
+    monkeypatch.setattr(programs, "PIXELS", drawn[0, :, :, 0].size)
+    engine = pipeline_on(devices).engine
+    few, finite, _ = engine.draw(codes)
+    # Convolutions over other numbers of pictures round otherwise.
+    np.testing.assert_allclose(few.astype(int), drawn.astype(int), atol=1)
+    assert finite.tolist() == [True] * 5
+    np.testing.assert_array_equal(engine.encode(drawn), encoded)
+    engine.draw(codes[:1], most=1)
+    sizes = sorted({(key.kind, key.size) for key in engine.programs})
+    assert sizes == sorted({("draw", devices), ("encode", devices), ("draw", 1)})
