@@ -25,7 +25,7 @@ MOST = 256
 # What JAX takes of a GPU unless it is told otherwise, and how.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
 # What compiling in haste may miss: shares of a device's memory, too little and too much, and of the working memory.
-_MISSED, _ADDED, _MISSED_WORKING = 0.03, 0.01, 0.25
+_MISSED, _ADDED, _MISSED_WORKING = 0.01, 0.01, 0.25
 # Compilers side by side: each takes a few gigabytes for a large model.
 _MOST_AT_A_TIME = 4
 
