@@ -24,8 +24,8 @@ from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 
-# That a device draws or encodes in one pass. A picture of 512 x 512 keeps any device busy, and each further one takes memory
-# beside the model.
+# That a device draws or encodes in one pass: a picture of 512 x 512 keeps any device busy, and each further one takes
+# memory beside the model.
 PIXELS = 512 * 512
 
 
