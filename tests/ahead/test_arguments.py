@@ -125,7 +125,12 @@ def test_published_sizes_have_their_tokenizers():
 
 @pytest.mark.parametrize(
     ("size", "grid", "count"),
-    [("chameleon-7b", (1, 1), 1), ("chameleon-7b", (2, 4), 8), ("llamagen-b", (1, 1), 4), ("demo", (1, 1), 16)],
+    [
+        ("chameleon-7b", (1, 1), 1),
+        ("chameleon-7b", (2, 4), 8),
+        ("llamagen-b", (1, 1), 4),
+        ("demo", (1, 1), 16),
+    ],
 )
 def test_a_pass_draws_as_many_pictures_as_a_large_one_has_pixels(size, grid, count):
     devices = np.array(jax.devices() * 2)[: grid[0] * grid[1]].reshape(grid)
