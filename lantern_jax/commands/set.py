@@ -15,7 +15,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import chosen
-from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.sets.plan import PICTURE_FORMATS, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import class_list, read_prompts
@@ -125,7 +125,7 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
             discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
-        check = stack.enter_context(_resumable(plan, directory, left))
+        check = stack.enter_context(_resumable(opened, directory, left))
         if writes:
             progress = stack.enter_context(decoding_progress(count, False, opened.pipeline.checkpoint.model))
         else:
@@ -144,15 +144,18 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
 
 
 @contextlib.contextmanager
-def _resumable(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
-    """Says after Ctrl-C how many of the shards were written, and how to go on; yields what ``hearing`` does."""
+def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
+    """Says after Ctrl-C what was written and what is kept, and how to go on; yields what ``hearing`` does."""
     try:
         with hearing() as check:
             yield check
     except KeyboardInterrupt:
-        there = len(left) - len(plan.missing(directory, left))
-        more = ", other pictures that were done are kept" if any(directory.glob(".*.kept")) else ""
-        wrote = f"{there} of {len(left)} shards were written to {directory}{more}"
+        from lantern_jax.sets.worker import known_pictures
+
+        missing = opened.plan.missing(directory, left)
+        known = len(known_pictures(opened, directory, missing))
+        more = f", {known} other pictures are kept" if known else ""
+        wrote = f"{len(left) - len(missing)} of {len(left)} shards were written to {directory}{more}"
         raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
 
 

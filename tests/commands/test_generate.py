@@ -111,6 +111,7 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     assert width > 2 * SIDE and height > SIDE and large > SIDE
     printed = capsys.readouterr().out
     assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
+    assert printed.endswith("\nwrote a.png, a-compare.png, a-accepted.png, a.json\n")
     assert "plain" in printed
 
 
