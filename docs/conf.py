@@ -19,7 +19,9 @@ myst_heading_anchors = 4
 
 html_theme = "sphinx_book_theme"
 html_title = f"{project} {version}"
-html_theme_options = {"show_toc_level": 2}
+# The sidebar has a search box: no second one above it.
+html_theme_options = {"show_toc_level": 2, "navbar_persistent": [], "logo": {"text": html_title}}
+html_logo = html_favicon = "logo.svg"
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

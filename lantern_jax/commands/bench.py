@@ -15,26 +15,31 @@ from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.rows import Row, read_rows
 from lantern_jax.measuring.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
-from lantern_jax.settings.settings import KNOBS
 from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
 # Prompts of our own, where none are given.
 PROMPTS = 8
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
+_EXAMPLES = (
+    "lantern bench --quick",
+    "lantern bench --methods led,jacobi --batch 1,4 --out rows.jsonl",
+    "lantern bench --methods led:nodes=9,refine=2 --against rows.jsonl",
+)
 
 
 def add(commands) -> None:
     """Adds ``bench`` to a parser's commands."""
     bench = Command(
         commands, "bench", "measure how fast decoding is on this machine", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--seed",
+        usage="[options]", examples=_EXAMPLES,
     )  # fmt: skip
     take, switch = bench.take, bench.switch
+    bench.group("what is measured", "--model", "--seed")
     switch("--quick", f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
     take("--size", "NAME", "a model of a published size, such as llamagen-xl; with --random")
     switch("--random", "with random weights: nothing to download; see --accept-lengths")
-    names = f"names of `lantern methods`, with knobs if need be: led:window=8,reach=3 (default: {METHODS})"
+    names = f"names of `lantern methods`, with knobs if need be: led:nodes=9,refine=2 (default: {METHODS})"
     take("--methods", "A,B,...", names)
     take("--batch", "B,...", "pictures decoded together", "1", read=partial(parse_list, "batch"))
     trees = "for methods with a tree: names, JSON files, dynamic"
@@ -47,14 +52,15 @@ def add(commands) -> None:
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
     take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
+    switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
+    bench.knob_groups("--dtype", "--mesh", "--hosts", but=SWEPT)
+    bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
     switch("--profile", "also say where the time of a pass goes")
-    switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
     take("--plot", "DIR", 'draw the rows as SVG; needs the extra "plots"')
     take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
     bench.overwrite()
-    bench.knobs(name for name in KNOBS if name not in SWEPT)
 
 
 def _run(arguments: argparse.Namespace) -> None:

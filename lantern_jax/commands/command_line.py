@@ -66,12 +66,24 @@ class Parser(argparse.ArgumentParser):
         found, unknown = super().parse_known_args(args, namespace)
         if not self.knows_all:
             return found, unknown
-        strange = [word.partition("=")[0] for word in unknown if word.startswith("--")]
+        strange = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if strange:
             near = errors.nearest(strange[0], self._option_string_actions)
             self.error(
                 f"{errors.quoted(strange[0])} is not an option of {self.prog}: {near}see {self.prog} --help"
             )
+        if unknown:
+            # Of an argument that may be given several times argparse takes one run of words.
+            lists = [
+                action.metavar for action in self._get_positional_actions() if action.nargs in ("*", "+")
+            ]
+            advice = (
+                f"give every {lists[0]} in one place, before the options"
+                if lists
+                else f"see {self.prog} --help"
+            )
+            where = " here" if lists else ""
+            self.error(f"{self.prog} does not take {errors.quoted(unknown[0])}{where}: {advice}")
         return found, unknown
 
     def error(self, message: str) -> NoReturn:

@@ -13,19 +13,24 @@ from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.resolution import check_knobs
-from lantern_jax.settings.settings import KNOBS
 
 _EXAMPLES = (
     'lantern generate "green hills at noon with a river under clouds"',
     'lantern generate "a foggy forest" "a sunset desert" --num 4 --out pictures/',
     'lantern generate "a foggy forest" --compare --race race.webp',
 )
-_SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
 
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = Command(commands, "generate", "make pictures from prompts", _run, examples=_EXAMPLES)
+    generate = Command(
+        commands,
+        "generate",
+        "make pictures from prompts",
+        _run,
+        usage="[PROMPT ...] [options]",
+        examples=_EXAMPLES,
+    )
     take = generate.take
     generate.group("picture", "--model", "--num", "--seed", "--size")
     what = "what to draw; a class number or ImageNet name for class-conditional models"
@@ -39,10 +44,7 @@ def add(commands) -> None:
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
     generate.strict_words()
-    generate.group("sampling")
-    generate.knobs(_SAMPLING)
-    generate.group("speed", "--dtype", "--mesh", "--hosts", "--tuned")
-    generate.knobs(_SPEED)
+    generate.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
     generate.group("output")
     take(
         "--out",
@@ -61,8 +63,6 @@ def add(commands) -> None:
         "--explain", "show the ways of guessing that auto chose from, and what it expects of each"
     )
     generate.overwrite()
-    generate.group("guesses, trees, windows and rules")
-    generate.knobs([name for name in KNOBS if name not in (*_SAMPLING, *_SPEED)], concealed=True)
 
 
 def _picture(text: str) -> Any:
@@ -112,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> None:
             _write(done, plan, generation)
         wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
-    show_statistics(generation, outputs.place)
+    show_statistics(generation, outputs.places)
 
 
 @contextlib.contextmanager
@@ -133,7 +133,9 @@ def _quoting(prompts: list[str]) -> Iterator[None]:
 def _checked(arguments: argparse.Namespace) -> Outputs:
     """Returns the files that are written; LanternError for anything that is wrong with every model."""
     if bool(arguments.prompts) == (arguments.encoded is not None):
-        raise LanternError("give prompts, or --prompts FILE.npz with encoded ones: one of the two")
+        raise LanternError(
+            'give a prompt, such as "a foggy forest", or --prompts FILE.npz with encoded ones: one of the two'
+        )
     if arguments.keep is not None and arguments.start is None:
         raise LanternError("--keep is of a picture to complete: give --start IMAGE")
     names = arguments.prompts or arguments.encoded.prompts

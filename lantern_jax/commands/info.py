@@ -41,7 +41,7 @@ def add(commands) -> None:
     )
     info.take("--for", "NAME", there, dest="device")
     info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
-    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED}; with --for {THERE})"
+    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')}; with --for {THERE})"
     info.take("--methods", "LIST", methods)
     dtype = "with --fit: of parameters and products (default: bfloat16; with --for what the device has)"
     info.take("--dtype", None, dtype, choices=DTYPES)

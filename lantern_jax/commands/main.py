@@ -65,7 +65,7 @@ def make_parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
-    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="lantern")
     for command in (
         generate, serve, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize,
     ):  # fmt: skip

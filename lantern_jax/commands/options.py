@@ -3,7 +3,7 @@
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from lantern_jax.pipeline.pipeline import Pipeline
 
 DTYPES = ("float32", "bfloat16", "float16")
+# Knobs that most people want, in the groups of a help.
+_SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
 
 
 class _KeepKnob(argparse.Action):
@@ -79,20 +81,19 @@ class Command:
         about: one line for the help.
         run: does the work, given the arguments.
         shared: options that other subcommands take too.
+        usage: what follows the name where the help shows how it is called; every option, where it is empty.
         examples: command lines for the top of the help.
     """
 
     def __init__(
         self, commands: Any, name: str, about: str, run: Callable[[argparse.Namespace], None], *shared: str,
-        examples: Sequence[str] = (),
+        usage: str = "", examples: Sequence[str] = (),
     ):  # fmt: skip
-        how: dict[str, Any] = {}
+        how: dict[str, Any] = {"usage": f"%(prog)s {usage}"} if usage else {}
         if examples:
             description = "\n  ".join([f"{about[0].upper()}{about[1:]}.\n\nexamples:", *examples])
-            usage = f"lantern {name} [PROMPT ...] [options]"
-            formatter = argparse.RawDescriptionHelpFormatter
-            how = {"description": description, "usage": usage, "formatter_class": formatter}
-        self._parser = self._group = commands.add_parser(name, prog=f"lantern {name}", help=about, **how)
+            how |= {"description": description, "formatter_class": argparse.RawDescriptionHelpFormatter}
+        self._parser = self._group = commands.add_parser(name, help=about, **how)
         self._parser.knows_all = True
         self._parser.set_defaults(run=self._begin)
         self._run, self._reads = run, {}
@@ -146,6 +147,20 @@ class Command:
     def strict_words(self) -> None:
         """Adds ``--strict-words``."""
         self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
+
+    def knob_groups(self, *speed: str, but: Collection[str] = ()) -> None:
+        """Adds the flags of all knobs in groups: sampling, speed, and the rest, which ``--help-all`` alone shows.
+
+        Args:
+            speed: options of the group of speed that other subcommands take too.
+            but: knobs that are left out.
+        """
+        self.group("sampling")
+        self.knobs(name for name in _SAMPLING if name not in but)
+        self.group("speed", *speed)
+        self.knobs(name for name in _SPEED if name not in but)
+        self.group("guesses, trees, windows and rules")
+        self.knobs((name for name in KNOBS if name not in {*_SAMPLING, *_SPEED, *but}), concealed=True)
 
     def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
         """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.

@@ -94,6 +94,12 @@ class Outputs:
         """The folder or the one file that holds all pictures."""
         return self.files[0] if self.folder is None else self.folder
 
+    @property
+    def places(self) -> tuple[Path, ...]:
+        """Every file that is written, but the folder in place of what lies in it."""
+        beside = (*self.sheets, *(path for path in (self.stats, self.race) if path is not None))
+        return self.place, *(path for path in beside if path.parent != self.folder)
+
     def of(self, done: Iterable[int]) -> "Outputs":
         """Returns the files when only some pictures are there: theirs, or the one grid of them."""
         if not self.pictures:

@@ -4,7 +4,7 @@ import contextlib
 import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -131,8 +131,8 @@ def _pair(generation: Generation, number: int):
     return side_by_side([generation.plain.pictures[number], generation.pictures[number]], captions)
 
 
-def show_statistics(generation: Generation, where: Path) -> None:
-    """Prints the table of a generation, plain decoding beside it where it was compared, and where pictures are."""
+def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
+    """Prints the table of a generation, plain decoding beside it where it was compared, and what was written."""
     runs = {"speculative": generation.statistics}
     if generation.plain is not None:
         runs = {"plain": generation.plain.statistics, **runs}
@@ -154,7 +154,7 @@ def show_statistics(generation: Generation, where: Path) -> None:
     ours = generation.statistics
     if ours.speedup is not None:
         console.print(f"speed-up {ours.speedup:.2f}x, {ours.same_tokens:.1%} of tokens as plain decoding's")
-    console.print(f"wrote {where}")
+    console.print(f"wrote {', '.join(map(str, places))}")
 
 
 def show_choice(choice: Choice | None) -> None:

@@ -15,23 +15,33 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.io.terminal import say
 from lantern_jax.sets.cluster import chosen
-from lantern_jax.sets.plan import PICTURE_FORMATS, SetPlan, Worker, begin
+from lantern_jax.sets.plan import PICTURE_FORMATS, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import class_list, read_prompts
+
+_EXAMPLES = (
+    "lantern set --prompts prompts.txt --out pictures",
+    "lantern set --prompts table.tsv --column caption --num 4 --out pictures --tar",
+    "lantern set --classes 0-999 --model llamagen-b --out classes --worker 1/2",
+)
 
 
 def add(commands) -> None:
     """Adds ``set`` to a parser's commands."""
     command = Command(
         commands, "set", "make a large set of pictures", _run,
-        "--model", "--dtype", "--mesh", "--hosts", "--num", "--seed", "--size", "--negative", "--tuned",
+        usage="--prompts FILE --out DIR [options]", examples=_EXAMPLES,
     )  # fmt: skip
     take = command.take
+    command.group("pictures", "--model", "--num", "--seed", "--size", "--negative")
     take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
     take("--column", "NAME", "column of the table that holds the prompts")
     take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
+    command.strict_words()
+    command.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
+    command.group("output")
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
     part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
     take("--worker", "i/N|auto", part)
@@ -42,8 +52,6 @@ def add(commands) -> None:
     command.switch("--resume", "go on with the set in --out, as the same command does without it")
     sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
     command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
-    command.strict_words()
-    command.knobs()
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -117,7 +125,7 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
             discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
-        check = stack.enter_context(_resumable(plan, directory, left))
+        check = stack.enter_context(_resumable(opened, directory, left))
         if writes:
             progress = stack.enter_context(decoding_progress(count, False, opened.pipeline.checkpoint.model))
         else:
@@ -136,15 +144,18 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
 
 
 @contextlib.contextmanager
-def _resumable(plan: SetPlan, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
-    """Says after Ctrl-C how many of the shards were written, and how to go on; yields what ``hearing`` does."""
+def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
+    """Says after Ctrl-C what was written and what is kept, and how to go on; yields what ``hearing`` does."""
     try:
         with hearing() as check:
             yield check
     except KeyboardInterrupt:
-        there = len(left) - len(plan.missing(directory, left))
-        more = ", other pictures that were done are kept" if any(directory.glob(".*.kept")) else ""
-        wrote = f"{there} of {len(left)} shards were written to {directory}{more}"
+        from lantern_jax.sets.worker import known_pictures
+
+        missing = opened.plan.missing(directory, left)
+        known = len(known_pictures(opened, directory, missing))
+        more = f", {known} other pictures are kept" if known else ""
+        wrote = f"{len(left) - len(missing)} of {len(left)} shards were written to {directory}{more}"
         raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
 
 

@@ -11,8 +11,8 @@ from lantern_jax.io.files import parse_json, read_text
 
 HELP = (
     "replay accepted lengths in place of what verification finds, which is done all the same: a mean number of tokens "
-    "a pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, or "
-    "a file with a JSON list)"
+    "per pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, "
+    "or a file with a JSON list)"
 )
 _WANTED = "a mean number of tokens per pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
 # Bytes of a file of chances.

@@ -266,7 +266,7 @@ def _legend(width: int, colours: np.ndarray) -> np.ndarray:
     """Draws a strip with a swatch for every accepted count."""
     strip = _canvas(_LINE_HEIGHT + 6, width)
     roomy = width >= 260
-    texts = [((4, 6), "accepted a round")] if roomy else []
+    texts = [((4, 6), "accepted per round")] if roomy else []
     side, left = 12, 100 if roomy else 4
     step = max(side + 2, min(34, (width - left) // len(colours)))
     for count, colour in enumerate(colours):
@@ -294,7 +294,7 @@ def figures_line(generation: Any) -> str:
     if generation.pictures is not None:
         parts[0] += " of {1} x {0} pixels".format(*generation.pictures.shape[1:3])
     parts += [
-        f"{run.tokens} tokens in {run.rounds} rounds ({run.step_compression:.2f} a round)",
+        f"{run.tokens} tokens in {run.rounds} rounds ({run.step_compression:.2f} per round)",
         f"{run.seconds:.2f} s",
     ]
     if run.substituted:

@@ -7,7 +7,7 @@ import contextlib
 import math
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -60,7 +60,7 @@ def make_set(
     left = _left(engine, plan, directory, worker)
     waiting: list[tuple[Future, int, Progress]] = []
     keeps = not engine.spans
-    held = _kept(opened, directory, left) if keeps else {}
+    held = known_pictures(opened, directory, left) if keeps else {}
     kept = time.monotonic()
 
     def settle() -> None:
@@ -130,8 +130,8 @@ def _remove(path: Path) -> None:
         path.unlink(missing_ok=True)
 
 
-def _kept(opened: OpenedSet, directory: Path, shards: list[int]) -> dict[int, Known]:
-    """Returns what is known of pictures of missing shards."""
+def known_pictures(opened: OpenedSet, directory: Path, shards: Sequence[int]) -> dict[int, Known]:
+    """Returns what workers kept of the pictures of missing shards, by number."""
     config = opened.pipeline.recipe.config
     wanted = {number for shard in shards for number in opened.plan.numbers(shard).tolist()}
     return read_kept(directory, wanted, math.prod(shape_of(config)), config.num_codes)

@@ -1,7 +1,9 @@
 """The ``lantern`` command, in process: outputs, one-line errors, nothing left behind."""
 
+import argparse
 import json
 import re
+import shlex
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +14,11 @@ import lantern_jax.engine.compiler
 import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
+from lantern_jax.commands.command_line import Parser
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
+from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import KNOBS
 from tests.command import assert_refused, files, must_not_run
@@ -107,6 +111,7 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     assert width > 2 * SIDE and height > SIDE and large > SIDE
     printed = capsys.readouterr().out
     assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
+    assert printed.endswith("\nwrote a.png, a-compare.png, a-accepted.png, a.json\n")
     assert "plain" in printed
 
 
@@ -282,9 +287,38 @@ def test_help_is_not_an_error(capsys):
     ("genrate lake", "'genrate' is not valid: did you mean generate? choose from"),
     ("generate lake --sed 3", "'--sed' is not an option of lantern generate: did you mean --seed?"),
     ("generate lake --method jakobi", "'jakobi' is not valid: did you mean jacobi?"),
+    ("generate lake -n 3", "'-n' is not an option of lantern generate: see lantern generate --help"),
+    ("generate lake --seed 3 forest", "does not take 'forest' here: give every PROMPT in one place, before the opt"),
+    ("methods jacobi", "lantern methods does not take 'jacobi': see lantern methods --help"),
+    ("convert", "FORMAT is missing: see lantern convert --help"),
+    ("convert llamagen", "--out is missing: see lantern convert llamagen --help"),
 ])  # fmt: skip
 def test_the_nearest_name_is_told(words, said, capsys):
     assert said in assert_refused(words.split(), capsys)
+
+
+def commands_of(parser, words=()) -> dict[tuple[str, ...], Parser]:
+    """Returns the parsers of all commands, those of convert's formats too, by the words that call them."""
+    subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
+    found = {(*words, name): one for sub in subs for name, one in sub.choices.items()}
+    return found | {key: one for words, sub in found.items() for key, one in commands_of(sub, words).items()}
+
+
+@pytest.mark.parametrize("words", commands_of(make_parser()), ids="-".join)
+def test_each_help_is_short_and_its_examples_can_be_parsed(words, capsys):
+    """What a line of a help suggests is not refused."""
+    assert main([*words, "--help"]) == 0
+    text = capsys.readouterr().out
+    assert text.startswith(f"usage: lantern {' '.join(words)}")
+    lines = text.splitlines()
+    assert len(lines) <= 80 and max(map(len, lines)) <= 80
+    for line in lines:
+        if line.startswith("  lantern "):
+            made = make_parser().parse_args(shlex.split(line)[1:])
+            if getattr(made, "methods", None) is not None:
+                parse_methods(made.methods)
+    for knobs in re.findall(r"\w+:\w+=\w+(?:,\w+=\w+)*", " ".join(lines)):
+        parse_methods(knobs)
 
 
 def test_flags_set_the_knobs_of_their_names():

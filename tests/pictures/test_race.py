@@ -140,7 +140,7 @@ def test_without_pictures_there_are_figures_alone():
     with pytest.raises(ValueError, match="tokens and no pictures"):
         tokens.save("none.png")
     assert tokens._repr_png_() is None and "<img" not in tokens._repr_html_()
-    assert "1 picture, 16 tokens in 15 rounds (1.00 a round)" in repr(tokens)
+    assert "1 picture, 16 tokens in 15 rounds (1.00 per round)" in repr(tokens)
 
 
 def test_many_pictures_are_cut():

@@ -1,5 +1,6 @@
 """The site builds without a warning and its links lead somewhere: run with ``-m site``, with the extra ``docs``."""
 
+import re
 import subprocess
 import sys
 from functools import cache
@@ -46,6 +47,11 @@ def test_pages_have_what_they_are_for(site):
     assert {"lantern_jax.load", "lantern_jax.Pipeline.generate"} <= Page(
         site / "api" / "generate.html"
     ).anchors
+
+
+def test_a_page_has_one_search_box_and_the_logo(site):
+    text = (site / "index.html").read_text(encoding="utf-8")
+    assert len(re.findall(r'class="[^"]*search-button-field', text)) == 1 and "logo.svg" in text
 
 
 def test_links_within_the_site_lead_somewhere(site):
