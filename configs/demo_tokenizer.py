@@ -11,6 +11,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "size": 128,
+            "vocabulary": "released",
             "pictures": 8192,
             "held_out": 64,
             "data_seed": 0,

@@ -10,6 +10,9 @@ from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
 from lantern_jax.text.landscapes import parse_prompt
 from tests.refused import refused_each
 from train.painter.landscapes import render, render_batch
+from train.painter.light import light_of
+from train.painter.painting import Canvas
+from train.painter.plants import SEASONS, round_trees
 from train.painter.scenes import Scene, caption, sample_scene
 from train.painter.vocabulary import ATTRIBUTES, completed
 
@@ -123,6 +126,15 @@ def test_drawn_scenes_paint_without_warnings():
         scene = sample_scene(9, index, ATTRIBUTES)
         image = render(scene, 64)
         assert 3 < image.mean() < 252 and image.std() > 4, caption_of(scene)
+
+
+def test_trees_beside_the_picture_leave_it_as_it_is():
+    canvas, light = Canvas(128, (0, 0, 1)), light_of(np.random.default_rng(0), "noon", "clear", 0.55, False)
+    before = canvas.image.copy()
+    round_trees(
+        canvas, np.random.default_rng(0), light, SEASONS["summer"].leaves, [1.2], [0.6], [0.1], distance=0.5
+    )
+    np.testing.assert_allclose(canvas.image, before, atol=1e-6)
 
 
 def test_caption_names_all_attributes():

@@ -5,10 +5,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from configs import tiny_tokenizer
+from configs import demo256_tokenizer, tiny_tokenizer
+from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
+from train import tokenizer
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
+from train.painter.landscapes import render_batch
+from train.painter.vocabulary import ATTRIBUTES
+from train.rendered import rendered_landscapes
 from train.tokenizer import LossConfig, make_task, picture_psnr, reconstruction_loss
 
 
@@ -71,6 +76,25 @@ def test_critic_losses():
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
+
+
+def test_the_next_demo_has_256_pixels_and_as_many_tokens_as_the_released_one():
+    config = demo256_tokenizer.get_config()
+    vq = tokenizer.vq_config(config)
+    assert (config.size, config.size // vq.downsampling, vq.codebook_size) == (256, 16, 4096)
+    assert config.loss.adversarial_start < config.loss.restart_until < config.steps
+
+
+def test_pictures_of_the_vocabulary_that_was_asked_for(tmp_path):
+    pictures = rendered_landscapes(tmp_path / "pictures", 3, 4, 16, ATTRIBUTES)
+    np.testing.assert_array_equal(pictures, render_batch(3, range(4), 16, ATTRIBUTES)[0])
+    released = rendered_landscapes(tmp_path / "pictures", 3, 4, 16)
+    np.testing.assert_array_equal(released, render_batch(3, range(4), 16)[0])
+    config = get_config()
+    config.vocabulary = "fauna"
+    with refused("unknown vocabulary 'fauna'"):
+        tokenizer.train(config, tmp_path / "run")
+    assert not (tmp_path / "run").exists()
 
 
 @pytest.mark.slow

@@ -145,6 +145,8 @@ def round_trees(
     columns = canvas.columns(float((px - pr).min()) - 0.01, float((px + pr).max()) + 0.01)
     relief, owner = relief[rows, columns], owner[rows, columns]
     rough = canvas.texture("rough", rng)[rows, columns]
+    if min(relief.shape) < 2:
+        return  # All crowns are beside the picture, but for a line.
     relief = relief + np.float32(0.006 * min(float(height.mean()), 0.25)) * rough
     down, right = np.gradient(relief)
     lit = 0.50 + 0.38 * np.clip((-right * light.side * 0.75 + down * 0.75) * canvas.side, -1.0, 1.0)
