@@ -256,7 +256,7 @@ class Tuner:
         jobs = {name: self._job(row.knobs) for name, row in chosen.items()}
         for name, job in list(jobs.items()):
             # What compiled for longer than was thought leaves no time for others.
-            if self.clock.remaining < 0 and name not in list(jobs)[:_SIDES]:
+            if self.clock.remaining < self.clock.predicted(draft=1) and name not in list(jobs)[:_SIDES]:
                 del jobs[name]
                 continue
             self.report(f"compiling: {name}")
