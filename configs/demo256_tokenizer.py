@@ -1,6 +1,11 @@
 """The next demo's tokenizer: 256 px landscapes of the painter's whole vocabulary to 16x16 codes out of 4096.
 
 python -m train.tokenizer --config configs/demo256_tokenizer.py --workdir runs/demo256/tokenizer
+
+A first run was shortened to 3500 steps (the schedule from step 2980 on), 100 minutes of two cores that other programs
+used as well; a step takes 0.75 s where they are free. Held-out landscapes, 512 of them: 24.8 dB; the released demo's
+tokenizer, scaled up, has 21.3 dB on the first 32, where this one has 25.0. All codes in use over 2048 landscapes,
+perplexity 3722. Small houses, flakes and twigs are lost still, and lines of four pixels show in flat places.
 """
 
 from ml_collections import ConfigDict
