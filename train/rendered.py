@@ -45,8 +45,8 @@ def rendered_chunks(
     try:
         with _interrupts_held_back():
             results = pool.map(partial(render_batch, seed, size=size, attributes=attributes), parts)
-        for first, (pictures, attributes) in zip(firsts, results, strict=True):
-            yield first, pictures, attributes
+        for first, rendered in zip(firsts, results, strict=True):
+            yield first, *rendered
     finally:
         pool.shutdown(cancel_futures=True)
 

@@ -213,7 +213,7 @@ class Batch:
             return self.pictures
         rows, columns = shape_of(self.shapes.recipe.config)
         pixels = rows * columns * config.downsampling**2
-        return min(self.pictures, programs.together(pixels, self.devices.size))
+        return min(self.pictures, programs.pictures_per_pass(pixels, self.devices.size))
 
     def _sequences(self, count: int) -> Sequences:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))

@@ -1,6 +1,7 @@
 """Compiles an engine's programs, those that a first picture needs side by side: XLA leaves the interpreter's lock."""
 
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable
@@ -150,9 +151,9 @@ class Compiler:
         threading.Thread(target=compile_quietly, name="lantern-compile").start()
 
     def _tokenizer_key(self, kind: str, rows: np.ndarray, most: int | None) -> ProgramKey:
-        # Rows are codes [C] or pictures [H, W, 3].
+        # A row is a picture [H, W, 3], or its codes [C].
         shape, devices = rows.shape[1:], self._placement.devices
-        pixels = shape[0] * (shape[1] if len(shape) > 1 else self._tokenizer.config.downsampling**2)
-        most = programs.together(pixels, devices.size, most)
+        pixels = math.prod(shape[:2]) * (1 if kind == "encode" else self._tokenizer.config.downsampling**2)
+        most = programs.pictures_per_pass(pixels, devices.size, most)
         groups, size = self._placement.spread(min(len(rows), most), most)
         return ProgramKey(kind, size + -size % (groups * devices.shape[1]), groups, (shape,))

@@ -24,9 +24,8 @@ from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 
-# That a device draws or encodes in one pass: a picture of 512 x 512 keeps any device busy, and each further one takes
-# memory beside the model.
-PIXELS = 512 * 512
+# Of a device: a picture of 512 x 512 keeps any busy, and each further one takes memory beside the model.
+PIXELS_PER_PASS = 512 * 512
 
 
 @dataclass(frozen=True)
@@ -210,14 +209,15 @@ def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
     return inputs.keys, state, jnp.copy(state.length)
 
 
-def together(pixels: int, devices: int, most: int | None = None) -> int:
-    """Returns the most pictures that one pass over ``devices`` draws or encodes.
+def pictures_per_pass(pixels: int, devices: int, most: int | None = None) -> int:
+    """Returns the most pictures that are drawn, or encoded, in one pass of the tokenizer.
 
     Args:
         pixels: of a picture.
-        most: what the caller allows.
+        devices: how many share a pass.
+        most: what the caller allows; None for any number.
     """
-    room = devices * max(1, PIXELS // pixels)
+    room = devices * max(1, PIXELS_PER_PASS // pixels)
     return room if most is None else min(room, most)
 
 

@@ -137,7 +137,7 @@ def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypat
     engine = pipeline_on(devices).engine
     drawn, _, _ = engine.draw(codes)
     encoded = engine.encode(drawn)
-    monkeypatch.setattr(programs, "PIXELS", drawn[0, :, :, 0].size)
+    monkeypatch.setattr(programs, "PIXELS_PER_PASS", drawn[0, :, :, 0].size)
     engine = pipeline_on(devices).engine
     few, finite, _ = engine.draw(codes)
     # Convolutions over other numbers of pictures round otherwise.
