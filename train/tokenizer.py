@@ -61,9 +61,9 @@ class LossConfig:
     `adversarial` is the discriminator's share of the picture's gradient, relative to the rest. Within that share,
     `matching` weighs the distance of its features, which is the perceptual loss, against its score. At 256 px the
     score's gradient was 23 times as long as the features' after 200 steps and 39 times after 1000: at a weight of 1
-    the features hardly count. `shift` is by how many pixels its view is moved. For the first `continuous` steps the decoder reads the encoder's vectors, with Gaussian
-    noise of `noise` an element in place of the quantization error: codes chosen too early leave most dimensions
-    unused.
+    the features hardly count. `shift` is by how many pixels its view is moved. For the first `continuous` steps the
+    decoder reads the encoder's vectors, with Gaussian noise of `noise` an element in place of the quantization error:
+    codes chosen too early leave most dimensions unused.
     """
 
     pyramid: float = 1.0
