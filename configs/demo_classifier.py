@@ -9,7 +9,7 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     return ConfigDict(
         {
-            "tokenizer": "demo",
+            "vocabulary": "released",
             "size": 128,
             "pictures": 3072,
             "held_out": 512,

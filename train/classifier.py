@@ -1,18 +1,18 @@
 """Train the classifier of landscapes that the demo's quality is measured with.
 
-    python -m train.classifier [--config configs/demo_classifier.py] [--workdir DIR] [--out FILE] [--config.steps=N ...]
+    python -m train.classifier [--config FILE] [--tokenizer DIR] [--workdir DIR] [--out FILE] [--config.steps=N ...]
 
 The same command resumes after a kill. Half of the pictures of a batch are as painted, half as the demo's tokenizer
-reconstructs them, all mirrored, moved and tinted a little by chance. Writes the parameters in float16 as one .npz
-(lantern_jax/assets/demo_classifier.npz is one), and prints the accuracy of every attribute on held-out pictures,
-painted and reconstructed.
+reconstructs them, all mirrored, moved and tinted a little by chance. The attributes are those of the experiment's
+`vocabulary` (`train.vocabularies`). Writes the parameters in float16 as one .npz, such as
+lantern_jax/assets/demo_classifier.npz, and prints the accuracy of every attribute on held-out pictures, painted and
+reconstructed.
 
 Axes: B batch, n pictures, H W height and width, A attributes, V values of all of them.
 """
 
-import io
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -21,23 +21,31 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
-from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from ml_collections import ConfigDict
 
-from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.checkpoints.store import model_directory
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_file, write_file
-from lantern_jax.metrics.agreement import DemoClassifier, by_attribute, read_classifier
+from lantern_jax.metrics.agreement import (
+    CELL,
+    Classifier,
+    DemoClassifier,
+    by_attribute,
+    classifier_arrays,
+    read_classifier,
+    value_counts,
+)
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
+from train.encode import read_tokenizer
 from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.scenes import sample_scene
 from train.rendered import rendered_landscapes
+from train.vocabularies import vocabulary_named
 
 # Pictures of one pass.
 CHUNK = 32
@@ -51,9 +59,10 @@ class ClassifierState:
     optimizer: PyTree
 
 
-def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
+def attributes_of(seed: int, count: int, attributes: Mapping[str, Sequence[str]]) -> Int[np.ndarray, "n A"]:
     """Returns the indices of the values of landscapes 0..count-1 of a seed, int32."""
-    return np.array([sample_scene(seed, i).indices() for i in range(count)], np.int32)
+    scenes = [sample_scene(seed, i, attributes).indices(attributes) for i in range(count)]
+    return np.array(scenes, np.int32)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -65,19 +74,20 @@ def reconstruct(
     return jnp.round((jnp.clip(made, -1.0, 1.0) + 1.0) * 127.5).astype(jnp.uint8)
 
 
-def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], model: str) -> np.ndarray:
-    """Returns pictures as the tokenizer of a checkpoint reconstructs them, read-only and memory-mapped.
+def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], tokenizer: str | Path) -> np.ndarray:
+    """Returns pictures as a tokenizer reconstructs them, read-only and memory-mapped.
 
-    The first call writes them to ``path``; a killed call leaves no file of that name.
+    The first call writes them to ``path``; a killed call leaves no file of that name. ``tokenizer`` is as
+    ``read_tokenizer`` takes it.
     """
     if not path.exists():
-        checkpoint = load(model_directory(model))
+        vq, params, *_ = read_tokenizer(tokenizer)
         with new_file(path) as temporary:
             store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=pictures.shape)
             for first in range(0, len(pictures), CHUNK):
                 part = pictures[first : first + CHUNK]
                 filled = np.resize(part, (CHUNK, *part.shape[1:]))
-                made = reconstruct(checkpoint.tokenizer_config, checkpoint.tokenizer_params, filled)
+                made = reconstruct(vq, {"params": params}, filled)
                 store[first : first + len(part)] = np.asarray(made)[: len(part)]
             store.flush()
     return map_array(path)
@@ -112,11 +122,14 @@ def tinted(
 
 
 def loss_and_right(
-    scores: Float[Array, "B V"], attributes: Int[Array, "B A"]
+    scores: Float[Array, "B V"], attributes: Int[Array, "B A"], counts: Sequence[int]
 ) -> tuple[Float[Array, ""], Float[Array, " A"]]:
-    """Returns the mean cross-entropy of the attributes, in nats, and the share of right answers of each."""
+    """Returns the mean cross-entropy of the attributes, in nats, and the share of right answers of each.
+
+    ``counts`` are how many values each attribute has.
+    """
     losses, right = [], []
-    for i, part in enumerate(by_attribute(scores)):
+    for i, part in enumerate(by_attribute(scores, counts)):
         losses.append(jnp.mean(optax.softmax_cross_entropy_with_integer_labels(part, attributes[:, i])))
         right.append(jnp.mean((jnp.argmax(part, axis=-1) == attributes[:, i]).astype(jnp.float32)))
     return jnp.mean(jnp.stack(losses)), jnp.stack(right)
@@ -129,7 +142,8 @@ def make_task(
     attributes: Int[np.ndarray, "n A"],
 ) -> Task:
     """Returns the training task on pictures as painted and as reconstructed (may be memory-mapped)."""
-    model = DemoClassifier()
+    told = vocabulary_named(config.vocabulary).attributes
+    model = DemoClassifier(value_counts(told))
     schedule = optax.warmup_cosine_decay_schedule(0.0, config.rate, config.warmup, config.steps)
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip), optax.adamw(schedule, weight_decay=config.decay)
@@ -154,73 +168,84 @@ def make_task(
         pictures = tinted(scaled(batch[0]), config.gain, config.offset, key)
 
         def loss(params: PyTree) -> tuple[Array, Array]:
-            return loss_and_right(model.apply({"params": params}, pictures)[1], batch[1])
+            return loss_and_right(model.apply({"params": params}, pictures)[1], batch[1], model.counts)
 
         (value, right), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, changes)
-        metrics = {"loss": value} | dict(zip(ATTRIBUTES, right, strict=True))
+        metrics = {"loss": value} | dict(zip(told, right, strict=True))
         return ClassifierState(params=params, optimizer=optimizer_state), metrics
 
     return Task(init=init, batch=batch, update=update)
 
 
-@jax.jit
-def right_of(params: PyTree, pictures: UInt8[Array, "B H W 3"], attributes: Int[Array, "B A"]) -> Array:
-    """Returns the share of right answers of each attribute, float32 [A]."""
-    return loss_and_right(DemoClassifier().apply({"params": params}, scaled(pictures))[1], attributes)[1]
+@partial(jax.jit, static_argnums=0)
+def right_of(
+    model: DemoClassifier, params: PyTree, pictures: UInt8[Array, "B H W 3"], attributes: Int[Array, "B A"]
+) -> Float[Array, " A"]:
+    """Returns the share of right answers of each attribute."""
+    scores = model.apply({"params": params}, scaled(pictures))[1]
+    return loss_and_right(scores, attributes, model.counts)[1]
 
 
 def accuracy(
-    params: PyTree, pictures: UInt8[np.ndarray, "n H W 3"], attributes: Int[np.ndarray, "n A"]
+    classifier: Classifier, pictures: UInt8[np.ndarray, "n H W 3"], attributes: Int[np.ndarray, "n A"]
 ) -> dict[str, float]:
     """Returns the share of right answers by attribute, over whole chunks of the pictures."""
     firsts = range(0, len(pictures) - CHUNK + 1, CHUNK)
     right = [
-        right_of(params, pictures[first : first + CHUNK], attributes[first : first + CHUNK])
+        right_of(
+            classifier.model,
+            classifier.params,
+            pictures[first : first + CHUNK],
+            attributes[first : first + CHUNK],
+        )
         for first in firsts
     ]
     means = np.mean(jax.device_get(right), axis=0)
-    return {name: round(float(value), 4) for name, value in zip(ATTRIBUTES, means, strict=True)}
+    return {name: round(float(value), 4) for name, value in zip(classifier.attributes, means, strict=True)}
 
 
-def train(config: ConfigDict, workdir: str | Path, out: str | Path | None = None) -> None:
-    """Trains as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, by default in ``workdir``."""
+def train(
+    config: ConfigDict, tokenizer: str | Path, workdir: str | Path, out: str | Path | None = None
+) -> None:
+    """Trains as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, by default in ``workdir``.
+
+    ``tokenizer`` is as ``read_tokenizer`` takes it.
+    """
     workdir, loop = Path(workdir), loop_config(config)
     example = np.zeros((1, config.size, config.size, 3), np.uint8)
-    check(make_task(config, example, example, np.zeros((1, len(ATTRIBUTES)), np.int32)), loop)
+    with script.reading("the experiment", "change --config.vocabulary and --config.size"):
+        none = np.zeros((1, vocabulary_named(config.vocabulary).num_attributes), np.int32)
+        if config.size % CELL:
+            raise LanternError(f"pictures of {config.size} pixels, no multiple of {CELL}")
+    check(make_task(config, example, example, none), loop)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
-    load(model_directory(config.tokenizer), abstract=True)
+    read_tokenizer(tokenizer)
     if config.held_out < CHUNK:
         raise LanternError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
     with working(workdir, config):
-        train_in(config, loop, workdir, Path(out or workdir / "demo_classifier.npz"))
+        train_in(config, loop, tokenizer, workdir, Path(out or workdir / "demo_classifier.npz"))
 
 
-def stored(params: PyTree) -> dict[str, np.ndarray]:
-    """Returns parameters by their paths, float16, as the file holds them."""
-    return {name: np.asarray(leaf, np.float16) for name, leaf in flatten_dict(params, sep="/").items()}
-
-
-def train_in(config: ConfigDict, loop: LoopConfig, workdir: Path, path: Path) -> None:
+def train_in(config: ConfigDict, loop: LoopConfig, tokenizer: str | Path, workdir: Path, path: Path) -> None:
     """Trains once all is checked."""
-    sets = {}
+    told, sets = vocabulary_named(config.vocabulary).attributes, {}
     for name, seed, count in (
         ("pictures", config.data_seed, config.pictures),
         ("held_out", config.data_seed + 1, config.held_out),
     ):
-        painted = rendered_landscapes(workdir / name, seed, count, config.size)
-        rebuilt = reconstructed(workdir / f"{name}_rebuilt_{seed}_{count}.npy", painted, config.tokenizer)
-        sets[name] = painted, rebuilt, attributes_of(seed, count)
+        painted = rendered_landscapes(workdir / name, seed, count, config.size, told)
+        rebuilt = reconstructed(workdir / f"{name}_rebuilt_{seed}_{count}.npy", painted, tokenizer)
+        sets[name] = painted, rebuilt, attributes_of(seed, count, told)
     state = run(make_task(config, *sets["pictures"]), loop, workdir)
-    arrays, contents = stored(jax.device_get(state.params)), io.BytesIO()
-    np.savez(contents, **arrays)
-    write_file(path, contents.getvalue())
-    params = read_classifier(path)
+    trained = Classifier(jax.device_get(state.params), told, config.size)
+    write_file(path, lambda file: np.savez(file, **classifier_arrays(trained)))
+    classifier = read_classifier(path)
     painted, rebuilt, attributes = sets["held_out"]
-    report = {"parameters": int(sum(leaf.size for leaf in arrays.values()))}
+    report = {"parameters": sum(leaf.size for leaf in jax.tree.leaves(classifier.params))}
     for name, pictures in (("painted", painted), ("reconstructed", rebuilt)):
-        report[name] = accuracy(params, pictures, attributes)
+        report[name] = accuracy(classifier, pictures, attributes)
     print(json.dumps(report, indent=1))
 
 
@@ -228,6 +253,13 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     script.add_experiment(parser, "configs/demo_classifier.py")
     add = parser.add_argument
+    add(
+        "--tokenizer",
+        type=arguments.model,
+        default="demo",
+        metavar="DIR",
+        help="working folder of the tokenizer's run, or a checkpoint directory (default: the demo's)",
+    )
     script.add_workdir(parser, "where pictures, checkpoints and metrics go", "runs/demo/classifier")
     add(
         "--out",
@@ -235,7 +267,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="file for the parameters (default: WORKDIR/demo_classifier.npz)",
     )
     options = script.parse(parser, argv, "demo_classifier.py")
-    train(options.config, options.workdir, options.out)
+    train(options.config, model_directory(options.tokenizer), options.workdir, options.out)
 
 
 if __name__ == "__main__":

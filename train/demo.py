@@ -1,37 +1,78 @@
 """Retrain the whole demo with one command.
 
-    python -m train.demo --workdir DIR [--experiment=demo|tiny]
+    python -m train.demo --workdir DIR [--experiment=demo|demo256|tiny] [--STAGE.NAME=VALUE ...]
 
-Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the
-extraction of features, the drafter, the growing of draft trees and the export into DIR/export. Finished stages are
-skipped and a killed one continues from its last checkpoint, so the same command always continues.
+Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the extraction of
+features, a drafter of each kind, the growing of draft trees, the classifier and the export into DIR/export. Finished
+stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, in a
+folder that was moved to another machine too. DIR/seconds.json holds the seconds of each stage, all calls together.
+
+`--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
+many pictures a stage works on; give them again to continue.
 """
 
+import json
 import os
 import subprocess
 import sys
-from collections.abc import Sequence
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
+from ml_collections import ConfigDict
+
 from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.commands.command_line import run_script
 from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import read_json, write_file
 from lantern_jax.io.locks import sole
+from train import script
+from train.script import Experiment
 from train.signals import heard
 
 ROOT = Path(__file__).parents[1]
+SECONDS = "seconds.json"
 
-# How many pictures each stage works on, as flags of its script.
-EXPERIMENTS = {
+# Stage -> its script, and the earlier stages whose folders it is given.
+STAGES = {
+    "tokenizer": ("train.tokenizer", ()),
+    "tokens": ("train.encode", ("tokenizer",)),
+    "target": ("train.target", ("tokens",)),
+    "features": ("train.features", ("target", "tokens")),
+    "drafter": ("train.drafter", ("target", "features")),
+    "eagle3": ("train.drafter", ("target", "features")),
+    "medusa": ("train.drafter", ("target", "features")),
+    "parallel": ("train.drafter", ("target", "features")),
+    "trees": ("train.tree", ("target", "drafter")),
+    "classifier": ("train.classifier", ("tokenizer",)),
+    "export": ("train.export", ("tokenizer", "target", "drafter", "eagle3", "medusa", "parallel")),
+}
+DRAFTERS = ("drafter", "eagle3", "medusa", "parallel")
+
+# Flags of the stages that have no config: how many pictures they work on above all. Features are in float32 on every
+# device, so that one can go on with what another began.
+_CARD = {"card": "lantern_jax/assets/demo/README.md"}
+_FEATURES = {"batch_size": 16, "taps": "2,6,9,12", "dtype": "float32"}
+EXPERIMENTS: dict[str, dict[str, dict[str, int | str]]] = {
     "demo": {
         "tokens": {"pictures": 24576, "validation": 512},
-        "features": {"pictures": 1024, "samples": 256},
+        "features": {"pictures": 1024, "samples": 256, **_FEATURES},
         "trees": {"pictures": 64},
+        "export": _CARD,
+    },
+    "demo256": {
+        "tokens": {"pictures": 24576, "validation": 512},
+        "features": {"pictures": 1024, "samples": 1024, **_FEATURES},
+        "trees": {"pictures": 64},
+        "export": {},
     },
     "tiny": {
         "tokens": {"pictures": 512, "validation": 32},
-        "features": {"pictures": 64, "samples": 64},
+        "features": {"pictures": 64, "samples": 64, **_FEATURES, "taps": "0,1,2"},
         "trees": {"pictures": 16},
+        "export": _CARD,
     },
 }
 
@@ -45,54 +86,79 @@ ALLOCATOR = {
 }
 
 
-def stages(experiment: str, workdir: Path) -> list[tuple[str, list[str]]]:
-    """Returns (name, arguments of Python) of every stage, in order. Raises LanternError for an unknown experiment."""
+def stages(
+    experiment: str, workdir: Path, changes: Mapping[tuple[str, str], str] | None = None
+) -> list[tuple[str, list[str]]]:
+    """Returns (name, arguments of Python) of every stage, in order.
+
+    Args:
+        changes: (stage, name) -> the value that takes the place of the experiment's.
+
+    Raises:
+        LanternError: an unknown experiment, stage or name, or a value of another kind.
+    """
     if experiment not in EXPERIMENTS:
         raise errors.unknown("experiment", experiment, EXPERIMENTS)
-    count = EXPERIMENTS[experiment]
-    names = ("tokenizer", "tokens", "target", "features", "drafter", "trees")
-    tokenizer, tokens, target, features, drafter, trees = ({name: workdir / name} for name in names)
-
-    def config(model: str) -> dict[str, str]:
-        return {"config": f"configs/{experiment}_{model}.py"}
-
-    modules = {
-        "tokenizer": ("train.tokenizer", config("tokenizer")),
-        "tokens": ("train.encode", tokenizer | count["tokens"]),
-        "target": ("train.target", config("target") | tokens),
-        "features": ("train.features", target | tokens | count["features"]),
-        "drafter": ("train.drafter", config("drafter") | target | features),
-        "trees": ("train.tree", target | drafter | count["trees"]),
-    }
-    commands = [
-        (name, module, flags_ | {"workdir": workdir / name}) for name, (module, flags_) in modules.items()
-    ]
-    result = {
-        "trees": trees["trees"] / "trees.json",
-        "card": "lantern_jax/assets/demo/README.md",
-        "out": workdir / "export",
-    }
-    commands.append(("export", "train.export", tokenizer | target | drafter | result))
-    return [
-        (name, ["-m", module, *(f"--{flag}={value}" for flag, value in flags_.items())])
-        for name, module, flags_ in commands
-    ]
+    settled, commands = EXPERIMENTS[experiment], []
+    changed = {name: {} for name in STAGES}
+    for (stage, name), value in (changes or {}).items():
+        if stage not in STAGES:
+            raise errors.unknown("stage", stage, STAGES)
+        changed[stage][name] = value
+    for name, (module, earlier) in STAGES.items():
+        file = f"configs/{experiment}_{name}.py"
+        flags = settled.get(name, {"config": file})
+        values = ConfigDict(flags) if name in settled else script.read_experiment(Experiment(ROOT / file))
+        script.change(values, changed[name], f"--{name}.")
+        prefix = "" if name in settled else "config."
+        flags = flags | {f"{prefix}{part}": value for part, value in changed[name].items()}
+        folders = [("drafter" if part in DRAFTERS else part, workdir / part) for part in earlier]
+        if name == "export":
+            folders += [("trees", workdir / "trees" / "trees.json"), ("out", workdir / name)]
+        else:
+            folders.append(("workdir", workdir / name))
+        commands.append((name, ["-m", module, *(f"--{k}={v}" for k, v in [*flags.items(), *folders])]))
+    return commands
 
 
-def train(experiment: str, workdir: str | Path) -> None:
-    """Runs what is left of all stages. Raises CalledProcessError if one fails."""
+def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str], str] | None = None) -> None:
+    """Runs what is left of all stages, changed as in `stages`. Raises CalledProcessError if one fails."""
     workdir = Path(workdir).absolute()
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
+    commands = stages(experiment, workdir, changes)
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
     with sole(workdir / "demo", busy):
-        for name, words in stages(experiment, workdir):
+        for name, words in commands:
             done = workdir / f"{name}.done"
-            if done.exists():
-                print(f"{name}: done", flush=True)
-                continue
-            print(f"{name}: python {' '.join(words)}", flush=True)
-            run_stage([sys.executable, *words], cwd=ROOT, env=environment)
-            done.touch()
+            if not done.exists():
+                print(f"{name}: python {' '.join(words)}", flush=True)
+                with timed(workdir, name):
+                    run_stage([sys.executable, *words], cwd=ROOT, env=environment)
+                done.touch()
+            print(f"{name}: done", flush=True)
+        taken = seconds_taken(workdir)
+        print(f"seconds: {json.dumps(taken)}, {sum(taken.values()):.0f} in all", flush=True)
+
+
+def seconds_taken(workdir: Path) -> dict[str, float]:
+    """Reads the seconds that each stage took so far. Raises LanternError for a damaged file."""
+    path = workdir / SECONDS
+    if not path.is_file():
+        return {}
+    with script.reading(path, "remove it"):
+        return {str(name): float(value) for name, value in read_json(path, 2**16).items()}
+
+
+@contextmanager
+def timed(workdir: Path, name: str) -> Iterator[None]:
+    """Adds the seconds of a block, whether or not it ends well, to a stage's."""
+    taken, since = seconds_taken(workdir), time.monotonic()
+    try:
+        yield
+    finally:
+        taken[name] = round(taken.get(name, 0.0) + time.monotonic() - since, 1)
+        write_file(workdir / SECONDS, json.dumps(taken, indent=1) + "\n", parents=True)
+        print(f"{name}: {taken[name]:.0f} s", flush=True)
 
 
 def run_stage(command: Sequence[str], **options) -> None:
@@ -108,14 +174,27 @@ def run_stage(command: Sequence[str], **options) -> None:
         raise subprocess.CalledProcessError(status, command)
 
 
+def changes_of(words: Sequence[str]) -> dict[tuple[str, str], str]:
+    """Reads --STAGE.NAME=VALUE as {(stage, name): value}. Raises LanternError for anything else."""
+    changes = {}
+    for word in words:
+        name, sign, value = word.partition("=")
+        stage, dot, rest = name.removeprefix("--").partition(".")
+        if not (name.startswith("--") and sign and dot):
+            raise LanternError(f"unrecognized arguments: {word}")
+        changes[stage, rest] = value
+    return changes
+
+
 def main(argv: Sequence[str] | None = None) -> None:
-    parser = Parser(description=__doc__.splitlines()[0])
+    parser = script.make_parser(__doc__)
     add = parser.add_argument
     add("--experiment", choices=tuple(EXPERIMENTS), default="demo", help="tiny runs through all in minutes")
     add("--workdir", type=arguments.working_folder, required=True, help="where the stages work")
-    options = parser.parse_args(argv)
+    options, rest = parser.parse_known_args(argv)
+    changes = changes_of(rest)
     try:
-        train(options.experiment, options.workdir)
+        train(options.experiment, options.workdir, changes)
     except subprocess.CalledProcessError as failed:
         # The stage said why.
         raise SystemExit(failed.returncode if failed.returncode > 0 else 1) from None

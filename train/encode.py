@@ -7,6 +7,7 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
 
     tokens      int16 [n, T], row-major codes
     attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
+    vocabulary  text, the name of the tokenizer's vocabulary (`train.vocabularies`), whose attributes they are
 
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed.
 """
@@ -14,6 +15,7 @@ Pictures are rendered, encoded and forgotten; the validation pictures come from 
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import jax
 import numpy as np
@@ -25,11 +27,31 @@ from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.text.landscapes import Vocabulary
 from train import script
 from train.loop import read_config, working
 from train.rendered import rendered_chunks
 from train.reports import Reporter
 from train.tokenizer import export
+from train.vocabularies import FIRST, VOCABULARIES, name_of, vocabulary_named
+
+
+class Tokenizer(NamedTuple):
+    """A trained tokenizer, and the landscapes that it is for.
+
+    Attributes:
+        config: its sizes.
+        params: of `VQModel`, float32.
+        seed: of the landscapes, a run's own; 0 of a checkpoint directory.
+        side: of a picture in pixels, a run's own; of a checkpoint directory what its target draws.
+        vocabulary: its name.
+    """
+
+    config: VQConfig
+    params: PyTree
+    seed: int
+    side: int
+    vocabulary: str
 
 
 @partial(jax.jit, static_argnums=0)
@@ -39,7 +61,7 @@ def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B 
 
 
 def encode_landscapes(
-    vq: VQConfig, params: PyTree, seed: int, count: int, size: int
+    vq: VQConfig, params: PyTree, seed: int, count: int, size: int, vocabulary: Vocabulary
 ) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
 
@@ -50,7 +72,7 @@ def encode_landscapes(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
     tokens, attributes, reporter = [], [], Reporter(count, 0)
-    for first, pictures, drawn in rendered_chunks(seed, count, size):
+    for first, pictures, drawn in rendered_chunks(seed, count, size, attributes=vocabulary.attributes):
         tokens.append(np.asarray(encode_pictures(vq, {"params": params}, pictures)).astype(np.int16))
         attributes.append(drawn)
         reporter.show({"step": first + len(pictures)})
@@ -58,27 +80,32 @@ def encode_landscapes(
     return np.concatenate(tokens), np.concatenate(attributes)
 
 
-def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None:
-    """Writes both arrays into one .npz that appears whole or not at all."""
-    write_file(path, lambda file: np.savez(file, tokens=tokens, attributes=attributes), parents=True)
+def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray, vocabulary: str) -> None:
+    """Writes both arrays, and the vocabulary's name, into one .npz that appears whole or not at all."""
+    arrays = {"tokens": tokens, "attributes": attributes, "vocabulary": np.array(vocabulary)}
+    write_file(path, lambda file: np.savez(file, **arrays), parents=True)
 
 
-def read_tokenizer(folder: str | Path) -> tuple[VQConfig, PyTree, int, int]:
-    """Reads (sizes, VQModel's float32 parameters, seed of the landscapes, side of a picture in pixels).
+def read_tokenizer(folder: str | Path) -> Tokenizer:
+    """Reads the tokenizer of a run's working folder, or of a checkpoint directory.
 
-    A run has its own seed and side; a checkpoint directory has seed 0 and the side that its target draws.
-
-    Raises LanternError if the folder is neither, or the checkpoint has no tokenizer.
+    Raises LanternError if the folder is neither, or the checkpoint has no tokenizer or a vocabulary of no landscapes.
     """
     if (Path(folder) / "checkpoints").is_dir():
         config = read_config(folder)
-        return *export(folder), config.data_seed, config.size
+        return Tokenizer(*export(folder), config.data_seed, config.size, config.get("vocabulary", FIRST))
     checkpoint = load(folder, np.float32)
     vq = checkpoint.tokenizer_config
     if vq is None:
         raise LanternError(f"{folder} has no VQ tokenizer: give a checkpoint that was converted with one")
     side = checkpoint.target_config.grid * vq.downsampling
-    return vq, checkpoint.tokenizer_params["params"], 0, side
+    return Tokenizer(
+        vq,
+        checkpoint.tokenizer_params["params"],
+        0,
+        side,
+        name_of(checkpoint.vocabulary or VOCABULARIES[FIRST]),
+    )
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -99,13 +126,15 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="validation pictures, of another seed (default: 512)",
     )
     options = parser.parse_args(argv)
-    vq, params, seed, side = read_tokenizer(options.tokenizer)
+    vq, params, seed, side, name = read_tokenizer(options.tokenizer)
+    vocabulary = vocabulary_named(name)
     sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
     with working(options.workdir):
         for name, count, offset in sets:
             path = options.workdir / f"{name}.npz"
             if not path.exists():
-                write_tokens(path, *encode_landscapes(vq, params, seed + offset, count, side))
+                made = encode_landscapes(vq, params, seed + offset, count, side, vocabulary)
+                write_tokens(path, *made, name)
 
 
 if __name__ == "__main__":

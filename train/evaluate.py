@@ -28,7 +28,6 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder
-from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.agreement import measure_batch
 from train.encode import encode_pictures
@@ -36,6 +35,7 @@ from train.features import features_of
 from train.painter.landscapes import render_batch
 from train.target import validation_loss
 from train.tokenizer import picture_psnr
+from train.vocabularies import name_of
 
 SEED, BATCH, DEPTHS = 4, 16, 4
 
@@ -89,29 +89,28 @@ def drafter_agreement(
 def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     """Returns all metrics of a checkpoint of landscapes, on whole batches of held-out pictures.
 
-    Raises LanternError if the checkpoint has no tokenizer, no drafter or another vocabulary.
+    Raises LanternError if the checkpoint has no tokenizer, no drafter or a vocabulary of no landscapes.
     """
-    parts = (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle"), checkpoint.vocabulary)
-    if None in parts or checkpoint.vocabulary.num_labels != LANDSCAPES.num_labels:
+    if None in (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle")):
         raise LanternError(
-            f"checkpoint {checkpoint.model}: expected a tokenizer, a drafter and the landscapes' vocabulary; "
-            "give the demo's directory"
+            f"checkpoint {checkpoint.model}: expected a tokenizer and a drafter; give the demo's directory"
         )
+    name_of(checkpoint.vocabulary)
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
     record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
-    tokens, attributes, psnr, drafted = [], [], [], []
+    vocabulary, tokens, labels, psnr, drafted = checkpoint.vocabulary, [], [], [], []
     for first in range(0, pictures - BATCH + 1, BATCH):
-        drawn, scenes = render_batch(SEED, range(first, first + BATCH), side)
+        drawn, scenes = render_batch(SEED, range(first, first + BATCH), side, vocabulary.attributes)
         codes, quality = tokenize(checkpoint.tokenizer_config, checkpoint.tokenizer_params, drawn)
-        conditioning = encoder.from_arrays(LANDSCAPES.label_ids(scenes))
+        labels.append(vocabulary.label_ids(scenes))
+        conditioning = encoder.from_arrays(labels[-1])
         features, prefix = features_of(record)(params, conditioning, codes)
         given = family_of(sizes).head(params), features, prefix, codes
         drafted.append(drafter_agreement(*checkpoint.drafters["eagle"], *given))
         tokens.append(np.asarray(codes))
-        attributes.append(scenes)
         psnr.append(float(quality))
-    losses = validation_loss(sizes, params["params"], np.concatenate(tokens), np.concatenate(attributes))
+    losses = validation_loss(sizes, params["params"], np.concatenate(tokens), np.concatenate(labels))
     return {
         "pictures": len(psnr) * BATCH,
         "psnr_db": float(np.mean(psnr)),

@@ -34,7 +34,6 @@ from lantern_jax.families.drafters import kind_name
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
-from lantern_jax.text.landscapes import LANDSCAPES
 from train import drafter, script, target, tokenizer
 from train.loop import read_config
 
@@ -53,20 +52,20 @@ def build(
 ) -> Checkpoint:
     """Builds the checkpoint of training runs; codes are neighbours as the decoder sees them."""
     vq_config, vq_params = tokenizer.export(tokenizer_folder)
-    target_sizes, target_params = target.export(target_folder)
+    trained = target.read_target(target_folder)
     codes = vq_params["codebook"]
     if vq_config.l2_norm:
         codes = codes / np.linalg.norm(codes, axis=-1, keepdims=True)
     neighbours = nearest_codes(codes, min(NEIGHBOURS, len(codes) - 1))
     return Checkpoint(
         model=model,
-        target_config=target_sizes,
-        target_params={"params": target_params},
+        target_config=trained.target_config,
+        target_params=trained.target_params,
         tokenizer_config=vq_config,
         tokenizer_params={"params": vq_params},
         drafters=read_drafters(drafter_folders, target_folder),
         codebook=Codebook(neighbours=neighbours, codes=codes),
-        vocabulary=LANDSCAPES,
+        vocabulary=trained.vocabulary,
         defaults=defaults,
         metadata=metadata,
     )

@@ -214,7 +214,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         raise LanternError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
     encoder = prompt_encoder(pipeline.checkpoint)
     if options.prompts is None:
-        conditioning = encoder.from_arrays(random_labels(np.random.default_rng(0), options.pictures))
+        vocabulary, rng = pipeline.checkpoint.vocabulary, np.random.default_rng(0)
+        conditioning = encoder.from_arrays(random_labels(vocabulary, rng, options.pictures))
     else:
         prompts = [prompts[i % len(prompts)] for i in range(options.pictures)]
         conditioning = encoder.encode(prompts, pipeline.dtype)

@@ -5,7 +5,7 @@ import ast
 import contextlib
 import importlib.util
 import inspect
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -95,9 +95,7 @@ def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.
         raise LanternError(
             f"--config {experiment} has no {', '.join(missing)}: give an experiment like configs/{example}"
         )
-    for name, text in changes:
-        _change(given.config, name, text)
-    _check_numbers(given.config, "--config")
+    change(given.config, dict(changes))
     given.config.lock()
     return given
 
@@ -143,18 +141,32 @@ def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
         yield name.removeprefix("--config."), value
 
 
-def _change(config: ConfigDict, name: str, text: str) -> None:
+def change(config: ConfigDict, changes: Mapping[str, str], prefix: str = "--config.") -> None:
+    """Changes values of an experiment's config to those of texts, and checks all of them.
+
+    Args:
+        prefix: of names, for messages.
+
+    Raises:
+        LanternError: a name that there is not, or a value of another kind.
+    """
+    for name, text in changes.items():
+        _change(config, name, text, prefix)
+    _check_numbers(config, prefix.removesuffix("."))
+
+
+def _change(config: ConfigDict, name: str, text: str, prefix: str) -> None:
     *path, last = name.split(".")
     part: Any = config
     for word in [*path, last]:
         if not isinstance(part, ConfigDict) or word not in part:
-            raise errors.unknown("name", f"--config.{name}", sorted(config))
+            raise errors.unknown("name", f"{prefix}{name}", sorted(config))
         inner, part = part, part[word]
     try:
         value = _value(text, part)
     except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
         kind = "one of its values" if isinstance(part, ConfigDict) else f"a value like {part!r}"
-        raise errors.invalid(f"--config.{name}", text, kind) from None
+        raise errors.invalid(f"{prefix}{name}", text, kind) from None
     inner[last] = value
 
 

@@ -32,11 +32,13 @@ from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
-from lantern_jax.text.landscapes import LANDSCAPES
+from lantern_jax.text.landscapes import UNSPECIFIED, Vocabulary
 from train.encode import encode_pictures
 from train.feature_store import map_array, write_array
+from train.painter.scenes import sample_scene
 from train.picture_folder import PictureFolder
 from train.reports import Reporter
+from train.vocabularies import name_of
 
 # Pictures, or captions, of a cached file.
 CACHED = 64
@@ -68,19 +70,30 @@ class Source:
     digest: str = ""
 
 
-def random_labels(rng: np.random.Generator, count: int, drop_one: float = 0.15) -> Int[np.ndarray, "n P"]:
-    """Draws label ids of random landscapes, attributes left out as in the target's training."""
-    attributes = np.stack([rng.integers(len(v), size=count) for v in LANDSCAPES.attributes.values()], axis=1)
-    return LANDSCAPES.label_ids(np.where(rng.random(attributes.shape) < drop_one, -1, attributes))
+def random_labels(
+    vocabulary: Vocabulary | None, rng: np.random.Generator, count: int, drop_one: float = 0.15
+) -> Int[np.ndarray, "n P"]:
+    """Draws label ids of random landscapes, such as the painter draws, attributes left out as in the target's training.
+
+    Raises LanternError for a checkpoint's vocabulary that is none of landscapes.
+    """
+    name_of(vocabulary)
+    attributes, seed = vocabulary.attributes, int(rng.integers(2**32))
+    scenes = [sample_scene(seed, index, attributes).indices(attributes) for index in range(count)]
+    drawn = np.array(scenes, np.int32).reshape(count, len(attributes))
+    return vocabulary.label_ids(np.where(rng.random(drawn.shape) < drop_one, UNSPECIFIED, drawn))
 
 
 def landscapes(
     checkpoint: Checkpoint, tokens: np.ndarray, attributes: np.ndarray, samples: int, seed: int
 ) -> list[Source]:
-    """Returns encoded landscapes (`train.encode`), then samples of random landscape prompts."""
+    """Returns encoded landscapes (`train.encode`), then samples of random landscape prompts.
+
+    Both are in the words of the checkpoint's vocabulary. Raises LanternError if it is none of landscapes.
+    """
+    random = random_labels(checkpoint.vocabulary, np.random.default_rng(seed), samples)
+    drawn = checkpoint.vocabulary.label_ids(attributes)
     encoder = prompt_encoder(checkpoint)
-    drawn = LANDSCAPES.label_ids(attributes)
-    random = random_labels(np.random.default_rng(seed), samples)
     return [
         Source(
             "pictures", len(tokens), lambda rows: encoder.from_arrays(drawn[rows]),

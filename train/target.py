@@ -7,10 +7,13 @@ codes, all of the conditioning dropped for a tenth of the pictures, so that guid
 Single attributes are dropped as well, so prompts may leave some out. Muon on the layers' matrices, Adam on the
 rest; the exported weights are a running average.
 
+The vocabulary is that of the tokens, and the run keeps its name in its config.
+
 Axes: B batch, A attributes, T codes of a picture.
 """
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +32,23 @@ from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.text.landscapes import LANDSCAPES
+from lantern_jax.text.landscapes import Vocabulary
 from train import script
 from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
+from train.vocabularies import FIRST, vocabulary_named
 
 VALIDATION_BATCH = 16
 
 
+def vocabulary_of(config: ConfigDict) -> Vocabulary:
+    """Returns the vocabulary that a run's config names. Raises LanternError for an unknown one."""
+    return vocabulary_named(config.get("vocabulary", FIRST))
+
+
 def target_config(config: ConfigDict) -> LlamaGenConfig:
     """Returns the target's sizes, from an experiment's config."""
-    nulls = {"null_labels": LANDSCAPES.null_labels().tolist()}
+    nulls = {"null_labels": vocabulary_of(config).null_labels().tolist()}
     return LlamaGenConfig(**nulls | config.model.to_dict())
 
 
@@ -55,14 +64,13 @@ def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
 
 
 def drop_labels(
-    labels: Int[Array, "B A"], key: Key[Array, ""], all_rate: float, one_rate: float
+    labels: Int[Array, "B A"], null: Int[Array, " A"], key: Key[Array, ""], all_rate: float, one_rate: float
 ) -> Int[Array, "B A"]:
-    """Replaces all labels of a picture by the null ones at `all_rate`, each by itself at `one_rate`."""
+    """Replaces all labels of a picture by the `null` ones at `all_rate`, each by itself at `one_rate`."""
     all_key, one_key = jax.random.split(key)
     everything = jax.random.bernoulli(all_key, all_rate, (labels.shape[0], 1))
     single = jax.random.bernoulli(one_key, one_rate, labels.shape)
-    null = jnp.asarray(LANDSCAPES.null_labels())[None]
-    return jnp.where(everything | single, null, labels)
+    return jnp.where(everything | single, null[None], labels)
 
 
 def cross_entropy(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, ""]:
@@ -79,7 +87,10 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
     """
     sizes = target_config(config)
     model, optimizer = LlamaGen(sizes), make_optimizer(config, "layer_")
-    labels = LANDSCAPES.label_ids(attributes)
+    labels, null = (
+        vocabulary_of(config).label_ids(attributes),
+        jnp.asarray(sizes.unconditional_labels, jnp.int32),
+    )
 
     def init(key: Key[Array, ""]) -> TrainState:
         example = jnp.zeros((1, labels.shape[1]), jnp.int32), jnp.zeros((1, sizes.num_tokens), jnp.int32)
@@ -91,7 +102,7 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
         return {"tokens": tokens[chosen].astype(np.int32), "labels": labels[chosen]}
 
     def update(state: TrainState, batch: PyTree, key: Key[Array, ""]) -> tuple[TrainState, Metrics]:
-        dropped = drop_labels(batch["labels"], key, config.drop_all, config.drop_one)
+        dropped = drop_labels(batch["labels"], null, key, config.drop_all, config.drop_one)
 
         def loss_of(params: PyTree) -> Array:
             _, logits = model.apply({"params": params}, dropped, batch["tokens"])
@@ -104,8 +115,10 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
     return Task(init=init, batch=batch, update=update)
 
 
-def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads tokens [n, T] and attributes [n, A] that `train.encode` wrote as `name`, "train" or "validation".
+def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray, str]:
+    """Reads tokens [n, T], attributes [n, A] and the vocabulary's name of a file of `train.encode`.
+
+    Its `name` is "train" or "validation".
 
     Raises LanternError if they are missing.
     """
@@ -114,29 +127,32 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
         raise LanternError(f"{path} is missing; run `python -m train.encode` first")
     with script.reading(path, "run `python -m train.encode` again"):
         arrays = read_arrays(path)
-        return arrays["tokens"], arrays["attributes"]
+        vocabulary = str(arrays.get("vocabulary", FIRST))
+        vocabulary_named(vocabulary)
+        return arrays["tokens"], arrays["attributes"], vocabulary
+
+
+@partial(jax.jit, static_argnums=0)
+def held_out_loss(
+    sizes: LlamaGenConfig, params: PyTree, labels: Int[Array, "B A"], tokens: Int[Array, "B T"]
+) -> Float[Array, ""]:
+    """Returns the mean nats a token."""
+    _, logits = LlamaGen(sizes).apply({"params": params}, labels, tokens)
+    return cross_entropy(logits, tokens)
 
 
 def validation_loss(
-    sizes: LlamaGenConfig, params: PyTree, tokens: np.ndarray, attributes: np.ndarray
+    sizes: LlamaGenConfig, params: PyTree, tokens: Int[np.ndarray, "n T"], labels: Int[np.ndarray, "n A"]
 ) -> tuple[float, float]:
     """Returns the mean nats a token on held-out pictures, (with all their labels, with none of them)."""
-    model = LlamaGen(sizes)
-
-    @jax.jit
-    def loss(params: PyTree, labels: Array, tokens: Array) -> Array:
-        _, logits = model.apply({"params": params}, labels, tokens)
-        return cross_entropy(logits, tokens)
-
-    labels = LANDSCAPES.label_ids(attributes)
-    nulls = np.broadcast_to(LANDSCAPES.null_labels(), labels.shape)
+    nulls = np.broadcast_to(np.array(sizes.unconditional_labels, np.int32), labels.shape)
     means = []
     for rows in (labels, nulls):
-        parts = range(0, len(tokens) - VALIDATION_BATCH + 1, VALIDATION_BATCH)
-        values = [
-            loss(params, rows[i : i + VALIDATION_BATCH], tokens[i : i + VALIDATION_BATCH].astype(np.int32))
-            for i in parts
+        parts = [
+            slice(i, i + VALIDATION_BATCH)
+            for i in range(0, len(tokens) - VALIDATION_BATCH + 1, VALIDATION_BATCH)
         ]
+        values = [held_out_loss(sizes, params, rows[part], tokens[part].astype(np.int32)) for part in parts]
         means.append(float(np.mean([float(value) for value in values])))
     return means[0], means[1]
 
@@ -175,7 +191,7 @@ def read_target(
         model="landscapes",
         target_config=sizes,
         target_params={"params": params} if sharding is None else place({"params": params}, sharding),
-        vocabulary=LANDSCAPES,
+        vocabulary=vocabulary_of(read_config(folder)),
         defaults={"guidance": 2.0},
     )
 
@@ -185,8 +201,17 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
 
     Raises LanternError if the tokens are missing or do not fit the config.
     """
-    tokens, attributes = read_tokens(tokens_folder, "train")
-    held_out = read_tokens(tokens_folder, "validation")
+    tokens, attributes, name = read_tokens(tokens_folder, "train")
+    held_out, held_out_attributes, _ = read_tokens(tokens_folder, "validation")
+    config = ConfigDict({**config, "vocabulary": name})
+    vocabulary = vocabulary_of(config)
+    labels = vocabulary.num_attributes, vocabulary.num_labels
+    given = config.model.get("label_slots"), config.model.get("num_labels")
+    if given != labels:
+        raise LanternError(
+            f"tokens of the vocabulary {name} have {labels[1]} labels of {labels[0]} attributes, not {given[1]} of "
+            f"{given[0]}; change --config.model.num_labels and --config.model.label_slots"
+        )
     with script.reading("the experiment", "change --config.model"):
         sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
@@ -197,14 +222,15 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
     loop, task = loop_config(config), make_task(config, tokens, attributes)
     check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, len(tokens))
-    if min(config.validation, len(held_out[0])) < VALIDATION_BATCH:
+    if min(config.validation, len(held_out)) < VALIDATION_BATCH:
         raise LanternError(
-            f"--config.validation {config.validation} of {len(held_out[0])}: take at least {VALIDATION_BATCH}"
+            f"--config.validation {config.validation} of {len(held_out)}: take at least {VALIDATION_BATCH}"
         )
+    held_out_labels = vocabulary.label_ids(held_out_attributes)
 
     def on_save(step: int, state: TrainState) -> None:
-        count = config.validation
-        losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
+        rows = (part[: config.validation] for part in (held_out, held_out_labels))
+        losses = validation_loss(sizes, state.average, *rows)
         print(
             f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True
         )

@@ -23,23 +23,18 @@ from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
-from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
 from train import codebook as cb
 from train import script
 from train.averaging import restore_parameters
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
-from train.painter.vocabulary import ATTRIBUTES
 from train.rendered import rendered_landscapes
 from train.script import reading
-
-# The attributes that scenes are drawn from, by the name that a config gives them.
-VOCABULARIES = {"released": RELEASED, "painter": ATTRIBUTES}
+from train.vocabularies import vocabulary_named
 
 
 @flax.struct.dataclass
@@ -318,8 +313,7 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
             raise LanternError(
                 f"pictures of {config.size} pixels do not divide into codes of {vq.downsampling}"
             )
-        if config.vocabulary not in VOCABULARIES:
-            raise errors.unknown("vocabulary", config.vocabulary, VOCABULARIES)
+        attributes = vocabulary_named(config.vocabulary).attributes
         example = np.zeros((1, config.size, config.size, 3), np.uint8)
     start = export(config.start_from)[1] if config.get("start_from") else None
     check(make_task(config, example, start), loop)
@@ -331,7 +325,7 @@ def train(config: ConfigDict, workdir: str | Path) -> None:
 
     with working(workdir, config):
         pictures, held_out = (
-            rendered_landscapes(workdir / name, seed, count, config.size, VOCABULARIES[config.vocabulary])
+            rendered_landscapes(workdir / name, seed, count, config.size, attributes)
             for name, seed, count in (
                 ("pictures", config.data_seed, config.pictures),
                 ("held_out", config.data_seed + 1, config.held_out),

@@ -63,7 +63,7 @@ def grow(
     checkpoint = dataclasses.replace(
         target.read_target(target_folder), drafters={kind: (config, {"params": params})}
     )
-    labels = random_labels(np.random.default_rng(seed), pictures)
+    labels = random_labels(checkpoint.vocabulary, np.random.default_rng(seed), pictures)
     prompts = EncodedPrompts("labels", tuple(map(str, range(pictures))), {"labels": labels})
     subject = checkpoint_subject("target", Pipeline(checkpoint, np.float32), prompts, seed)
     settings, batch = subject.settings({"method": "ar"}), min(BATCH, pictures)

@@ -4,11 +4,16 @@ A small network reads pictures of the demo's size, painted or reconstructed by i
 (``train.classifier`` trains it). Its features keep the rows apart, since sky and ground mean different things, and pool
 over the columns, since landscapes may be mirrored.
 
+A file of a classifier holds its parameters by their paths. One that tells other attributes than the shipped one's, or
+of larger pictures, also says which: ``reads``, a text in JSON {"attributes": {name: values}, "side": pixels}.
+
 Axes: n pictures, H W height and width, F features, V values of all attributes.
 """
 
-from collections.abc import Callable, Sequence
-from functools import cache
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache, partial
 from importlib import resources
 from pathlib import Path
 
@@ -17,11 +22,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from einops import rearrange
+from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, PyTree, UInt8
 
+from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import parse_json
 from lantern_jax.metrics.features import FeatureReader, Score, check_pairs, network
+from lantern_jax.models.sizes import is_size
 from lantern_jax.tensors.matching import module_table, read_tensors
 from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, UNSPECIFIED
 
@@ -29,20 +38,28 @@ from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, UNSPECIFIED
 VERSION = 1
 NAME = f"demo classifier {VERSION}"
 FEATURES = 48
-# Pixels of a picture's side.
-SIDE = 128
-VALUES = sum(len(values) for values in ATTRIBUTES.values())
+# Pixels of a picture's side: the shipped classifier's, what it is a multiple of, and the most.
+SIDE, CELL, LARGEST = 128, 16, 1024
+# The most bytes of what a file says that its classifier reads.
+_LONGEST = 2**16
+
+
+def value_counts(attributes: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
+    """Returns how many values each attribute has."""
+    return tuple(len(values) for values in attributes.values())
 
 
 class DemoClassifier(nn.Module):
     """Features of landscapes, and scores of the values of all attributes, attribute by attribute.
 
     Attributes:
+        counts: values of each attribute.
         widths: channels of the convolutions.
         strides: of the convolutions.
         fold: side of the squares of pixels that become channels before.
     """
 
+    counts: tuple[int, ...] = value_counts(ATTRIBUTES)
     widths: tuple[int, ...] = (32, 64, 64, 96, 96)
     strides: tuple[int, ...] = (1, 2, 1, 2, 1)
     fold: int = 4
@@ -56,32 +73,83 @@ class DemoClassifier(nn.Module):
             x = nn.relu(nn.GroupNorm(8, use_fast_variance=False, name=f"norm_{i}")(x))
         rows = rearrange(jnp.mean(x, axis=2), "n h c -> n (h c)")
         features = nn.silu(nn.Dense(FEATURES, name="features")(rows))
-        return features, nn.Dense(VALUES, name="values")(features)
+        return features, nn.Dense(sum(self.counts), name="values")(features)
 
 
-def by_attribute(scores: Float[Array, "n V"]) -> list[Float[Array, "n v"]]:
-    """Splits scores into those of each attribute's values, in the order of ``ATTRIBUTES``."""
-    ends = np.cumsum([len(values) for values in ATTRIBUTES.values()])
-    return [scores[:, end - len(values) : end] for end, values in zip(ends, ATTRIBUTES.values(), strict=True)]
+def by_attribute(scores: Float[Array, "n V"], counts: Sequence[int]) -> list[Float[Array, "n v"]]:
+    """Splits scores into those of each attribute's values; ``counts`` are how many each has."""
+    ends = np.cumsum(counts)
+    return [scores[:, end - count : end] for end, count in zip(ends, counts, strict=True)]
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A trained ``DemoClassifier``.
+
+    Attributes:
+        params: float32.
+        attributes: which it tells, attribute -> values.
+        side: pixels of a side of the pictures that it reads.
+    """
+
+    params: PyTree
+    attributes: Mapping[str, tuple[str, ...]]
+    side: int
+
+    @property
+    def model(self) -> DemoClassifier:
+        return DemoClassifier(value_counts(self.attributes))
 
 
 @cache
-def shipped_classifier() -> PyTree:
-    """Reads the parameters that ship with the package, float32; raises LanternError for a damaged file."""
+def shipped_classifier() -> Classifier:
+    """Reads the classifier that ships with the package; raises LanternError for a damaged file."""
     return read_classifier(Path(str(resources.files("lantern_jax") / "assets" / "demo_classifier.npz")))
 
 
-def read_classifier(path: Path) -> PyTree:
-    """Reads parameters, float32, from a file of arrays by their paths; raises LanternError for any other."""
-    example = jax.ShapeDtypeStruct((1, SIDE, SIDE, 3), jnp.float32)
-    shapes = jax.eval_shape(DemoClassifier().init, jax.random.key(0), example)["params"]
-    table = module_table(shapes, lambda path: path.replace(".", "/"))
+def read_classifier(path: Path) -> Classifier:
+    """Reads a file of arrays by their paths, and of what it says of itself; raises LanternError for any other."""
     try:
-        return read_tensors(read_arrays(path), table, what="demo's classifier")
+        arrays = read_arrays(path)
+        attributes, side = _read_about(arrays.pop("reads", None))
+        example = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+        model = DemoClassifier(value_counts(attributes))
+        shapes = jax.eval_shape(model.init, jax.random.key(0), example)["params"]
+        table = module_table(shapes, lambda path: path.replace(".", "/"))
+        return Classifier(read_tensors(arrays, table, what="demo's classifier"), attributes, side)
     except ValueError as error:
         raise LanternError(
             f"{path} cannot be read, or is not the demo's classifier ({error}): install the package again"
         ) from None
+
+
+def classifier_arrays(classifier: Classifier) -> dict[str, np.ndarray]:
+    """Returns what a file holds: parameters by their paths in float16, and what the classifier reads."""
+    reads = {"attributes": {name: list(values) for name, values in classifier.attributes.items()}}
+    leaves = flatten_dict(classifier.params, sep="/").items()
+    return {name: np.asarray(leaf, np.float16) for name, leaf in leaves} | {
+        "reads": np.array(json.dumps(reads | {"side": classifier.side}))
+    }
+
+
+def _read_about(text: np.ndarray | None) -> tuple[Mapping[str, tuple[str, ...]], int]:
+    """Returns (attributes, side) of what a file says of itself; the shipped classifier's if it says nothing."""
+    if text is None:
+        return ATTRIBUTES, SIDE
+    if text.ndim or text.dtype.kind != "U" or text.nbytes > _LONGEST:
+        raise LanternError("what it reads is no text")
+    about = parse_json(str(text), "what it reads")
+    named = about.get("attributes") if isinstance(about, dict) else None
+    values = list(named.values()) if isinstance(named, dict) else []
+    words = [word for part in values for word in (part if part and isinstance(part, list) else [None])]
+    if not words or not all(isinstance(word, str) for word in words):
+        raise LanternError("what it reads has no attributes with their values")
+    side = about.get("side")
+    if not is_size(side) or side % CELL or side > LARGEST:
+        raise LanternError(
+            f"it reads pictures of {errors.short(side)} pixels, no multiple of {CELL} to {LARGEST}"
+        )
+    return {name: tuple(part) for name, part in named.items()}, side
 
 
 @cache
@@ -94,17 +162,22 @@ def demo_features() -> FeatureReader:
 def _probabilities() -> FeatureReader:
     """Returns the reader of the probabilities of all values, attribute by attribute."""
 
-    def shares(features: Float[Array, "n F"], scores: Float[Array, "n V"]) -> Float[Array, "n V"]:
-        return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores)], axis=-1)
+    counts = shipped_classifier().model.counts
 
-    return _reader("probabilities", VALUES, shares)
+    def shares(features: Float[Array, "n F"], scores: Float[Array, "n V"]) -> Float[Array, "n V"]:
+        return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores, counts)], axis=-1)
+
+    return _reader("probabilities", sum(counts), shares)
 
 
 def _reader(what: str, width: int, chosen: Callable[..., Array]) -> FeatureReader:
-    def apply(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n _"]:
-        return chosen(*DemoClassifier().apply({"params": params}, pictures))
+    classifier = shipped_classifier()
 
-    return FeatureReader(f"{NAME}, {what}", width, _prepare, network(apply, shipped_classifier()))
+    def apply(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n _"]:
+        return chosen(*classifier.model.apply({"params": params}, pictures))
+
+    prepare = partial(_prepare, classifier.side)
+    return FeatureReader(f"{NAME}, {what}", width, prepare, network(apply, classifier.params))
 
 
 def caption_agreement(
@@ -129,7 +202,7 @@ def caption_agreement(
     asked = np.array([LANDSCAPES.parse(prompt, strict=False) for prompt in prompts], np.int64).reshape(
         -1, len(ATTRIBUTES)
     )
-    given = by_attribute(_probabilities().features(pictures))
+    given = by_attribute(_probabilities().features(pictures), value_counts(ATTRIBUTES))
     named = asked != UNSPECIFIED
     columns = [
         np.take_along_axis(part, np.maximum(asked[:, [i]], 0), axis=1)[:, 0] for i, part in enumerate(given)
@@ -142,11 +215,11 @@ def agreement_scores() -> Score:
     return Score(f"caption agreement, {NAME}", caption_agreement)
 
 
-def _prepare(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
+def _prepare(side: int, picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "H W 3"]:
     picture = np.asarray(picture)
-    if picture.shape != (SIDE, SIDE, 3) or picture.dtype != np.uint8:
+    if picture.shape != (side, side, 3) or picture.dtype != np.uint8:
         shape = " x ".join(map(str, picture.shape))
         raise LanternError(
-            f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {SIDE} x {SIDE} x 3 (uint8)"
+            f"a picture of {shape} ({picture.dtype}): the demo's classifier reads {side} x {side} x 3 (uint8)"
         )
     return picture.astype(np.float32) / np.float32(127.5) - np.float32(1)

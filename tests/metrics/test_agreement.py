@@ -7,13 +7,13 @@ from PIL import Image, ImageFilter
 from lantern_jax.metrics.agreement import (
     agreement_scores,
     caption_agreement,
+    classifier_arrays,
     demo_features,
     read_classifier,
     shipped_classifier,
 )
 from lantern_jax.metrics.moments import Moments, frechet_distance
 from tests.refused import refused_each
-from train.classifier import stored
 from train.painter.landscapes import render_batch
 from train.painter.scenes import caption
 
@@ -67,10 +67,12 @@ def test_what_it_cannot_read_is_one_line(landscapes, tmp_path):
         "float64": lambda: caption_agreement(pictures[:1] / 255.0, prompts[:1]),
         "cannot be read": lambda: read_classifier(tmp_path / "nothing.npz"),
     })  # fmt: skip
-    arrays, path = stored(shipped_classifier()), tmp_path / "classifier.npz"
+    arrays, path = classifier_arrays(shipped_classifier()), tmp_path / "classifier.npz"
     assert sum(leaf.nbytes for leaf in arrays.values()) < 1 << 20
     np.savez(path, **arrays)
-    left, right = (network["values"]["kernel"] for network in (read_classifier(path), shipped_classifier()))
+    left, right = (
+        network.params["values"]["kernel"] for network in (read_classifier(path), shipped_classifier())
+    )
     np.testing.assert_array_equal(left, right)
     whole = path.read_bytes()
     path.write_bytes(whole[: len(whole) // 2])

@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 from configs.demo_classifier import get_config
-from lantern_jax.metrics.agreement import VALUES
 from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.tiny_checkpoint import SIDE
 from train import classifier
@@ -28,10 +27,10 @@ def test_pictures_are_mirrored_and_moved_within_bounds():
 
 def test_the_loss_is_that_of_every_attribute():
     generator = np.random.default_rng(0)
-    scores = generator.normal(size=(5, VALUES)).astype(np.float32)
+    scores = generator.normal(size=(5, 16)).astype(np.float32)
     attributes = generator.integers(4, size=(5, len(ATTRIBUTES))).astype(np.int32)
     attributes[:3] = scores[:3].reshape(3, -1, 4).argmax(-1)
-    loss, right = classifier.loss_and_right(jnp.asarray(scores), jnp.asarray(attributes))
+    loss, right = classifier.loss_and_right(jnp.asarray(scores), jnp.asarray(attributes), (4, 4, 4, 4))
     parts = scores.reshape(5, len(ATTRIBUTES), 4).astype(np.float64)
     wanted = np.take_along_axis(parts, attributes[..., None], -1)[..., 0]
     assert loss == pytest.approx(np.mean(np.log(np.exp(parts).sum(-1)) - wanted), rel=1e-5)
@@ -43,7 +42,7 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     made = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
     assert made.shape == pictures.shape and made.dtype == np.uint8 and not np.array_equal(made, pictures)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rebuilt.npy"]
-    monkeypatch.setattr(classifier, "load", None)
+    monkeypatch.setattr(classifier, "read_tokenizer", None)
     again = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
     np.testing.assert_array_equal(again, made)
 

@@ -1,5 +1,6 @@
 """The one command that retrains the demo: its stages, and all of them on tiny models."""
 
+import importlib
 import json
 import subprocess
 from pathlib import Path
@@ -10,26 +11,90 @@ import pytest
 from lantern_jax.checkpoints import store
 from lantern_jax.pipeline.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
+from tests.refused import refused_each
 from train import demo, evaluate
+from train.chains import KINDS
 from train.feature_store import FeatureStore, count_shards
 
 ROOT = Path(__file__).parents[2]
 
 
-def test_every_stage_reads_what_an_earlier_one_wrote(tmp_path):
+def flags_of(arguments):
+    return [tuple(argument.removeprefix("--").split("=", 1)) for argument in arguments[2:]]
+
+
+@pytest.mark.parametrize("experiment", demo.EXPERIMENTS)
+def test_every_stage_reads_what_an_earlier_one_wrote(experiment, tmp_path):
     written = set()
-    for name, arguments in demo.stages("demo", tmp_path):
-        flags = dict(argument.removeprefix("--").split("=", 1) for argument in arguments[2:])
+    for name, arguments in demo.stages(experiment, tmp_path):
+        flags = flags_of(arguments)
         assert (ROOT / arguments[1].replace(".", "/")).with_suffix(".py").is_file()
-        for flag, value in flags.items():
-            if flag == "config":
+        for flag, value in flags:
+            if flag in ("config", "card"):
                 assert (ROOT / value).is_file()
             elif value.startswith(str(tmp_path)) and flag not in ("workdir", "out"):
                 assert Path(value).relative_to(tmp_path).parts[0] in written
-        assert flags.get("workdir", flags.get("out")) == str(tmp_path / name)
+        assert [value for flag, value in flags if flag in ("workdir", "out")] == [str(tmp_path / name)]
         written.add(name)
-    with pytest.raises(ValueError, match="unknown experiment 'huge': choose one of demo, tiny"):
-        demo.stages("huge", tmp_path)
+    assert {drafter_kind(experiment, name) for name in demo.DRAFTERS} == set(KINDS)
+
+
+def drafter_kind(experiment, name):
+    module = importlib.import_module(f"configs.{experiment}_{name}")
+    return module.get_config().get("kind", "eagle")
+
+
+def test_values_of_stages_are_changed_in_one_place(tmp_path):
+    words = [
+        "--target.model.dim=320",
+        "--target.steps=20",
+        "--features.samples=9",
+        "--eagle3.model.taps=(1,)",
+    ]
+    changed = dict(demo.stages("demo256", tmp_path, demo.changes_of(words)))
+    plain = dict(demo.stages("demo256", tmp_path))
+    for name, more in (("target", {("config.model.dim", "320"), ("config.steps", "20")}),
+                       ("features", {("samples", "9")}), ("eagle3", {("config.model.taps", "(1,)")}),
+                       ("drafter", set())):  # fmt: skip
+        assert set(flags_of(changed[name])) - set(flags_of(plain[name])) == more
+    assert len(changed["features"]) == len(plain["features"])
+
+
+def test_what_cannot_be_changed_is_refused_before_any_stage(tmp_path):
+    def stages(*words):
+        return lambda: demo.stages("demo256", tmp_path, demo.changes_of(words))
+
+    refused_each({
+        "unknown experiment 'huge': choose one of demo, demo256, tiny": lambda: demo.stages("huge", tmp_path),
+        "unrecognized arguments: more": stages("more"),
+        "unrecognized arguments: --steps=3": stages("--steps=3"),
+        "unknown stage 'owl'": stages("--owl.steps=3"),
+        "unknown name '--target.stepz'": stages("--target.stepz=3"),
+        "--target.steps 'many' is not valid": stages("--target.steps=many"),
+        "--target.steps -1 is not valid": stages("--target.steps=-1"),
+        "unknown name '--tokens.seed': choose one of pictures, validation": stages("--tokens.seed=3"),
+        "--features.samples 'x' is not valid": stages("--features.samples=x"),
+    })  # fmt: skip
+
+
+def test_seconds_of_stages_add_up_over_calls(tmp_path, monkeypatch):
+    clock, calls = iter(range(0, 1000, 10)), []
+
+    def run(command, **_):
+        calls.append(command)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "run_stage", run)
+    monkeypatch.setattr(demo.time, "monotonic", lambda: next(clock))
+    with pytest.raises(KeyboardInterrupt):
+        demo.train("tiny", tmp_path)
+    assert json.loads((tmp_path / "seconds.json").read_text()) == {"tokenizer": 10, "tokens": 10}
+    demo.train("tiny", tmp_path)
+    taken = dict.fromkeys(demo.STAGES, 10) | {"tokens": 20}
+    assert json.loads((tmp_path / "seconds.json").read_text()) == taken
+    (tmp_path / "seconds.json").write_text("[")
+    refused_each({"seconds.json cannot be used": lambda: demo.train("tiny", tmp_path)})
 
 
 def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):

@@ -54,7 +54,7 @@ def target_params():
 def examples():
     """(conditioning, tokens [B, T], features [G, B, S, 3 D], prefix [G, B, P]) of the random target."""
     params = {"params": target_params()}
-    conditioning = jnp.asarray(sources.random_labels(np.random.default_rng(0), BATCH))
+    conditioning = jnp.asarray(sources.random_labels(LANDSCAPES, np.random.default_rng(0), BATCH))
     keys = jax.random.split(jax.random.key(3), BATCH)
     tokens = features.sample_tokens(STORED, params, conditioning, keys, Settings(guidance=2.0))
     return conditioning, jnp.asarray(tokens), *features.features_of(STORED)(params, conditioning, tokens)

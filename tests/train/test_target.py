@@ -36,7 +36,7 @@ def simple_tokens(count, seed=0):
 @pytest.fixture
 def tokens_folder(tmp_path):
     for name, count in (("train", 64), ("validation", 16)):
-        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count))
+        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count), "released")
     return tmp_path / "tokens"
 
 
@@ -48,13 +48,13 @@ def test_the_rate_rises_and_falls_to_zero_at_the_end():
 def test_labels_are_dropped_together_and_one_by_one():
     labels = jnp.asarray(LANDSCAPES.label_ids(np.ones((20000, 4), np.int32)))
     null = LANDSCAPES.null_labels()
-    dropped = np.asarray(target.drop_labels(labels, jax.random.key(0), 0.1, 0.15))
+    dropped = np.asarray(target.drop_labels(labels, null, jax.random.key(0), 0.1, 0.15))
     missing = dropped == null
     assert np.all(missing | (dropped == np.asarray(labels)))
     np.testing.assert_allclose(missing.mean(axis=0), 1 - 0.9 * 0.85, atol=0.01)
     np.testing.assert_allclose(missing.all(axis=1).mean(), 0.1 + 0.9 * 0.15**4, atol=0.01)
-    np.testing.assert_array_equal(target.drop_labels(labels, jax.random.key(0), 0.0, 0.0), labels)
-    assert np.all(target.drop_labels(labels, jax.random.key(0), 1.0, 0.0) == null[None])
+    np.testing.assert_array_equal(target.drop_labels(labels, null, jax.random.key(0), 0.0, 0.0), labels)
+    assert np.all(target.drop_labels(labels, null, jax.random.key(0), 1.0, 0.0) == null[None])
 
 
 def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
@@ -101,9 +101,9 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     task = target.make_task(config, tokens, attributes)
     state = run(task, loop_config(config), tmp_path, devices=jax.devices()[:1])
     sizes = target.target_config(config)
-    held_out = simple_tokens(32, seed=1)
+    held_out, shown = simple_tokens(32, seed=1)
     params = jax.tree.map(np.asarray, state.average)
-    with_labels, without = target.validation_loss(sizes, params, *held_out)
+    with_labels, without = target.validation_loss(sizes, params, held_out, LANDSCAPES.label_ids(shown))
     # The tokens' own entropies are log 4 a token, plus log 4 / 16 for the label where it is not given.
     assert np.log(4) - 0.02 < with_labels < np.log(4) + 0.1
     assert without > with_labels + 0.03
