@@ -81,13 +81,13 @@ def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], tokenizer:
     ``read_tokenizer`` takes it.
     """
     if not path.exists():
-        vq, params, *_ = read_tokenizer(tokenizer)
+        trained = read_tokenizer(tokenizer)
         with new_file(path) as temporary:
             store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=pictures.shape)
             for first in range(0, len(pictures), CHUNK):
                 part = pictures[first : first + CHUNK]
                 filled = np.resize(part, (CHUNK, *part.shape[1:]))
-                made = reconstruct(vq, {"params": params}, filled)
+                made = reconstruct(trained.config, {"params": trained.params}, filled)
                 store[first : first + len(part)] = np.asarray(made)[: len(part)]
             store.flush()
     return map_array(path)
@@ -215,11 +215,12 @@ def train(
     """
     workdir, loop = Path(workdir), loop_config(config)
     example = np.zeros((1, config.size, config.size, 3), np.uint8)
-    with script.reading("the experiment", "change --config.vocabulary and --config.size"):
+    with script.reading("the experiment", "change its --config"):
         none = np.zeros((1, vocabulary_named(config.vocabulary).num_attributes), np.int32)
         if config.size % CELL:
             raise LanternError(f"pictures of {config.size} pixels, no multiple of {CELL}")
-    check(make_task(config, example, example, none), loop)
+        task = make_task(config, example, example, none)
+    check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
     read_tokenizer(tokenizer)
     if config.held_out < CHUNK:

@@ -27,7 +27,6 @@ from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.text.landscapes import Vocabulary
 from train import script
 from train.loop import read_config, working
 from train.rendered import rendered_chunks
@@ -60,20 +59,21 @@ def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B 
     return VQModel(config).apply(params, pictures, method="codes")
 
 
-def encode_landscapes(
-    vq: VQConfig, params: PyTree, seed: int, count: int, size: int, vocabulary: Vocabulary
-) -> tuple[np.ndarray, np.ndarray]:
+def encode_landscapes(tokenizer: Tokenizer, seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
     """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
 
     Raises LanternError if the codebook does not fit int16.
     """
+    vq, drawn_from = tokenizer.config, vocabulary_named(tokenizer.vocabulary).attributes
     if vq.codebook_size > 2**15:
         raise LanternError(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
     tokens, attributes, reporter = [], [], Reporter(count, 0)
-    for first, pictures, drawn in rendered_chunks(seed, count, size, attributes=vocabulary.attributes):
-        tokens.append(np.asarray(encode_pictures(vq, {"params": params}, pictures)).astype(np.int16))
+    for first, pictures, drawn in rendered_chunks(seed, count, tokenizer.side, attributes=drawn_from):
+        tokens.append(
+            np.asarray(encode_pictures(vq, {"params": tokenizer.params}, pictures)).astype(np.int16)
+        )
         attributes.append(drawn)
         reporter.show({"step": first + len(pictures)})
     reporter.close()
@@ -126,15 +126,14 @@ def main(argv: Sequence[str] | None = None) -> None:
         help="validation pictures, of another seed (default: 512)",
     )
     options = parser.parse_args(argv)
-    vq, params, seed, side, name = read_tokenizer(options.tokenizer)
-    vocabulary = vocabulary_named(name)
+    tokenizer = read_tokenizer(options.tokenizer)
     sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
     with working(options.workdir):
         for name, count, offset in sets:
             path = options.workdir / f"{name}.npz"
             if not path.exists():
-                made = encode_landscapes(vq, params, seed + offset, count, side, vocabulary)
-                write_tokens(path, *made, name)
+                made = encode_landscapes(tokenizer, tokenizer.seed + offset, count)
+                write_tokens(path, *made, tokenizer.vocabulary)
 
 
 if __name__ == "__main__":

@@ -110,7 +110,7 @@ WRONG = {
         *calls("{tokenizer} {new}", "--workdir=text.txt", "--workdir=other_run"),
         *wrong("{new}", {
             "out": "none/file.npz empty", "tokenizer": "none empty", "config.vocabulary": "fauna",
-            "config.held_out": "1", "config.batch_size": "1000000", "config.size": "0 40",
+            "config.held_out": "1", "config.batch_size": "1000000", "config.size": "0 40", "config.warmup": "900",
         }),
     ],
     "train.evaluate": wrong("", {"checkpoint": "none empty", "pictures": "1 x"}),

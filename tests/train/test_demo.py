@@ -9,12 +9,16 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
+from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.pipeline.pipeline import load
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.refused import refused_each
 from train import demo, evaluate
 from train.chains import KINDS
 from train.feature_store import FeatureStore, count_shards
+from train.painter.landscapes import render_batch
+from train.painter.vocabulary import ATTRIBUTES, LANDSCAPES
+from train.tokenizer import picture_psnr
 
 ROOT = Path(__file__).parents[2]
 
@@ -120,23 +124,21 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", " ".join(QUICK_COMPILATION))
     monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
     # A few pictures, models that compile sooner, and a tokenizer trained just past its critic's start are enough.
-    count = demo.EXPERIMENTS["tiny"] | {"tokens": {"pictures": 128, "validation": 16}}
-    monkeypatch.setitem(demo.EXPERIMENTS, "tiny", count)
+    changes = demo.changes_of([
+        "--tokenizer.vocabulary=painter", "--tokenizer.steps=110", "--tokenizer.model.mid_attention=False",
+        "--tokenizer.loss.pyramid_levels=1", "--tokens.pictures=128", "--tokens.validation=16",
+        f"--target.model.num_labels={LANDSCAPES.num_labels}", f"--target.model.label_slots={len(ATTRIBUTES)}",
+        "--target.model.num_layers=1", "--features.taps=0,1", "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
+        "--medusa.steps=4", "--parallel.steps=4", "--classifier.vocabulary=painter", "--classifier.steps=4",
+        "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
+    ])  # fmt: skip
 
-    shorter_stages = {
-        "train.tokenizer": [
-            "--config.steps=110", "--config.model.mid_attention=False", "--config.loss.pyramid_levels=1",
-        ],
-        "train.target": ["--config.model.num_layers=1"],
-    }  # fmt: skip
-
-    def shorter(command, **options):
-        more = shorter_stages.get(command[2], [])
-        ran = subprocess.run([*command, *more], capture_output=True, text=True, timeout=900, **options)
+    def heard(command, **options):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
         assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
 
-    monkeypatch.setattr(demo, "run_stage", shorter)
-    demo.train("tiny", tmp_path / "run")
+    monkeypatch.setattr(demo, "run_stage", heard)
+    demo.train("tiny", tmp_path / "run", changes)
     assert count_shards(tmp_path / "run" / "features") == 2
     assert len(FeatureStore(tmp_path / "run" / "features")) == 128
     lines = (tmp_path / "run" / "drafter" / "metrics.jsonl").read_text().splitlines()
@@ -145,12 +147,16 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
 
     directory = tmp_path / "run" / "export"
     lantern = load(directory, mesh="data=1")
-    drawn = lantern.generate("a foggy forest at dawn", seed=1, compare=True)
+    assert set(lantern.checkpoint.drafters) == set(KINDS)
+    assert lantern.checkpoint.vocabulary == LANDSCAPES
+    assert read_classifier(tmp_path / "run" / "classifier" / "demo_classifier.npz").attributes == ATTRIBUTES
+    drawn = lantern.generate("a stormy town with boats at dawn", seed=1, compare=True)
     np.testing.assert_array_equal(drawn.tokens, drawn.plain.tokens)
     assert drawn.pictures.shape == (1, 32, 32, 3)
     assert drawn.pictures.std() > 5
     metrics = evaluate.evaluate(store.load(directory), evaluate.BATCH)
     # Even tiny models learn: better than the mean colour, than a uniform guess, than an untrained drafter.
-    assert metrics["psnr_db"] > 17
+    real = render_batch(evaluate.SEED, range(evaluate.BATCH), 32, ATTRIBUTES)[0] / np.float32(127.5) - 1
+    assert metrics["psnr_db"] > picture_psnr(real, real.mean(axis=(1, 2), keepdims=True))
     assert metrics["nats_a_token"] < 0.8 * np.log(lantern.checkpoint.target_config.vocab_size)
     assert metrics["guidance_2/depth_0/overlap"] > 0.6
