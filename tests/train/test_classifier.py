@@ -6,9 +6,19 @@ import numpy as np
 import pytest
 
 from configs.demo_classifier import get_config
-from lantern_jax.text.landscapes import ATTRIBUTES
+from lantern_jax.metrics.agreement import (
+    Classifier,
+    DemoClassifier,
+    classifier_arrays,
+    read_classifier,
+    shipped_classifier,
+    value_counts,
+)
+from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
+from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE
 from train import classifier
+from train.painter.vocabulary import ATTRIBUTES
 
 
 def test_pictures_are_mirrored_and_moved_within_bounds():
@@ -28,13 +38,42 @@ def test_pictures_are_mirrored_and_moved_within_bounds():
 def test_the_loss_is_that_of_every_attribute():
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(5, 16)).astype(np.float32)
-    attributes = generator.integers(4, size=(5, len(ATTRIBUTES))).astype(np.int32)
+    attributes = generator.integers(4, size=(5, len(RELEASED))).astype(np.int32)
     attributes[:3] = scores[:3].reshape(3, -1, 4).argmax(-1)
     loss, right = classifier.loss_and_right(jnp.asarray(scores), jnp.asarray(attributes), (4, 4, 4, 4))
-    parts = scores.reshape(5, len(ATTRIBUTES), 4).astype(np.float64)
+    parts = scores.reshape(5, len(RELEASED), 4).astype(np.float64)
     wanted = np.take_along_axis(parts, attributes[..., None], -1)[..., 0]
     assert loss == pytest.approx(np.mean(np.log(np.exp(parts).sum(-1)) - wanted), rel=1e-5)
     np.testing.assert_allclose(right, (parts.argmax(-1) == attributes).mean(0), rtol=1e-6)
+
+
+def test_a_file_says_what_its_classifier_reads(tmp_path):
+    shape = jax.eval_shape(
+        DemoClassifier(value_counts(ATTRIBUTES)).init, jax.random.key(0), jnp.zeros((1, 32, 32, 3))
+    )["params"]
+    params = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), shape)
+    arrays, path = classifier_arrays(Classifier(params, ATTRIBUTES, 32)), tmp_path / "classifier.npz"
+    np.savez(path, **arrays)
+    read = read_classifier(path)
+    assert (read.attributes, read.side, sum(read.model.counts)) == (ATTRIBUTES, 32, 36)
+    pictures = np.zeros((classifier.CHUNK, 32, 32, 3), np.uint8)
+    told = classifier.accuracy(read, pictures, np.zeros((classifier.CHUNK, 8), np.int32))
+    assert told == dict.fromkeys(ATTRIBUTES, 1.0), "even scores take the first value"
+    assert shipped_classifier().attributes == RELEASED and shipped_classifier().side == 128
+
+    def refused_with(reads):
+        np.savez(path, **arrays | {"reads": reads})
+        read_classifier(path)
+
+    text = str(arrays["reads"])
+    for reads, why in (
+        (np.ones(3), "no text"), (np.array("{"), "not JSON"), (np.array("[3]"), "no attributes"),
+        (np.array(text.replace('"night"', "7")), "no attributes"), (np.array(text.replace("32", "33")), "33 pixels"),
+        (np.array(text.replace("32", "4096")), "4096 pixels"), (np.array(text.replace('"noon", ', "")), "classif"),
+        (np.array(text.replace('"side"', '"edge"')), "None pixels"), (np.array(text.replace("32", "48")), "classif"),
+        (np.array(" " * 99999), "no text"), (np.array("{}"), "no attributes"),
+    ):  # fmt: skip
+        refused_each({f"is not the demo's classifier .*{why}": lambda reads=reads: refused_with(reads)})
 
 
 def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkeypatch):
@@ -59,4 +98,4 @@ def test_it_learns(optax_promotion):
         state, metrics = update(state, task.batch(step), jax.random.key(step))
         losses.append(float(metrics["loss"]))
     assert np.mean(losses[-5:]) < 0.8 * losses[0]
-    assert set(ATTRIBUTES) <= metrics.keys()
+    assert set(RELEASED) <= metrics.keys()
