@@ -114,7 +114,13 @@ WRONG = {
         }),
     ],
     "train.evaluate": wrong("", {"checkpoint": "none empty", "pictures": "1 x"}),
-    "train.demo": calls("", "--workdir=text.txt", "{new} --experiment=huge", "{new} more"),
+    "train.demo": [
+        *calls("", "--workdir=text.txt", "{new} --experiment=huge", "{new} more", "{new} --steps=3"),
+        *wrong("{new}", {
+            "owl.steps": "3", "target.stepz": "3", "target.steps": "many -1", "tokens.pictures": "x -3",
+            "tokens.tokenizer": "empty", "target.": "3", ".steps": "3", "target": "3", "target.model": "3",
+        }),
+    ],
     "eval.methods": [
         *calls("", "--work=text.txt"),
         *wrong("--work=new", {
