@@ -7,6 +7,7 @@ Label ids share one embedding table: attribute by attribute the ids of its value
 unconditional row of guidance every attribute is unspecified.
 """
 
+import itertools
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "water": ("none", "lake", "river", "sea"),
 }
 UNSPECIFIED = -1
+# An attribute and some of its values.
+Some = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -35,6 +38,7 @@ class Vocabulary:
         words: word or phrase (lower case, single spaces) -> (attribute, value).
         ignored: words without an attribute that a prompt may contain.
         usual: attribute -> the value it has where a prompt leaves it open; the model chooses the others.
+        impossible: pairs of (attribute, values): no picture has one of the first together with one of the second.
 
     Example:
         >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
@@ -50,8 +54,15 @@ class Vocabulary:
     words: Mapping[str, tuple[str, str]]
     ignored: frozenset[str] = frozenset()
     usual: Mapping[str, str] = field(default_factory=dict)
+    impossible: tuple[tuple[Some, Some], ...] = ()
 
     def __post_init__(self):
+        for attribute, values in (part for pair in self.impossible for part in pair):
+            unknown = [value for value in values if value not in self.attributes.get(attribute, ())]
+            if unknown:
+                raise LanternError(
+                    f"vocabulary: the unknown value {unknown[0]!r} of {attribute!r} is impossible with others"
+                )
         for attribute, value in self.usual.items():
             if value not in self.attributes.get(attribute, ()):
                 raise LanternError(f"vocabulary: {attribute!r} is usually the unknown value {value!r}")
@@ -101,11 +112,45 @@ class Vocabulary:
         words = dict.fromkeys(self._split(text))
         return [word for word in words if word not in self.words and word not in self.ignored]
 
+    def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
+        """Tells whether two (attribute, value) are impossible together."""
+
+        def among(given: tuple[str, str], some: Some) -> bool:
+            return given[0] == some[0] and given[1] in some[1]
+
+        return any(
+            (among(first, one) and among(second, other)) or (among(first, other) and among(second, one))
+            for one, other in self.impossible
+        )
+
+    def check_possible(self, named: Mapping[str, str], what: str = "prompt") -> None:
+        """Raises LanternError if two of the named attributes have values that are impossible together."""
+        for first, second in itertools.combinations(named.items(), 2):
+            if self.clashes(first, second):
+                raise LanternError(
+                    f"{what}: {first[0]} {first[1]!r} and {second[0]} {second[1]!r} are impossible together; "
+                    "leave one out"
+                )
+
     def completed(self, parsed: Sequence[int]) -> tuple[int, ...]:
-        """Returns a parsed prompt with the usual values where it names none."""
+        """Returns a parsed prompt with the usual values where it names none, or the first ones that are possible.
+
+        Raises LanternError if it names two that are impossible together.
+        """
+        found = self.labels(parsed)
+        self.check_possible(found)
+        for name, values in self.attributes.items():
+            if name in self.usual and name not in found:
+                given, likely = list(found.items()), (self.usual[name], *values)
+                possible = [
+                    value
+                    for value in likely
+                    if not any(self.clashes((name, value), other) for other in given)
+                ]
+                found[name] = (possible or likely)[0]
         return tuple(
-            values.index(self.usual[name]) if index == UNSPECIFIED and name in self.usual else index
-            for (name, values), index in zip(self.attributes.items(), parsed, strict=True)
+            values.index(found[name]) if name in found else UNSPECIFIED
+            for name, values in self.attributes.items()
         )
 
     @staticmethod
@@ -178,12 +223,13 @@ class Vocabulary:
 
     def to_json(self) -> dict:
         """Returns plain dictionaries, lists and strings, for a checkpoint's config."""
+        impossible = [[[name, list(values)] for name, values in pair] for pair in self.impossible]
         return {
             "attributes": {name: list(values) for name, values in self.attributes.items()},
             "words": {word: list(meaning) for word, meaning in self.words.items()},
             "ignored": sorted(self.ignored),
             "usual": dict(self.usual),
-        }
+        } | ({"impossible": impossible} if impossible else {})
 
     @classmethod
     def from_json(cls, data: dict) -> "Vocabulary":
@@ -198,11 +244,21 @@ class Vocabulary:
                 words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
                 ignored=frozenset(data["ignored"]),
                 usual=dict(data.get("usual", {}).items()),
+                impossible=tuple(_pair(*pair) for pair in data.get("impossible", [])),
             )
         except (AttributeError, TypeError) as error:
             raise LanternError(
                 f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
             ) from None
+
+
+def _pair(first: Sequence, second: Sequence) -> tuple[Some, Some]:
+    """Reads a pair of [attribute, values]."""
+
+    def some(name: str, values: Sequence[str]) -> Some:
+        return name, tuple(values)
+
+    return some(*first), some(*second)
 
 
 # Synonyms and plurals of every value; the value itself is a word as well.

@@ -62,6 +62,23 @@ def test_what_is_left_open_is_calm_and_bright():
     assert several.completed((-1, -1)) == (1, -1) and several.completed((0, 0)) == (0, 0)
 
 
+def test_what_is_left_open_is_possible_beside_what_is_named():
+    values = {"time": ("day", "night"), "sky": ("blue", "aurora"), "ground": ("grass", "snow", "sand")}
+    clashing = (
+        (("sky", ("aurora",)), ("time", ("day",))),
+        (("time", ("night",)), ("ground", ("grass", "snow"))),
+    )
+    usual = {"time": "day", "sky": "blue", "ground": "grass"}
+    vocabulary = Vocabulary(values, {}, usual=usual, impossible=clashing)
+    assert vocabulary.completed((-1, -1, -1)) == (0, 0, 0)
+    assert vocabulary.completed((-1, 1, -1)) == (1, 1, 2), "an aurora is at night, and nights are on sand"
+    assert vocabulary.completed((-1, -1, 1)) == (0, 0, 1)
+    assert Vocabulary.from_json(vocabulary.to_json()) == vocabulary
+    assert "impossible" not in LANDSCAPES.to_json()
+    with refused("prompt: time 'day' and sky 'aurora' are impossible together; leave one out"):
+        vocabulary.completed((0, 1, -1))
+
+
 def test_label_ids_are_disjoint_and_cover_the_table():
     assert LANDSCAPES.num_labels == sum(len(values) + 1 for values in ATTRIBUTES.values())
     rows = np.array([[row] * 4 for row in range(-1, 4)])
@@ -79,6 +96,8 @@ def test_label_ids_are_disjoint_and_cover_the_table():
     *( (entry, value, "malformed") for entry in ("attributes", "words", "ignored") for value in (3, [["a"]]) ),
     ("words", {"dawn": 3}, "malformed"),
     *(("usual", value, "malformed") for value in (3, ["a"])),
+    *(("impossible", value, "malformed") for value in (3, [3], [["a"]], [[["a"], ["b"]]], [[["a", 3], ["b", []]]])),
+    ("impossible", [[["time", ["noon"]], ["water", ["wine"]]]], "unknown value 'wine' of 'water' is impossible"),
     ("usual", {"time": "noonish"}, "'time' is usually the unknown value 'noonish'"),
     ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
     ("words", ..., "missing words"),

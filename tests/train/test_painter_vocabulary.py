@@ -10,7 +10,7 @@ from lantern_jax.text.landscapes import LANDSCAPES as RELEASED_WORDS
 from lantern_jax.text.landscapes import Vocabulary
 from tests.refused import refused_each
 from train.painter.scenes import Scene, caption, sample_scene
-from train.painter.vocabulary import ATTRIBUTES, IMPOSSIBLE, LANDSCAPES, USUAL, check, clashes, completed
+from train.painter.vocabulary import ATTRIBUTES, IMPOSSIBLE, LANDSCAPES, USUAL, check, completed
 
 
 def said_in(text: str) -> dict[str, str]:
@@ -54,7 +54,7 @@ def test_what_a_prompt_leaves_out_is_calm_and_possible(text, expected):
 def test_any_two_possible_words_make_a_whole_scene():
     values = [(name, value) for name, values in ATTRIBUTES.items() for value in values]
     for first, second in itertools.combinations(values, 2):
-        if first[0] != second[0] and not clashes(first, second):
+        if first[0] != second[0] and not LANDSCAPES.clashes(first, second):
             check(completed(dict([first, second])))
 
 

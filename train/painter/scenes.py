@@ -1,5 +1,6 @@
 """Scenes: the attributes of a landscape, drawn by chance or said, and their captions."""
 
+import itertools
 import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +11,7 @@ from numpy.random import Generator
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
 from lantern_jax.text.landscapes import UNSPECIFIED
-from train.painter.vocabulary import ATTRIBUTES, clashes, completed
+from train.painter.vocabulary import ATTRIBUTES, LANDSCAPES, completed
 
 # How often a drawn scene has the usual value of an attribute; of others every value is as likely.
 _CALM = {"sight": 0.45, "craft": 0.6, "style": 0.6}
@@ -67,7 +68,7 @@ def sample_scene(seed: int, index: int, attributes: Mapping[str, Sequence[str]] 
     rng = np.random.default_rng((seed, index, 0))
     while True:
         drawn = [(name, _draw(rng, name, values)) for name, values in attributes.items()]
-        if not any(clashes(one, other) for row, one in enumerate(drawn) for other in drawn[:row]):
+        if not any(LANDSCAPES.clashes(*pair) for pair in itertools.combinations(drawn, 2)):
             return Scene(**dict(drawn), key=(seed, index))
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import LANDSCAPES as RELEASED
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.landscapes import UNSPECIFIED, Vocabulary
 
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "time": ("dawn", "noon", "dusk", "night"),
@@ -97,17 +97,11 @@ LANDSCAPES = Vocabulary(
     | _PHRASES,
     ignored=RELEASED.ignored | {"as", "style", "drawn", "painted", "hot", "air"},
     usual=USUAL,
+    impossible=tuple(
+        ((one, tuple(values.split())), (other, tuple(others.split())))
+        for (one, values), (other, others) in IMPOSSIBLE
+    ),
 )
-
-
-def clashes(first: tuple[str, str], second: tuple[str, str]) -> bool:
-    """Tells whether two (attribute, value) are impossible together."""
-    for pair in IMPOSSIBLE:
-        for one, other in (pair, pair[::-1]):
-            if all(name == given[0] and given[1] in values.split()
-                   for (name, values), given in zip((one, other), (first, second), strict=True)):  # fmt: skip
-                return True
-    return False
 
 
 def check(said: Mapping[str, str]) -> None:
@@ -118,14 +112,7 @@ def check(said: Mapping[str, str]) -> None:
             raise LanternError(f"scene: unknown attribute {name!r}; expected one of {', '.join(ATTRIBUTES)}")
         if value not in values:
             raise LanternError(f"scene: {name} is {value!r}; expected one of {', '.join(values)}")
-    given = list(said.items())
-    for row, first in enumerate(given):
-        for second in given[:row]:
-            if clashes(first, second):
-                raise LanternError(
-                    f"scene: {second[0]} {second[1]!r} and {first[0]} {first[1]!r} are impossible together; "
-                    "leave one out"
-                )
+    LANDSCAPES.check_possible(said, "scene")
 
 
 def completed(said: Mapping[str, str]) -> dict[str, str]:
@@ -134,12 +121,5 @@ def completed(said: Mapping[str, str]) -> dict[str, str]:
     Raises LanternError for what is unknown or impossible.
     """
     check(said)
-    whole = dict(said)
-    for name, values in ATTRIBUTES.items():
-        if name not in whole:
-            likely = (USUAL[name], *values)
-            given = list(whole.items())
-            whole[name] = next(
-                value for value in likely if not any(clashes((name, value), other) for other in given)
-            )
-    return {name: whole[name] for name in ATTRIBUTES}
+    given = [values.index(said[name]) if name in said else UNSPECIFIED for name, values in ATTRIBUTES.items()]
+    return LANDSCAPES.labels(LANDSCAPES.completed(given))
