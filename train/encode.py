@@ -9,7 +9,8 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
     attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
     vocabulary  text, the name of the tokenizer's vocabulary (`train.vocabularies`), whose attributes they are
 
-Pictures are rendered, encoded and forgotten; the validation pictures come from another seed.
+Pictures are rendered, encoded and forgotten; the validation pictures come from another seed. A killed run goes on after
+its last part.
 """
 
 from collections.abc import Sequence
@@ -24,6 +25,7 @@ from jaxtyping import Array, Int, PyTree, UInt8
 from lantern_jax.checkpoints.store import load
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
@@ -33,6 +35,9 @@ from train.rendered import rendered_chunks
 from train.reports import Reporter
 from train.tokenizer import export
 from train.vocabularies import FIRST, VOCABULARIES, name_of, vocabulary_named
+
+# Landscapes of a part.
+PART = 2048
 
 
 class Tokenizer(NamedTuple):
@@ -59,8 +64,8 @@ def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B 
     return VQModel(config).apply(params, pictures, method="codes")
 
 
-def encode_landscapes(tokenizer: Tokenizer, seed: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes 0..count-1 of a seed.
+def encode_landscapes(tokenizer: Tokenizer, seed: int, numbers: range) -> tuple[np.ndarray, np.ndarray]:
+    """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes `numbers`, in a row, of a seed.
 
     Raises LanternError if the codebook does not fit int16.
     """
@@ -69,15 +74,29 @@ def encode_landscapes(tokenizer: Tokenizer, seed: int, count: int) -> tuple[np.n
         raise LanternError(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
-    tokens, attributes, reporter = [], [], Reporter(count, 0)
-    for first, pictures, drawn in rendered_chunks(seed, count, tokenizer.side, attributes=drawn_from):
-        tokens.append(
-            np.asarray(encode_pictures(vq, {"params": tokenizer.params}, pictures)).astype(np.int16)
-        )
+    tokens, attributes, reporter = [], [], Reporter(numbers.stop, numbers.start)
+    chunks = rendered_chunks(seed, numbers.stop, tokenizer.side, attributes=drawn_from, start=numbers.start)
+    for first, pictures, drawn in chunks:
+        codes = encode_pictures(vq, {"params": tokenizer.params}, pictures)
+        tokens.append(np.asarray(codes).astype(np.int16))
         attributes.append(drawn)
         reporter.show({"step": first + len(pictures)})
     reporter.close()
     return np.concatenate(tokens), np.concatenate(attributes)
+
+
+def encode_set(tokenizer: Tokenizer, seed: int, count: int, path: Path) -> None:
+    """Writes landscapes 0..count-1 of a seed to `path`, by way of parts that a killed run need not encode again."""
+    parts = [range(first, min(first + PART, count)) for first in range(0, count, PART)]
+    files = [path.with_name(f"{path.stem}_{part.start}_{part.stop}.npz") for part in parts]
+    for part, file in zip(parts, files, strict=True):
+        if not file.exists():
+            write_tokens(file, *encode_landscapes(tokenizer, seed, part), tokenizer.vocabulary)
+    made = [read_arrays(file) for file in files]
+    tokens, attributes = (np.concatenate([arrays[n] for arrays in made]) for n in ("tokens", "attributes"))
+    write_tokens(path, tokens, attributes, tokenizer.vocabulary)
+    for file in files:
+        file.unlink()
 
 
 def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray, vocabulary: str) -> None:
@@ -132,8 +151,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         for name, count, offset in sets:
             path = options.workdir / f"{name}.npz"
             if not path.exists():
-                made = encode_landscapes(tokenizer, tokenizer.seed + offset, count)
-                write_tokens(path, *made, tokenizer.vocabulary)
+                encode_set(tokenizer, tokenizer.seed + offset, count, path)
 
 
 if __name__ == "__main__":

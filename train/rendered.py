@@ -29,16 +29,17 @@ def rendered_chunks(
     size: int,
     workers: int | None = None,
     attributes: Mapping[str, Sequence[str]] = RELEASED,
+    start: int = 0,
 ):
-    """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices 0..count-1.
+    """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices start..count-1.
 
     `workers` processes (None: one a core) render them by the same pure `render_batch`; this one renders a single chunk.
     `attributes` are those that scenes are drawn from.
     """
-    firsts = range(0, count, CHUNK)
+    firsts = range(start, count, CHUNK)
     parts = [np.arange(first, min(first + CHUNK, count)) for first in firsts]
     if len(parts) == 1:
-        yield 0, *render_batch(seed, parts[0], size, attributes)
+        yield start, *render_batch(seed, parts[0], size, attributes)
         return
     context = multiprocessing.get_context("spawn")
     pool = ProcessPoolExecutor(workers or os.cpu_count(), mp_context=context, initializer=_end_with_parent)

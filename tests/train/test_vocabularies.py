@@ -59,7 +59,7 @@ def test_a_vocabulary_is_known_by_its_attributes():
 def test_landscapes_are_encoded_in_the_tokenizers_vocabulary(tmp_path):
     checkpoint = tiny_checkpoint()
     vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params["params"]
-    tokens, attributes = encode.encode_landscapes(encode.Tokenizer(*vq, 0, SIDE, "painter"), 5, 3)
+    tokens, attributes = encode.encode_landscapes(encode.Tokenizer(*vq, 0, SIDE, "painter"), 5, range(3))
     assert tokens.shape == (3, checkpoint.target_config.num_tokens)
     np.testing.assert_array_equal(attributes, classifier.attributes_of(5, 3, PAINTER.attributes))
     encode.write_tokens(tmp_path / "train.npz", tokens, attributes, "painter")
@@ -77,6 +77,29 @@ def test_landscapes_are_encoded_in_the_tokenizers_vocabulary(tmp_path):
             )
         }
     )
+
+
+def test_a_killed_encoding_goes_on_after_its_last_part(tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "PART", 2)
+    checkpoint, calls = tiny_checkpoint(), []
+    vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params["params"]
+    given, work = (encode.Tokenizer(*vq, 0, SIDE, "painter"), 5, 5), encode.encode_landscapes
+
+    def killed(*arguments):
+        calls.append(arguments[2])
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return work(*arguments)
+
+    monkeypatch.setattr(encode, "encode_landscapes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        encode.encode_set(*given, tmp_path / "train.npz")
+    encode.encode_set(*given, tmp_path / "train.npz")
+    assert calls == [range(2), range(2, 4), range(2, 4), range(4, 5)]
+    assert [path.name for path in tmp_path.iterdir()] == ["train.npz"]
+    found = target.read_tokens(tmp_path, "train")
+    for part, expected in zip(found, (*work(*given[:2], range(5)), "painter"), strict=True):
+        np.testing.assert_array_equal(part, expected)
 
 
 def test_a_checkpoints_tokenizer_is_for_its_own_vocabulary(tmp_path):
