@@ -2,7 +2,8 @@
 
 python -m train.target --config configs/demo256_target.py --tokens runs/demo256/tokens --workdir runs/demo256/target
 
-11.6 million parameters, two of them the codes' table and head.
+11.6 million parameters, two of them the codes' table and head. A step takes 6.3 s of one core's time, so that 3600 of
+them are three hours of two cores that are free; 3.8 GB of memory.
 """
 
 from ml_collections import ConfigDict
