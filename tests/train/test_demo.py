@@ -121,8 +121,12 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
-    monkeypatch.setenv("XLA_FLAGS", " ".join(QUICK_COMPILATION))
-    monkeypatch.setenv("JAX_COMPILATION_CACHE_DIR", str(tmp_path / "compiled"))
+    # Of the stages' processes alone: this one has several devices.
+    quick = {
+        "XLA_FLAGS": " ".join(QUICK_COMPILATION),
+        "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),
+    }
+
     # A few pictures, models that compile sooner, and a tokenizer trained just past its critic's start are enough.
     changes = demo.changes_of([
         "--tokenizer.vocabulary=painter", "--tokenizer.steps=110", "--tokenizer.model.mid_attention=False",
@@ -133,8 +137,8 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
     ])  # fmt: skip
 
-    def heard(command, **options):
-        ran = subprocess.run(command, capture_output=True, text=True, timeout=900, **options)
+    def heard(command, env, **options):
+        ran = subprocess.run(command, capture_output=True, text=True, timeout=900, env=env | quick, **options)
         assert ran.returncode == 0, (ran.stdout + ran.stderr)[-3000:]
 
     monkeypatch.setattr(demo, "run_stage", heard)
