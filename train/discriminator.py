@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import optax
 from einops import rearrange
-from jaxtyping import Array, Float, PyTree
+from jaxtyping import Array, Float, Key, PyTree
 
 
 class PatchDiscriminator(nn.Module):
@@ -51,15 +51,25 @@ def judge(
     optimizer_state: PyTree,
     real: Float[Array, "B H W 3"],
     made: Float[Array, "B H W 3"],
+    key: Key[Array, ""],
     *,
     matching: float,
+    shift: int = 0,
 ) -> tuple[PyTree, PyTree, Float[Array, "B H W 3"], Float[Array, ""]]:
     """Takes one step of the critic, and asks it about `made`.
 
     Returns its new parameters and optimizer state, the gradient with respect to `made` of (minus its score plus
     `matching` times the feature distance), and the critic's loss. It learns from the first step on: a `lax.cond` around
     it would run its convolutions on a single CPU thread.
+
+    With a `shift`, it sees pictures without their outermost `shift` rows and columns, split at random between the
+    sides: the folds then fall anywhere, and their borders, which it would learn to tell, show nowhere in particular.
     """
+    corner = jax.random.randint(key, (2,), 0, max(shift, 1))
+    size = (real.shape[0], real.shape[1] - shift, real.shape[2] - shift, real.shape[3])
+
+    def seen(pictures: Array) -> Array:
+        return jax.lax.dynamic_slice(pictures, (0, corner[0], corner[1], 0), size)
 
     def critic_loss(params: PyTree, both: Array) -> tuple[Array, list[Array]]:
         scores, features = critic.apply({"params": params}, both)
@@ -67,11 +77,11 @@ def judge(
         return hinge_loss(scores[:n], scores[n:]), [f[:n] for f in features]
 
     def verdict(picture: Array, features: list[Array]) -> Array:
-        scores, made_features = critic.apply({"params": params}, picture)
+        scores, made_features = critic.apply({"params": params}, seen(picture))
         return -jnp.mean(scores) + matching * feature_matching(features, made_features)
 
     (value, features), gradients = jax.value_and_grad(critic_loss, has_aux=True)(
-        params, jnp.concatenate([real, made])
+        params, jnp.concatenate([seen(real), seen(made)])
     )
     changes, optimizer_state = optimizer.update(gradients, optimizer_state, params)
     return optax.apply_updates(params, changes), optimizer_state, jax.grad(verdict)(made, features), value

@@ -61,9 +61,9 @@ class LossConfig:
     `adversarial` is the discriminator's share of the picture's gradient, relative to the rest. Within that share,
     `matching` weighs the distance of its features, which is the perceptual loss, against its score. At 256 px the
     score's gradient was 23 times as long as the features' after 200 steps and 39 times after 1000: at a weight of 1
-    the features hardly count. For the first `continuous` steps the decoder reads the encoder's vectors, with Gaussian
-    noise of `noise` an element in place of the quantization error: codes chosen too early leave most dimensions
-    unused.
+    the features hardly count. `shift` is by how many pixels its view is moved. For the first `continuous` steps the
+    decoder reads the encoder's vectors, with Gaussian noise of `noise` an element in place of the quantization error:
+    codes chosen too early leave most dimensions unused.
     """
 
     pyramid: float = 1.0
@@ -71,6 +71,7 @@ class LossConfig:
     commitment: float = 0.25
     adversarial: float = 0.4
     matching: float = 1.0
+    shift: int = 0
     adversarial_start: int = 0
     adversarial_ramp: int = 100
     continuous: int = 0
@@ -223,7 +224,7 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
 
     def update(state: TokenizerState, batch: Array, key: Key[Array, ""]) -> tuple[TokenizerState, Metrics]:
         real = batch.astype(jnp.float32) / 127.5 - 1.0
-        noise_key, restart_key = jax.random.split(key)
+        noise_key, restart_key, shift_key = jax.random.split(key, 3)
         grid = (real.shape[0], real.shape[1] // vq.downsampling, real.shape[2] // vq.downsampling)
         noise = loss.noise * jax.random.normal(noise_key, (*grid, vq.codebook_dim), jnp.float32)
         quantizing = state.step >= loss.continuous
@@ -232,7 +233,15 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
         )
         rebuilt, picture_gradient = jax.value_and_grad(lambda m: reconstruction_loss(real, m, loss))(made)
         critic_params, critic_optimizer_state, adversarial_gradient, critic_value = judge(
-            critic, critic_optimizer, state.critic, state.critic_optimizer, real, made, matching=loss.matching
+            critic,
+            critic_optimizer,
+            state.critic,
+            state.critic_optimizer,
+            real,
+            made,
+            shift_key,
+            matching=loss.matching,
+            shift=loss.shift,
         )
         ramp = (state.step - loss.adversarial_start).astype(jnp.float32) / loss.adversarial_ramp
         share = loss.adversarial * jnp.clip(ramp, 0.0, 1.0)

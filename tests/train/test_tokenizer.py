@@ -3,6 +3,7 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import demo256_tokenizer, tiny_tokenizer
@@ -10,7 +11,7 @@ from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
 from train import tokenizer
-from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
+from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss, judge
 from train.painter.landscapes import render_batch
 from train.painter.vocabulary import ATTRIBUTES
 from train.rendered import rendered_landscapes
@@ -76,6 +77,24 @@ def test_critic_losses():
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
+
+
+def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
+    critic, optimizer = PatchDiscriminator(ch=4), optax.sgd(0.0)
+    pictures = jax.random.normal(jax.random.key(1), (1, 20, 20, 3))
+    params = critic.init(jax.random.key(0), pictures)["params"]
+
+    @jax.jit
+    def seen(key):
+        gradient = judge(
+            critic, optimizer, params, optimizer.init(params), pictures, -pictures, key, matching=1.0, shift=4
+        )[2]
+        return jnp.any(gradient != 0, axis=(0, 2, 3)), jnp.any(gradient != 0, axis=(0, 1, 3))
+
+    rows, columns = jax.lax.map(seen, jax.random.split(jax.random.key(2), 32))
+    for lit in (rows, columns):
+        assert set(lit.sum(axis=1).tolist()) == {16}
+        assert set(jnp.argmax(lit, axis=1).tolist()) == {0, 1, 2, 3}
 
 
 def test_the_next_demo_has_256_pixels_and_as_many_tokens_as_the_released_one():
