@@ -206,7 +206,8 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         count = config.validation
         losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
         print(
-            f"step {step}: held-out {losses[0]:.4f} nats per token, {losses[1]:.4f} without labels", flush=True
+            f"step {step}: held-out {losses[0]:.4f} nats per token, {losses[1]:.4f} without labels",
+            flush=True,
         )
 
     with working(workdir, config):
