@@ -47,7 +47,7 @@ _LARGEST_PAGE = 2**20
 
 
 class Cell(NamedTuple):
-    """A picture of a table: its file's name, its contents, what blind people are told, and the lines below it."""
+    """A picture of a table: its file's name, its contents, the text in its place, and the lines below it."""
 
     file: str
     contents: bytes
@@ -87,7 +87,10 @@ class Run(NamedTuple):
         elif not is_strict(self.settings):
             lines.append("not lossless")
         return Cell(
-            f"{self.method}.webp", _webp(self.made.pictures[0]), f"{_words()}, by {self.method}.", lines
+            f"{self.method}.webp",
+            _webp(self.made.pictures[0]),
+            f"{PROMPT.capitalize()}, by {self.method}.",
+            lines,
         )
 
 
@@ -118,7 +121,7 @@ def _same_picture(runs: Sequence[Run]) -> Iterator[Cell]:
 
 def _picture(run: Run, lines: Sequence[str]) -> Cell:
     """Returns the whole picture of one of the methods that paint the same."""
-    alt = f"{_words()}: the whole picture."
+    alt = f"{PROMPT.capitalize()}: the whole picture."
     return Cell("picture.webp", _webp(run.made.pictures[0]), alt, ["**The picture**", *lines])
 
 
@@ -145,10 +148,6 @@ def _race(run: Run) -> Cell:
         alt,
         [f"**`{run.method}`**, {run.pace}"],
     )
-
-
-def _words() -> str:
-    return PROMPT.capitalize()
 
 
 def _webp(picture: UInt8[np.ndarray, "H W 3"]) -> bytes:
