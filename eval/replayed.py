@@ -1,4 +1,4 @@
-"""Models of published sizes with random weights whose windows accept as many tokens a pass as the demo's do."""
+"""Models of published sizes with random weights whose windows accept as many tokens per pass as the demo's do."""
 
 import dataclasses
 import json

@@ -66,7 +66,7 @@ def drop_labels(
 
 
 def cross_entropy(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, ""]:
-    """Returns the mean nats a token."""
+    """Returns the mean nats per token."""
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens))
 
 
@@ -120,7 +120,7 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
 def validation_loss(
     sizes: LlamaGenConfig, params: PyTree, tokens: np.ndarray, attributes: np.ndarray
 ) -> tuple[float, float]:
-    """Returns the mean nats a token on held-out pictures, (with all their labels, with none of them)."""
+    """Returns the mean nats per token on held-out pictures, (with all their labels, with none of them)."""
     model = LlamaGen(sizes)
 
     @jax.jit
@@ -191,7 +191,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
         raise LanternError(
-            f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
+            f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} per picture below "
             f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
         )
     loop, task = loop_config(config), make_task(config, tokens, attributes)
@@ -206,7 +206,8 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         count = config.validation
         losses = validation_loss(sizes, state.average, *(rows[:count] for rows in held_out))
         print(
-            f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True
+            f"step {step}: held-out {losses[0]:.4f} nats per token, {losses[1]:.4f} without labels",
+            flush=True,
         )
 
     with working(workdir, config):

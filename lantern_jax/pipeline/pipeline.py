@@ -132,9 +132,9 @@ class Pipeline:
             num: pictures per prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
-            negative_prompt: what guidance leads away from, in words, for all prompts or one a prompt; None for what
+            negative_prompt: what guidance leads away from, in words, for all prompts or one per prompt; None for what
                 the model was trained with.
-            start: pictures to complete, or their codes, one a prompt or one for all: PIL images or uint8 [H, W, 3],
+            start: pictures to complete, or their codes, one per prompt or one for all: PIL images or uint8 [H, W, 3],
                 whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; with its own
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
