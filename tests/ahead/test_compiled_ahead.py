@@ -91,6 +91,13 @@ def test_programs_of_a_mesh_compile(tmp_path):
 
 
 @for_tpu
+def test_a_groups_only_slot_is_refilled_without_a_copy(tmp_path):
+    rows = compiled(tmp_path, "--for=v5e", "--methods=ar,jacobi", "--programs=refill")
+    assert [row["error"] for row in rows] == [None] * 2
+    assert all(row["copied_bytes"] < 1e-3 * row["arguments_bytes"] for row in rows)
+
+
+@for_tpu
 @pytest.mark.parametrize("size", BUDGETS)
 def test_rounds_stay_within_their_budgets(tmp_path, size):
     """Nothing of the size of a layer is copied at the beginning or end of a piece."""
