@@ -47,7 +47,8 @@ def replaying(size: str, folder: Path) -> Pipeline:
     model = random_model(size)
     (folder / "config.json").write_text(json.dumps({"size": size}))
     shapes = family_of(model.config).shapes(model.config)
-    drafters = {"eagle": (model.drafter, drafter_shapes(model.drafter))}
+    eagle = model.drafters["eagle"]
+    drafters = {"eagle": (eagle, drafter_shapes(eagle))}
     parts = {"drafters": drafters, "defaults": {"guidance": _GUIDANCE}, "metadata": _acceptance()}
     pipeline = Pipeline(Checkpoint(size, model.config, shapes, directory=folder, **parts))
     pipeline.engine = Engine(
