@@ -22,6 +22,7 @@ html_title = f"{project} {version}"
 # The sidebar has a search box: no second one above it.
 html_theme_options = {"show_toc_level": 2, "navbar_persistent": [], "logo": {"text": html_title}}
 html_logo = html_favicon = "logo.svg"
+html_static_path, html_css_files = ["_static"], ["pictures.css"]
 copybutton_prompt_text = r">>> |\.\.\. |\$ "
 copybutton_prompt_is_regexp = True
 

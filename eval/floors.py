@@ -49,7 +49,7 @@ HEADS = (
     "pictures together, at most",
     "plain s",
     "window of auto",
-    "tokens a pass",
+    "tokens per pass",
     "passes",
     "window s",
 )

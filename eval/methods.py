@@ -175,9 +175,13 @@ class Bench:
     def described(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
         """Returns what a setting is. Raises LanternError where the checkpoint cannot be decoded with it."""
         settings = self.pipeline.check("a lake", batch=self.setup.batch, **knobs)
-        strict = settings.is_plain or (settings.rule == "strict" and settings.drafting != "zipar")
         names = ("coupling", "rule", "guidance")
-        return {name: getattr(settings, name) for name in names} | {"strict": strict}
+        return {name: getattr(settings, name) for name in names} | {"strict": is_strict(settings)}
+
+
+def is_strict(settings: lantern_jax.Settings) -> bool:
+    """Tells whether what is decoded follows the target's own distribution."""
+    return settings.is_plain or (settings.rule == "strict" and settings.drafting != "zipar")
 
 
 class Keeper:

@@ -10,7 +10,7 @@ empty cache directory and learns from its own runs alone. A row: seconds a batch
 one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs against those beside
 it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
 
-``--size`` takes a published size with random weights, whose windows accept as many tokens a pass as the demo's: these
+``--size`` takes a published size with random weights, whose windows accept as many tokens per pass as the demo's: these
 lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is compared too at the batch that it is for.
 """
 

@@ -16,7 +16,7 @@ needs tens of thousands. Real pictures are first reconstructed by the tokenizer:
 it loses, and that is more than methods differ by. All features are whitened by the real pictures' covariance, so that
 the largest difference, between day and night, does not outweigh all others.
 
-Axes: n pictures, one a prompt, R real ones a prompt, H W height and width, h w code grid, C channels of a code,
+Axes: n pictures, one per prompt, R real ones per prompt, H W height and width, h w code grid, C channels of a code,
 F features, T tokens of a picture, b batches.
 """
 

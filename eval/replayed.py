@@ -1,4 +1,4 @@
-"""Models of published sizes with random weights whose windows accept as many tokens a pass as the demo's do."""
+"""Models of published sizes with random weights whose windows accept as many tokens per pass as the demo's do."""
 
 import dataclasses
 import json
@@ -47,7 +47,8 @@ def replaying(size: str, folder: Path) -> Pipeline:
     model = random_model(size)
     (folder / "config.json").write_text(json.dumps({"size": size}))
     shapes = family_of(model.config).shapes(model.config)
-    drafters = {"eagle": (model.drafter, drafter_shapes(model.drafter))}
+    eagle = model.drafters["eagle"]
+    drafters = {"eagle": (eagle, drafter_shapes(eagle))}
     parts = {"drafters": drafters, "defaults": {"guidance": _GUIDANCE}, "metadata": _acceptance()}
     pipeline = Pipeline(Checkpoint(size, model.config, shapes, directory=folder, **parts))
     pipeline.engine = Engine(

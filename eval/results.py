@@ -48,7 +48,7 @@ ask for. A strict method on the shared noise makes plain decoding's pictures, bu
 The window is fixed by plain decoding alone: where its pictures under two seeds are swapped at random, prompt by prompt,
 the two sides differ by less in 99 % of all cases. It reaches as far to either side. What is outside is bold."""
 SPEED = """\
-Seconds a picture leave compiling and drawing out. *Speed-up* is plain decoding's seconds over a method's in the same
+Seconds per picture leave compiling and drawing out. *Speed-up* is plain decoding's seconds over a method's in the same
 run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens per pass; *of the floor* is the
 share of a pass that reading the weights takes at the bandwidth measured beside it."""
 FORCED = (
@@ -192,7 +192,7 @@ def quality_section(rows: Sequence[Row]) -> str:
         if row["outside"]
     ]
     text = [
-        f"{first['model']}, {first['pictures']} pictures a setting, batch {first['batch']}, seed {first['seed']}, "
+        f"{first['model']}, {first['pictures']} pictures per setting, batch {first['batch']}, seed {first['seed']}, "
         f"guidance {first['guidance']:g}; {machine(first)}.",
         QUALITY,
         f"Windows: {windows}.",

@@ -98,7 +98,7 @@ def sample_tokens(
     settings: Settings,
     mesh: Mesh | None = None,
 ) -> Int[np.ndarray, "B T"]:
-    """Decodes streams of the target's own plainly; `keys`, one a picture."""
+    """Decodes streams of the target's own plainly; `keys`, one per picture."""
     guidance = jnp.full(len(keys), settings.guidance, jnp.float32)
     decoded = autoregressive_decode(
         record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling(), mesh=mesh
@@ -111,7 +111,7 @@ def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B
     free = record.forced < 0
     if codes.shape[1] != free.sum() or codes.max(initial=0) >= record.vocab_size:
         raise LanternError(
-            f"codes {codes.shape} up to {codes.max(initial=0)}: expected {free.sum()} a picture below "
+            f"codes {codes.shape} up to {codes.max(initial=0)}: expected {free.sum()} per picture below "
             f"{record.vocab_size}; encode with the target's own tokenizer"
         )
     tokens = np.broadcast_to(record.forced, (len(codes), record.num_tokens)).copy()

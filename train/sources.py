@@ -122,7 +122,7 @@ def prompted(
         folder: as in `PictureFolder`; the checkpoint decides what a caption may be, as in `Pipeline.generate`.
         prompts: of the samples, again from the first after the last.
         pictures: the most to take of the folder, evenly spread over it; None for all.
-        samples: how many; None for one a prompt.
+        samples: how many; None for one per prompt.
         seed: of the samples.
         dtype: of the text encoder.
 

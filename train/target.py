@@ -74,7 +74,7 @@ def drop_labels(
 
 
 def cross_entropy(logits: Float[Array, "B T V"], tokens: Int[Array, "B T"]) -> Float[Array, ""]:
-    """Returns the mean nats a token."""
+    """Returns the mean nats per token."""
     return jnp.mean(optax.softmax_cross_entropy_with_integer_labels(logits, tokens))
 
 
@@ -136,7 +136,7 @@ def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray, 
 def held_out_loss(
     sizes: LlamaGenConfig, params: PyTree, labels: Int[Array, "B A"], tokens: Int[Array, "B T"]
 ) -> Float[Array, ""]:
-    """Returns the mean nats a token."""
+    """Returns the mean nats per token."""
     _, logits = LlamaGen(sizes).apply({"params": params}, labels, tokens)
     return cross_entropy(logits, tokens)
 
@@ -144,7 +144,7 @@ def held_out_loss(
 def validation_loss(
     sizes: LlamaGenConfig, params: PyTree, tokens: Int[np.ndarray, "n T"], labels: Int[np.ndarray, "n A"]
 ) -> tuple[float, float]:
-    """Returns the mean nats a token on held-out pictures, (with all their labels, with none of them)."""
+    """Returns the mean nats per token on held-out pictures, (with all their labels, with none of them)."""
     nulls = np.broadcast_to(np.array(sizes.unconditional_labels, np.int32), labels.shape)
     means = []
     for rows in (labels, nulls):
@@ -216,7 +216,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
         raise LanternError(
-            f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} a picture below "
+            f"tokens {tokens.shape} up to {tokens.max()}: expected {sizes.num_tokens} per picture below "
             f"{sizes.vocab_size}; change --config.model.grid and --config.model.vocab_size"
         )
     loop, task = loop_config(config), make_task(config, tokens, attributes)
@@ -232,7 +232,8 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         rows = (part[: config.validation] for part in (held_out, held_out_labels))
         losses = validation_loss(sizes, state.average, *rows)
         print(
-            f"step {step}: held-out {losses[0]:.4f} nats a token, {losses[1]:.4f} without labels", flush=True
+            f"step {step}: held-out {losses[0]:.4f} nats per token, {losses[1]:.4f} without labels",
+            flush=True,
         )
 
     with working(workdir, config):

@@ -16,7 +16,7 @@ _MOST_PARTS = 8
 
 def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
     """Returns a table of the largest batches that a device of ``limit`` bytes decodes, and what they take."""
-    heads = ("method", "pictures together", "GB in all", "parameters", "caches, a picture", "working memory")
+    heads = ("method", "pictures together", "GB in all", "parameters", "caches per picture", "working memory")
 
     def cells(name: str, need: Need) -> tuple[str, ...]:
         pictures = need.pictures if need.total <= limit else 0

@@ -18,15 +18,9 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.devices.partition import Where, put, sharding_at
-from lantern_jax.io import errors
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
-from lantern_jax.tensors.safetensors_files import (
-    INDEX_SUFFIX,
-    open_safetensors,
-    open_sharded,
-    write_safetensors,
-)
+from lantern_jax.tensors.safetensors_files import write_safetensors
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
 # A file of more is written in shards; one of the hub's has as much.
@@ -83,32 +77,6 @@ def _shards(tensors: Mapping[str, Any], most: int) -> Iterator[dict[str, Any]]:
         shard[name] = leaf
         size += leaf.nbytes
     yield shard
-
-
-def open_arrays(directory: Path, config: Mapping[str, Any], stem: str) -> dict[str, StoredTensor]:
-    """Opens {name: array, not yet read} of the files that a checkpoint's config lists under this stem, if any.
-
-    Raises:
-        LanternError: the files are damaged, do not belong together, or are laid out otherwise than those of
-            this library.
-    """
-    names = checksums.files_named(config, stem)
-    if not names:
-        return {}
-    name = min(names, key=lambda name: (not name.endswith(INDEX_SUFFIX), name))
-    checksums.check_files(directory, config, [name] if name.endswith(INDEX_SUFFIX) else [])
-    tensors = (open_sharded if name.endswith(INDEX_SUFFIX) else open_safetensors)(directory / name)
-    used = {tensor.place[0].name for tensor in tensors.values()}
-    if {*used, name} != set(names):
-        raise errors.damaged(
-            directory, f"config.json lists {errors.listed(sorted(names))}, and others are used"
-        )
-    for name, tensor in tensors.items():
-        whole = tensor.place[1] % tensor.dtype.itemsize == 0
-        if not whole or not jnp.issubdtype(tensor.dtype, jnp.number):
-            path, name = tensor.place[0], errors.short(name)
-            raise errors.damaged(path, f"{name} is laid out otherwise than those of this library")
-    return tensors
 
 
 def read_arrays(

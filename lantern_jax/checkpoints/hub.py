@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, describe
-from lantern_jax.checkpoints.config_file import read_config
+from lantern_jax.checkpoints.folder import Folder
 from lantern_jax.families.published import conversion_of
 from lantern_jax.families.registry import family_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
-from lantern_jax.tensors.checksums import CONFIG, FILES
+from lantern_jax.tensors.checksums import CONFIG
 from lantern_jax.tensors.hub import download, upload
 
 CARD = "README.md"
@@ -31,7 +31,7 @@ def fetch(repo: str, revision: str | None = None) -> Path:
         )
     folder = download(repo, [CONFIG], revision)
     try:
-        names = read_config(folder)[FILES]
+        names = Folder.of(folder).names()
     except LanternError as error:
         raise LanternError(str(error).replace(str(folder), repo)) from error
     if not all((folder / name).exists() for name in names):
@@ -48,7 +48,7 @@ def push(checkpoint: Checkpoint, repo: str) -> None:
     """
     directory = checkpoint.directory
     write_file(directory / CARD, model_card(checkpoint, repo))
-    names = [CARD, CONFIG, *read_config(directory)[FILES]]
+    names = [CARD, CONFIG, *Folder.of(directory).names()]
     try:
         upload(directory, names, repo, f"{checkpoint.model}, converted by lantern_jax")
     except LanternError as error:

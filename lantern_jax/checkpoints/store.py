@@ -16,7 +16,7 @@ import dataclasses
 import json
 import shutil
 from collections.abc import Callable, Iterable, Mapping
-from functools import cache, partial
+from functools import partial
 from importlib import resources
 from pathlib import Path
 from typing import Any
@@ -26,26 +26,17 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.arrays import name_of, open_arrays, read_arrays, write_arrays
+from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
-from lantern_jax.checkpoints.config_file import (
-    check_counts,
-    codebook_shapes,
-    config_json,
-    drafter_configs,
-    part_config,
-    read_config,
-    read_vocabulary,
-)
+from lantern_jax.checkpoints.configs import Configs, check_counts, config_json
+from lantern_jax.checkpoints.folder import Folder
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.devices.kept import remembered
 from lantern_jax.devices.partition import Where
-from lantern_jax.families.drafters import drafter_kind
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_link, check_writable, new_folder
-from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
+from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.hub import repository_of
 from lantern_jax.tensors.matching import describe_mismatch
@@ -174,64 +165,37 @@ def load(
         LanternError: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
             its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
     """
-    directory = Path(directory)
-    config, tensors = _opened(directory, "model")
-    text = checksums.files_named(config, "text/")
-    checksums.check_files(directory, config, text)
-    configs = {part: part_config(directory, config, part) for part in PARTS}
-    vocabulary = read_vocabulary(directory, config)
-    drafting = drafter_configs(directory, config, configs["target"])
-    if (configs["text_encoder"] is None) != (not checksums.files_named(config, "text_encoder")):
-        raise errors.damaged(directory / "config.json")
-    held = {"target": configs["target"], "tokenizer": configs["tokenizer"]}
-    for part, made in {**held, **{f"drafters.{kind}": made for kind, made in drafting.items()}}.items():
-        check_counts(directory, part, made, tensors)
-    expected = codebook_shapes(directory, config, configs["target"])
-    expected |= {part: _shapes(PARTS[part], made) for part, made in held.items() if made is not None}
-    if drafting:
-        expected["drafters"] = {
-            kind: _shapes(drafter_kind(kind).shapes, made) for kind, made in drafting.items()
-        }
-    if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in tensors):
-        expected["target"] = quantized_shapes(expected["target"])
-    arrays = _check_shapes(directory, tensors, expected)
+    folder = Folder.of(directory)
+    tensors, text = folder.arrays("model"), folder.names("text/")
+    folder.check(text)
+    configs = Configs.of(folder)
+    arrays = _stored(folder, tensors, configs.shapes(folder, tensors))
     stored = arrays.pop("drafters", {})
     if not abstract:
         wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
         shapes = arrays | ({"drafters": wanted} if wanted else {})
-        arrays = _read(config, tensors, shapes, dtype, sharding)
+        arrays = _read(folder, tensors, shapes, dtype, sharding)
         stored |= arrays.pop("drafters", {})
     codebook = None
     if "neighbours" in arrays:
         codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
     checkpoint = Checkpoint(
-        model=config["model"],
-        target_config=configs["target"],
+        model=folder.config["model"],
+        target_config=configs.target,
         target_params=arrays["target"],
-        tokenizer_config=configs["tokenizer"],
+        tokenizer_config=configs.tokenizer,
         tokenizer_params=arrays.get("tokenizer"),
-        drafters={kind: (drafting[kind], stored[kind]) for kind in drafting},
-        text_encoder_config=configs["text_encoder"],
-        text_tokenizer=directory / text[0] if text else None,
+        drafters={kind: (config, stored[kind]) for kind, config in configs.drafters.items()},
+        text_encoder_config=configs.text_encoder,
+        text_tokenizer=folder.path / text[0] if text else None,
         codebook=codebook,
-        vocabulary=vocabulary,
-        defaults=config.get("defaults", {}),
-        metadata=config.get("metadata", {}),
-        directory=directory,
+        vocabulary=configs.vocabulary,
+        defaults=folder.config.get("defaults", {}),
+        metadata=folder.config.get("metadata", {}),
+        directory=folder.path,
     )
     check_fit(checkpoint)
     return checkpoint
-
-
-def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
-    """Returns the shapes of a part, traced once: a checkpoint is opened first, and then read."""
-    # A plugin's config may have no hash.
-    return shapes(config) if type(config).__hash__ is None else _traced(shapes, config)
-
-
-@cache
-def _traced(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
-    return remembered(shapes, config)
 
 
 def verify(directory: str | Path) -> int:
@@ -240,11 +204,10 @@ def verify(directory: str | Path) -> int:
     Raises:
         LanternError: as ``load``; or one line that names a file that is not as it was written.
     """
-    directory = Path(directory)
     load(directory, abstract=True)
-    config = read_config(directory)
-    checksums.check_files(directory, config, config[checksums.FILES], again=True)
-    return sum((directory / name).stat().st_size for name in config[checksums.FILES])
+    folder = Folder.of(directory)
+    folder.check(folder.names(), again=True)
+    return sum((folder.path / name).stat().st_size for name in folder.names())
 
 
 def load_drafter(
@@ -268,10 +231,11 @@ def load_drafter(
     _, params = checkpoint.drafters[kind]
     if not are_shapes(params):
         return params
-    config, tensors = _opened(checkpoint.directory, "model")
+    folder = Folder.of(checkpoint.directory)
+    tensors = folder.arrays("model")
     held = {name: tensor for name, tensor in tensors.items() if name.startswith(f"drafters.{kind}.")}
-    shapes = _check_shapes(checkpoint.directory, held, {"drafters": {kind: params}})
-    return _read(config, held, shapes, dtype, sharding)["drafters"][kind]
+    shapes = _stored(folder, held, {"drafters": {kind: params}})
+    return _read(folder, held, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -293,34 +257,27 @@ def load_text_encoder(
         raise LanternError(
             "this checkpoint has no text encoder: convert it with --t5, or give encoded prompts"
         )
-    directory, encoder = checkpoint.directory, checkpoint.text_encoder_config
-    config, tensors = _opened(directory, "text_encoder")
-    check_counts(directory, "text_encoder", encoder, tensors)
-    shapes = _check_shapes(directory, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
-    return _read(config, tensors, shapes, dtype, sharding)["text_encoder"]
+    folder, encoder = Folder.of(checkpoint.directory), checkpoint.text_encoder_config
+    tensors = folder.arrays("text_encoder")
+    check_counts(folder, "text_encoder", encoder, tensors)
+    shapes = _stored(folder, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
+    return _read(folder, tensors, shapes, dtype, sharding)["text_encoder"]
 
 
-def _opened(directory: Path, stem: str) -> tuple[Mapping[str, Any], dict[str, StoredTensor]]:
-    """Returns a checkpoint's config, and its arrays in files that begin with ``stem``, not yet read."""
-    config = read_config(directory)
-    checksums.check_sizes(directory, config)
-    return config, open_arrays(directory, config, stem)
-
-
-def _check_shapes(directory: Path, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
+def _stored(folder: Folder, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
     """Returns the expected tree with the stored dtypes; raises LanternError where other arrays are stored."""
     leaves = {name_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(expected)[0]}
     mismatch = describe_mismatch({name: tensor.shape for name, tensor in tensors.items()}, leaves)
     if mismatch:
         why = errors.printable(mismatch, 10_000)
-        raise LanternError(f"{directory} does not fit its config.json: {why}; fetch or convert it again")
+        raise LanternError(f"{folder.path} does not fit its config.json: {why}; fetch or convert it again")
     return jax.tree_util.tree_map_with_path(
         lambda path, leaf: jax.ShapeDtypeStruct(leaf.shape, tensors[name_of(path)].dtype), expected
     )
 
 
 def _read(
-    config: Mapping[str, Any],
+    folder: Folder,
     tensors: Mapping[str, StoredTensor],
     shapes: PyTree,
     dtype: Any,
@@ -329,7 +286,7 @@ def _read(
     """Reads the arrays that ``shapes`` names, and no others."""
     dtypes = dict.fromkeys(("target", "drafters", "text_encoder"), dtype)
     dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
-    return read_arrays(tensors, shapes, dtypes, sharding, config[checksums.SUMS])
+    return read_arrays(tensors, shapes, dtypes, sharding, folder.sums)
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:

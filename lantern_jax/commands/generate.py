@@ -98,7 +98,7 @@ def _run(arguments: argparse.Namespace) -> None:
             show_choice(pipeline.auto.choice(together, arguments.knobs, plan.count / together))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare, arguments.model) as progress:
+        with decoding_progress(plan.count, compare, pipeline.checkpoint.model) as progress:
             generation = plan.run(progress, compare)
         if writes:
             _write(outputs, plan, generation)
@@ -153,4 +153,4 @@ def _write(outputs: Outputs, plan, generation) -> None:
     """Writes the pictures, and of a whole call the statistics and the race."""
     from lantern_jax.commands.report import picture_files, statistics_files
 
-    outputs.write(statistics_files(outputs, generation) | picture_files(outputs, generation, plan))
+    outputs.write(picture_files(outputs, generation, plan) | statistics_files(outputs, generation))

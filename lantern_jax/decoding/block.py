@@ -1,4 +1,4 @@
-"""Block verification: one test decides how much of a chain stands, instead of one a token (arXiv 2403.10444).
+"""Block verification: one test decides how much of a chain stands, instead of one per token (arXiv 2403.10444).
 
 The drafted tokens x_1 .. x_D of a chain keep a joint weight, a_0 = 1 and a_i = min(1, a_{i-1} p(x_i) / q(x_i)). With
 S_i = sum of max(a_i p - q, 0) over the codes that follow x_i, the first i tokens are offered with probability

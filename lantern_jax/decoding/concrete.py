@@ -58,7 +58,7 @@ def check_prompts(vocab_size: int | None, conditioning: Any) -> None:
     """Raises LanternError unless prompts are ids [B, P] below ``vocab_size`` (None: any), padded on the left."""
     tokens, mask = getattr(conditioning, "tokens", conditioning), getattr(conditioning, "mask", None)
     if np.ndim(tokens) != 2 or not np.shape(tokens)[1]:
-        raise LanternError(f"prompts have shape {np.shape(tokens)}: give ids [B, P], at least one a prompt")
+        raise LanternError(f"prompts have shape {np.shape(tokens)}: give ids [B, P], at least one per prompt")
     if mask is not None:
         check_padding(mask, np.shape(tokens))
     check_ids("ids of prompts", tokens, vocab_size, mask)

@@ -240,8 +240,12 @@ class Generation:
         """Opens ``sheet`` in the system's viewer; raises LanternError as it."""
         self.sheet.show()
 
-    def race(self, number: int = 0) -> Race:
+    def race(self, number: int = 0, passes: bool = False) -> Race:
         """Returns plain and speculative decoding painting a picture; a notebook plays it, ``save`` writes it.
+
+        Args:
+            number: of the picture, from 0.
+            passes: whether they race by passes of the target rather than by seconds: the same on every machine.
 
         Raises:
             LanternError: without ``compare``, or without pictures; no picture of that number.
@@ -252,7 +256,7 @@ class Generation:
             )
         if not 0 <= number < len(self.pictures):
             raise LanternError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
-        return Race(self, number)
+        return Race(self, number, passes)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """Draws over the pictures the number of draft tokens that each round accepted.

@@ -171,9 +171,15 @@ def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: 
     def renew(inputs: Inputs, slots, state):
         each = len(inputs.keys)
         inputs = inputs.replace(keys=inputs.keys[jnp.minimum(slots, each - 1)], active=slots < each)
-        axes = _sequence_axes(program, inputs)
-        old, new = unstack_scalars(state), loop.start(program, inputs)
-        return stack_scalars(jax.tree.map(partial(_put, slots), axes, old, new))
+        axes, old = _sequence_axes(program, inputs), unstack_scalars(state)
+
+        def put(old):
+            return jax.tree.map(partial(_put, slots), axes, old, loop.start(program, inputs))
+
+        if each == 1:
+            # One or the other: written into the old one, the new sequence would be copied, and caches be turned for it.
+            return stack_scalars(jax.lax.cond(slots[0] < each, put, lambda old: old, old))
+        return stack_scalars(put(old))
 
     return _rewritten(renew, mesh, inputs.replace(keys=sequences.keys()), slots, state)
 
@@ -302,7 +308,11 @@ def _sequence_axes(program: Program, inputs: Inputs):
 
 def _put(slots, axis: int, old, new):
     """Writes new sequences into slots of a leaf; only their rows are written."""
-    return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
+    if axis < 0:
+        return old
+    if old.shape[axis] == 1:
+        return new
+    return old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
 
 
 def _take(slots, axes, state):

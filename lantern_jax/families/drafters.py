@@ -30,6 +30,8 @@ class DrafterKind(Late):
         read: published tensors -> (config, parameters), called as ``convert_drafter``; None where none are published.
         reads_config: whether ``read`` takes settings from the ``config.json`` beside the tensors.
         one_pass: whether one pass of it drafts all levels.
+        usual: the target's config -> the config of a drafter for models that have none to read, such as published sizes
+            with random weights; None where such a model gets none of this kind.
 
     Example:
         >>> kind = lantern_jax.DrafterKind(
@@ -45,6 +47,7 @@ class DrafterKind(Late):
     read: Callable[..., tuple[Any, Any]] | None = None
     reads_config: bool = False
     one_pass: bool = False
+    usual: Callable[[Any], Any] | None = None
 
     def read_config(self, values: Mapping[str, Any]) -> Any:
         """Returns a JSON object's values as a config; raises TypeError or LanternError for what is not valid."""
@@ -63,11 +66,13 @@ DRAFTERS: Table[DrafterKind] = Table(
             at("lantern_jax.models.drafter:eagle_drafter"),
             at("lantern_jax.families.drafter_weights:convert_drafter"),
             reads_config=True,
+            usual=at("lantern_jax.models.drafter:usual_drafter"),
         ),
         "eagle3": DrafterKind(
             at("lantern_jax.models.eagle3:Eagle3Config"),
             at("lantern_jax.models.eagle3:eagle3_shapes"),
             at("lantern_jax.models.eagle3:eagle3_drafter"),
+            usual=at("lantern_jax.models.eagle3:usual_eagle3"),
         ),
         "medusa": DrafterKind(
             at("lantern_jax.models.medusa:MedusaConfig"),
@@ -75,12 +80,14 @@ DRAFTERS: Table[DrafterKind] = Table(
             at("lantern_jax.models.medusa:medusa_drafter"),
             at("lantern_jax.families.medusa_weights:convert_medusa"),
             one_pass=True,
+            usual=at("lantern_jax.models.medusa:usual_medusa"),
         ),
         "parallel": DrafterKind(
             at("lantern_jax.models.parallel:ParallelConfig"),
             at("lantern_jax.models.parallel:parallel_shapes"),
             at("lantern_jax.models.parallel:parallel_drafter"),
             one_pass=True,
+            usual=at("lantern_jax.models.parallel:usual_parallel"),
         ),
     },
 )
@@ -113,6 +120,11 @@ def drafter_kind(name: str) -> DrafterKind:
 def kind_name(config: Any) -> str:
     """Returns the kind of drafters that a config belongs to."""
     return DRAFTERS.named(lambda kind: kind.config is type(config))
+
+
+def usual_drafters(target: Any) -> dict[str, Any]:
+    """Returns a config of every kind of drafter that a target with this config usually has, by kind."""
+    return {name: kind.usual(target) for name, kind in DRAFTERS.items() if kind.has("usual")}
 
 
 def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:

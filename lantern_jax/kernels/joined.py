@@ -2,7 +2,7 @@
 
 All places' scores stand in one array: XLA has a kernel for the softmax of one, but none for that of several, and would
 copy all keys of a layer to make one product of two. Compiled for an H100 a plain step of LlamaGen-XL has 492 kernels
-and a pass over 18 nodes 655, where it has 599 and 799 by the products of ``models.attention``.
+and a pass over 18 nodes 648, where it has 599 and 790 by the products of ``models.attention``.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """

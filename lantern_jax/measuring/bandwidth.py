@@ -1,4 +1,4 @@
-"""Bytes a second that the device reads: no pass is quicker than reading all weights.
+"""Bytes per second that the device reads: no pass is quicker than reading all weights.
 
 Axes: R rows, C columns.
 """

@@ -17,10 +17,10 @@ from jaxtyping import Array, PyTree
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where, sharding_at
 from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.drafters import DRAFTERS, usual_drafters
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig, drafter_shapes
 from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config
 from lantern_jax.models.liquid import LiquidConfig
@@ -58,17 +58,18 @@ INT8 = "-int8"
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A target and an EAGLE drafter of one size, no values yet.
+    """A target and drafters of one size, no values yet.
 
     Attributes:
         name: of the size.
-        config, drafter: of the two.
+        config: the target's.
+        drafters: configs by kind.
         quantized: whether the target's layers are in eight bits.
     """
 
     name: str
     config: TargetConfig
-    drafter: DrafterConfig
+    drafters: Mapping[str, Any]
     quantized: bool = False
 
     def read(self, dtype: np.dtype, where: Where) -> Parameters:
@@ -81,14 +82,14 @@ class RandomModel:
         return Parameters(target, codebook=codebook)
 
     def read_drafter(self, dtype: np.dtype, name: str, parameters: Parameters, where: Where) -> PyTree:
-        """Makes the drafter's parameters, with the target's head."""
-        drafter = random_parameters(drafter_shapes(self.drafter), 1, dtype, where)
+        """Makes the parameters of a kind of drafter, with the target's head."""
+        drafter = random_parameters(DRAFTERS[name].shapes(self.drafters[name]), 1, dtype, where)
         return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
 
     def recipe(self, dtype: Any) -> Recipe:
         """Returns what it decodes with, shapes in place of the codebook that ``read`` makes."""
         codebook = jax.eval_shape(partial(_codebook, self.config.num_codes))
-        return Recipe(self.config, {"eagle": self.drafter}, np.dtype(dtype), codebook=codebook)
+        return Recipe(self.config, self.drafters, np.dtype(dtype), codebook=codebook)
 
     def conditioning(self, count: int) -> PyTree:
         """Returns conditioning of ``count`` prompts that differ: leaves [n, ...], of labels, captions or tokens."""
@@ -96,7 +97,7 @@ class RandomModel:
 
 
 def random_model(size: str) -> RandomModel:
-    """Returns a model of a published size, with a drafter like LANTERN's: one layer of the target's.
+    """Returns a model of a published size, with a drafter of every kind that has a usual config.
 
     Args:
         size: with "-int8" after it the target's layers are in eight bits.
@@ -111,11 +112,7 @@ def random_model(size: str) -> RandomModel:
         config = SIZES[named]()
     else:
         raise errors.unknown("size", size, SIZES)
-    layer = config.transformer
-    drafter = DrafterConfig(
-        num_heads=layer.num_heads, hidden_dim=layer.hidden_dim, qk_norm=layer.qk_norm, **config.shared_with_drafter
-    )  # fmt: skip
-    return RandomModel(size, config, drafter, quantized=named != size)
+    return RandomModel(size, config, usual_drafters(config), quantized=named != size)
 
 
 def pixels_a_cell(config: TargetConfig) -> int:

@@ -118,7 +118,7 @@ class Row:
 
 
 def to_lines(rows: Iterable[Row]) -> str:
-    """Returns JSON lines, one a row."""
+    """Returns JSON lines, one per row."""
     return "".join(json.dumps(asdict(row), allow_nan=False) + "\n" for row in rows)
 
 

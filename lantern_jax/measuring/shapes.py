@@ -56,7 +56,7 @@ def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
 
 
 def size_shapes(size: str, dtype: Any) -> Shapes:
-    """Returns the shapes of a published size with an EAGLE drafter, and its family's VQ tokenizer where that has the
+    """Returns the shapes of a published size with its usual drafters, and its family's VQ tokenizer where that has the
     same number of codes."""
     model = random_model(size)
     recipe = model.recipe(parameter_dtype(dtype))

@@ -190,7 +190,7 @@ def caption_agreement(
 
     Args:
         pictures: of the demo's size, 128 x 128.
-        prompts: one a picture, in the demo's words.
+        prompts: one per picture, in the demo's words.
 
     Returns:
         float64 [n], from 0 to 1.

@@ -70,7 +70,9 @@ class Score:
 def check_pairs(pictures: Sequence, prompts: Sequence[str]) -> None:
     """Raises LanternError unless there is one prompt for each picture."""
     if len(pictures) != len(prompts):
-        raise LanternError(f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt a picture")
+        raise LanternError(
+            f"{len(pictures)} pictures for {len(prompts)} prompts: give one prompt per picture"
+        )
 
 
 def in_batches(

@@ -136,6 +136,18 @@ class DrafterModel(nn.Module):
         return predicted
 
 
+def usual_drafter(target: Any) -> DrafterConfig:
+    """Returns the config of a drafter like LANTERN's for a target with this config: one layer of the target's."""
+    return DrafterConfig(**like_layers_of(target))
+
+
+def like_layers_of(target: Any) -> dict[str, Any]:
+    """Returns the fields of a ``DrafterConfig`` whose layer has the sizes of a target's layers."""
+    layer = target.transformer
+    own = {"num_heads": layer.num_heads, "hidden_dim": layer.hidden_dim, "qk_norm": layer.qk_norm}
+    return own | target.shared_with_drafter
+
+
 def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
     """Returns the abstract parameter tree of a drafter, ``{"params": ...}``."""
     return sequence_shapes(DrafterModel(config), config.dim, "committed")

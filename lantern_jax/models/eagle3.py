@@ -21,7 +21,7 @@ import jax.numpy as jnp
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.devices.partition import whole
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig, chained_drafter, sequence_shapes
+from lantern_jax.models.drafter import DrafterConfig, chained_drafter, like_layers_of, sequence_shapes
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
 
 
@@ -103,6 +103,13 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
         4
     """
     return chained_drafter(Eagle3Model(config, dtype))
+
+
+def usual_eagle3(target: Any) -> Eagle3Config:
+    """Returns the config of a drafter for a target with this config: its layers' sizes, the paper's taps."""
+    layers = target.num_layers
+    taps = {min(2, layers - 1), layers // 2, max(layers - 3, 0)}
+    return Eagle3Config(**like_layers_of(target), taps=tuple(sorted(taps)))
 
 
 def eagle3_shapes(config: Eagle3Config) -> dict[str, Any]:

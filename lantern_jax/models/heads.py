@@ -45,7 +45,8 @@ def head_logits(
     """
     if isinstance(head, Mapping):
         hidden_dim, num_codes = head["codes"]["kernel"].shape
-        model = HiddenHead(num_codes, hidden_dim, features.dtype, features.dtype)
+        # No part of a module that calls this: the parameters are given.
+        model = HiddenHead(num_codes, hidden_dim, features.dtype, features.dtype, parent=None)
         return model.apply({"params": head}, features)
     head = head.astype(features.dtype)
     return jnp.einsum("...d,dv->...v", features, head, preferred_element_type=jnp.float32)

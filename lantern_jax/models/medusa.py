@@ -189,6 +189,14 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
 
 
+def usual_medusa(target: Any) -> MedusaConfig:
+    """Returns the config of heads like the demo's for a target with this config: they end in its head."""
+    shared = target.shared_with_drafter
+    return MedusaConfig(
+        shared["dim"], shared["vocab_size"], target.num_codes, shared_head=True, markov_rank=64
+    )
+
+
 def medusa_shapes(config: MedusaConfig) -> dict[str, Any]:
     """Returns the abstract parameter tree, ``{"params": ...}``."""
     features = jax.ShapeDtypeStruct((1, config.dim), jnp.float32)

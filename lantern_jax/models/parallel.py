@@ -28,6 +28,7 @@ from lantern_jax.models.drafter import (
     DrafterModel,
     empty_places,
     last_absorbed,
+    like_layers_of,
     prefix_cache,
     sequence_shapes,
     write_recent,
@@ -114,6 +115,11 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
     """
     model = ParallelModel(config, dtype)
     return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
+
+
+def usual_parallel(target: Any) -> ParallelConfig:
+    """Returns the config of a drafter for a target with this config: its layers' sizes."""
+    return ParallelConfig(**like_layers_of(target), num_codes=target.num_codes)
 
 
 def parallel_shapes(config: ParallelConfig) -> dict[str, Any]:

@@ -85,7 +85,7 @@ class RowsConfig(GuidedTokensConfig):
     """A ``GuidedTokensConfig`` of pictures of any shape: a forced token follows each row of codes, others the last.
 
     Attributes:
-        columns: codes a row, and ``grid`` is the number of rows; None for a square.
+        columns: codes per row, and ``grid`` is the number of rows; None for a square.
         ends: fields with the published ids of forced tokens: of what follows each row, then of what follows the last.
         most_codes, most_a_side: of a picture.
         others: as in ``GuidedTokensConfig``.

@@ -1,4 +1,4 @@
-"""An animation of plain and speculative decoding painting the same picture, in true proportion of their times.
+"""An animation of plain and speculative decoding painting the same picture, in true proportion of times or passes.
 
 Axes: T tokens, H W height and width, f frames.
 """
@@ -48,36 +48,42 @@ class Race:
     Attributes:
         generation: with plain decoding beside it.
         number: of the picture, from 0.
+        passes: whether they race by passes of the target rather than by seconds.
     """
 
     generation: Any
     number: int = 0
+    passes: bool = False
 
     def __repr__(self) -> str:
         return f"<Race: plain and speculative decoding of {self.generation.prompts[self.number]!r}>"
 
     def _repr_html_(self) -> str:
         text = html.escape(f"Plain and speculative decoding paint {self.generation.prompts[self.number]!r}.")
-        data = base64.b64encode(encode_race(self.generation, ".webp", self.number)).decode()
+        data = base64.b64encode(self._encoded(".webp")).decode()
         return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
 
     def save(self, path: str | Path) -> None:
         """Writes the animation; raises LanternError unless the path ends in .webp, .gif or .png."""
-        write_file(path, encode_race(self.generation, check_race(path).suffix, self.number))
+        write_file(path, self._encoded(check_race(path).suffix))
+
+    def _encoded(self, suffix: str) -> bytes:
+        return encode_race(self.generation, suffix, self.number, self.passes)
 
 
-def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> bytes:
+def encode_race(generation: Any, suffix: str = ".webp", number: int = 0, passes: bool = False) -> bytes:
     """Encodes the race of one picture as a file's contents.
 
     Args:
         generation: a ``Generation`` with plain decoding beside it (``compare=True``).
         suffix: of the file: .webp, .gif, or .png for an animated PNG.
         number: of the picture, from 0.
+        passes: whether they race by passes of the target rather than by seconds.
 
     Raises LanternError without plain decoding or pictures, or for another suffix.
     """
     kind = FORMATS[check_race(f"race{suffix}").suffix.lower()]
-    pictures, milliseconds = race_frames(generation, number)
+    pictures, milliseconds = race_frames(generation, number, passes)
     first, *others = [Image.fromarray(picture) for picture in pictures]
     if kind == "GIF":
         first, *others = [image.quantize(128) for image in (first, *others)]
@@ -87,19 +93,22 @@ def encode_race(generation: Any, suffix: str = ".webp", number: int = 0) -> byte
     return buffer.getvalue()
 
 
-def race_frames(generation: Any, number: int = 0) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
+def race_frames(
+    generation: Any, number: int = 0, passes: bool = False
+) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
     """Returns the frames of a race and the milliseconds that each is shown; raises as ``encode_race``."""
     if generation.plain is None or generation.pictures is None:
         raise LanternError(
             "a race needs pictures with plain decoding beside them: generate with compare=True"
         )
-    runners = {"plain": _Runner(generation.plain, number), "speculative": _Runner(generation, number)}
-    longest = max(runner.seconds for runner in runners.values())
+    sides = {"plain": generation.plain, "speculative": generation}
+    runners = {name: _Runner(side, number, passes) for name, side in sides.items()}
+    longest = max(runner.length for runner in runners.values())
     quicker = max(1.0, longest / LONGEST_SECONDS)
     count = 1 + math.ceil(longest / quicker * FRAMES_A_SECOND)
     frames = []
     for now in np.linspace(0, longest, count):
-        captions = [f"{name} {min(now, runner.seconds):.2f} s" for name, runner in runners.items()]
+        captions = [f"{name} {runner.clock(now)}" for name, runner in runners.items()]
         frames.append(side_by_side([runner.picture(now) for runner in runners.values()], captions))
     milliseconds = round(1000 / FRAMES_A_SECOND)
     return np.stack(frames), [*[milliseconds] * (count - 1), round(1000 * END_SECONDS)]
@@ -109,29 +118,40 @@ class _Runner:
     """One picture being painted.
 
     Attributes:
-        seconds: its share of the time that decoding took.
+        length: its passes, or else its share of the time that decoding took, in seconds.
     """
 
-    def __init__(self, generation: Any, number: int):
+    def __init__(self, generation: Any, number: int, passes: bool):
         picture, self._rounds = generation.pictures[number], generation.round_of_token[number]
         self._columns = columns_of(picture, len(self._rounds))
         scale = max(1, round(SIDE / picture.shape[1]))
         self._picture = enlarge(picture, scale)
         self._cell = self._picture.shape[1] // self._columns
+        self._passes, self._last = passes, int(self._rounds.max())
         mean = generation.round_of_token.max(axis=1).mean()
-        share = self._rounds.max() / mean if mean else 1.0
-        self.seconds = float(generation.statistics.seconds / len(generation.pictures) * share)
+        share = self._last / mean if mean else 1.0
+        seconds = float(generation.statistics.seconds / len(generation.pictures) * share)
+        self.length = float(self._last) if passes else seconds
+
+    def clock(self, now: float) -> str:
+        """Returns how far it is, in words."""
+        if self._passes:
+            return f"{self._done(now)} passes"
+        return f"{min(now, self.length):.2f} s"
 
     def picture(self, now: float) -> UInt8[np.ndarray, "H W 3"]:
-        """Returns the part painted after ``now`` seconds, the last round's tokens lit until the end."""
-        last = int(self._rounds.max())
-        done = last if now >= self.seconds else int(now / self.seconds * last)
+        """Returns the part painted by ``now``, the last round's tokens lit until the end."""
+        done = self._done(now)
         known = self._cells(self._rounds <= done)
         painted = np.where(known, self._picture, np.uint8(_UNKNOWN)).astype(np.float32)
-        if now < self.seconds:
+        if now < self.length:
             lit = self._cells(self._rounds == done)
             painted = np.where(lit, painted + _LIT * (255 - painted), painted)
         return np.rint(painted).astype(np.uint8)
+
+    def _done(self, now: float) -> int:
+        """Returns the rounds that are done."""
+        return self._last if now >= self.length else int(now / self.length * self._last)
 
     def _cells(self, tokens: Bool[np.ndarray, " T"]) -> Bool[np.ndarray, "H W 1"]:
         by_row = tokens.reshape(-1, self._columns)

@@ -52,7 +52,7 @@ def negatives(
     """Returns the negative prompt of every prompt as an encoder's argument, which None and blank text leave out.
 
     Raises:
-        LanternError: a model that takes none, or neither one nor one a prompt.
+        LanternError: a model that takes none, or neither one nor one per prompt.
     """
     if negative_prompt is None or (isinstance(negative_prompt, str) and not negative_prompt.strip()):
         return {}
@@ -61,7 +61,7 @@ def negatives(
     given = list(listed(negative_prompt))
     if len(given) not in (1, prompts):
         raise LanternError(
-            f"negative_prompt holds {len(given)} texts for {prompts} prompts: give one, or one a prompt"
+            f"negative_prompt holds {len(given)} texts for {prompts} prompts: give one, or one per prompt"
         )
     return {"negative": given * (prompts if len(given) == 1 else 1)}
 
@@ -154,12 +154,12 @@ class Grid:
 
         Raises:
             LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer,
-                or neither one start nor one a prompt.
+                or neither one start nor one per prompt.
         """
         given = [self._one(value) for value in _listed(start)]
         if len(given) not in (1, prompts):
             raise LanternError(
-                f"start holds {len(given)} pictures for {prompts} prompts: give one, or one a prompt"
+                f"start holds {len(given)} pictures for {prompts} prompts: give one, or one per prompt"
             )
         return given * (prompts if len(given) == 1 else 1)
 
@@ -178,7 +178,7 @@ class Grid:
         count = self.count
         if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
             raise LanternError(
-                f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} a picture"
+                f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} per picture"
             )
         if codes.size and not 0 <= codes.min() <= codes.max() < self.codes:
             raise LanternError(

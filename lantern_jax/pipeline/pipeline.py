@@ -18,7 +18,7 @@ from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
-from lantern_jax.devices.partition import device_grid
+from lantern_jax.devices.platform import check_platform
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
@@ -64,9 +64,9 @@ def load(
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     keep_programs_in_notebooks()
-    devices = device_grid(mesh)
-    checkpoint = sized(store.load(store.model_directory(model), abstract=True), size)
-    return Pipeline(checkpoint, dtype, Shelf.of(tuned), devices, strict_words)
+    check_platform()
+    checkpoint = store.load(store.model_directory(model), abstract=True)
+    return Pipeline(sized(checkpoint, size), dtype, Shelf.of(tuned), mesh, strict_words)
 
 
 class Pipeline:
@@ -132,9 +132,9 @@ class Pipeline:
             num: pictures per prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the set made in one.
-            negative_prompt: what guidance leads away from, in words, for all prompts or one a prompt; None for what
+            negative_prompt: what guidance leads away from, in words, for all prompts or one per prompt; None for what
                 the model was trained with.
-            start: pictures to complete, or their codes, one a prompt or one for all: PIL images or uint8 [H, W, 3],
+            start: pictures to complete, or their codes, one per prompt or one for all: PIL images or uint8 [H, W, 3],
                 whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; with its own
                 seed a picture is completed by itself.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.

@@ -151,5 +151,5 @@ def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> 
 
 def _unequal(count: int | str, prompts: Sequence[str]) -> LanternError:
     return LanternError(
-        f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt a picture, in order"
+        f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt per picture, in order"
     )

@@ -57,6 +57,9 @@ TOKENS: Mapping[WindowPoint, float] = {
 # What was never timed here must promise as much over the best of what was, or over plain decoding, whose cost is the
 # surest: to compile another program takes longer than a few pictures.
 _PROMISE = 1.15
+# Plain decoding that was never timed here must be expected to take less than this share of what guesses took: on a busy
+# machine these take longer than they will, and another program takes longer to compile than a few pictures.
+_SURE = 0.9
 # Expectations that differ by less are alike.
 _ALIKE = 0.95
 # What was never timed is worth a trial where many pictures come, if it is expected to be at least as fast as this share
@@ -255,7 +258,8 @@ def chosen(
     )  # fmt: skip
     plain = next(way for way in ways if way.point == PLAIN)
     sure = max([1.0, *(way.speedup for way in ways if way.is_noted)])
-    best = next((way for way in ways if way.speedup > (1 if way.is_noted else _PROMISE * sure)), plain)
+    least = 1 if plain.is_noted else _SURE
+    best = next((way for way in ways if way.speedup > (least if way.is_noted else _PROMISE * sure)), plain)
     likely = next((way for way in ways if way.point == usual and not way.is_noted), None)
     if likely and best != plain and not best.is_noted and likely.speedup > _ALIKE * best.speedup:
         best = likely

@@ -82,9 +82,7 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
         # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
         declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
-    if DRAFTINGS[values["drafting"]].nodes == WINDOW and given.get("tree") is None:
-        values |= _window(values, given, sized_by)
-    values["tree"] = _tree(values, given)
+    values |= _guesses(values, given, sized_by)
     values["mixture"] = _mixture(values["mixture"])
     _check_hashable(values)
     _check_drafter(values, given, drafters)
@@ -141,36 +139,38 @@ def _steers(knobs: Mapping[str, Any]) -> bool:
     return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 
-def _window(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[str]) -> dict[str, Any]:
-    """Returns a window's tree and shape: by its nodes if these size it, by the gaps if a window does too."""
-    shape, nodes = {name: values[name] for name in ("window", "branches", "levels")}, 0
-    front = {name: given[name] for name in ("branches", "levels") if given.get(name) is not None}
-    if sized_by == {"nodes"}:
-        shape |= DRAFTINGS[values["drafting"]].of_nodes(values["nodes"]) | front
-        nodes = shape.pop("nodes", 0)
-    elif "nodes" in sized_by and DRAFTINGS[values["drafting"]].by_gaps:
-        nodes = values["nodes"]
-    if nodes and not front:
-        return shape | {"tree": GapTree(shape["window"], nodes, values["sharpness"])}
-    tree = DraftTree.window(shape["window"], shape["branches"], min(shape["levels"], shape["window"]))
-    return shape | {"tree": tree}
-
-
-def _tree(values: Mapping[str, Any], given: Mapping[str, Any]) -> DraftTree | DynamicTree | GapTree:
-    """Returns what a round drafts: the tree asked for, or a window's."""
-    tree, drafting = values["tree"], values["drafting"]
-    nodes = DRAFTINGS[drafting].nodes
-    if nodes in (ROWS, OWN):
+def _guesses(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[str]) -> dict[str, Any]:
+    """Returns what a round drafts: the tree asked for; or a window's with its shape, by its nodes if these size it, by
+    the gaps if a window does too.
+    """
+    kind = DRAFTINGS[values["drafting"]]
+    if kind.nodes == WINDOW and given.get("tree") is None:
+        shape, nodes = {name: values[name] for name in ("window", "branches", "levels")}, 0
+        front = {name: given[name] for name in ("branches", "levels") if given.get(name) is not None}
+        if sized_by == {"nodes"}:
+            shape |= kind.of_nodes(values["nodes"]) | front
+            nodes = shape.pop("nodes", 0)
+        elif "nodes" in sized_by and kind.by_gaps:
+            nodes = values["nodes"]
+        if nodes and not front:
+            return shape | {"tree": GapTree(shape["window"], nodes, values["sharpness"])}
+        tree = DraftTree.window(shape["window"], shape["branches"], min(shape["levels"], shape["window"]))
+        return shape | {"tree": tree}
+    tree = values["tree"]
+    if kind.nodes in (ROWS, OWN):
         if given.get("tree") is not None:
             raise LanternError(
-                f"drafting {called(drafting)} takes no tree: leave tree out, or give none to decode plainly"
+                f"drafting {called(values['drafting'])} takes no tree: leave tree out, or give none to decode plainly"
             )
-        return DraftTree.empty()
-    if nodes == WINDOW and given.get("tree") is None:
-        return tree
-    if not (isinstance(tree, str) and tree == "dynamic"):
-        return tree if isinstance(tree, DynamicTree | GapTree) else resolve_tree(tree)
-    if nodes == WINDOW:
+        return {"tree": DraftTree.empty()}
+    if isinstance(tree, str) and tree == "dynamic":
+        return {"tree": _dynamic(values)}
+    return {"tree": tree if isinstance(tree, DynamicTree | GapTree) else resolve_tree(tree)}
+
+
+def _dynamic(values: Mapping[str, Any]) -> DynamicTree:
+    drafting = values["drafting"]
+    if DRAFTINGS[drafting].nodes == WINDOW:
         raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})

@@ -1,8 +1,5 @@
 """Checksums of a checkpoint's files, which show flipped bits and lost pages.
 
-``config.json`` lists the files by their names in the checkpoint, in "files" with their sizes and in "checksums" with
-eight hexadecimal digits each, its own among them. They say that files are as they were written, not who wrote them.
-
 A file's is the CRC-32 of the CRC-32s (each little-endian) of its blocks, so that the blocks of one file are read by
 several threads. What is read is summed up while it is in the processor's cache: a pass that puts arrays where they
 belong costs little more than one that verifies.
@@ -11,7 +8,6 @@ belong costs little more than one that verifies.
 import hashlib
 import json
 import os
-import re
 import zlib
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -22,7 +18,6 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
@@ -31,10 +26,6 @@ MOST_BYTES = 1 << 22
 # Multiples of every dtype's size, so that no number lies in two of them.
 BLOCK, PIECE = 1 << 24, 1 << 20
 THREADS = min(8, os.cpu_count() or 1)
-# Names that a checkpoint may list: none leads out of its folder.
-_NAME = re.compile(
-    r"(model|text_encoder)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|text/[^/\\\0]{1,255}"
-)
 # Files that this process found to be right: (name, size, time, node on the disk, checksum). A drafter is often read
 # after the target, from the same files.
 _right: set[tuple[Any, ...]] = set()
@@ -114,58 +105,17 @@ def with_checksums(config: Mapping[str, Any], directory: Path, sums: Mapping[str
     """Returns a config's content that lists the files with these checksums, and its own."""
     sizes = {name: (directory / name).stat().st_size for name in sums}
     config = dict(config) | {FILES: sizes}
-    return config | {SUMS: {CONFIG: _config_checksum(config, sums), **sums}}
+    return config | {SUMS: {CONFIG: config_checksum(config, sums), **sums}}
 
 
-def check_config(path: Path, config: Mapping[str, Any]) -> None:
-    """Raises LanternError unless a config lists files and is as it was written; one without a checksum of its own was
-    changed on purpose.
-    """
-    files, sums = config.get(FILES), config.get(SUMS)
-    if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
-        raise errors.damaged(path, f'its "{FILES}" are not those of a checkpoint')
-    texts = isinstance(sums, Mapping) and all(isinstance(value, str) for value in sums.values())
-    if not texts or set(sums) - {CONFIG} != set(files):
-        raise errors.damaged(path, f'its "{SUMS}" are not those of the files it lists')
-    if CONFIG in sums and sums[CONFIG] != _config_checksum(config, sums):
-        raise LanternError(
-            f"{path} is not as it was written (another checksum): fetch or convert the checkpoint again, or, if you "
-            f'changed it on purpose, take "{CONFIG}" out of its "{SUMS}"'
-        )
-
-
-def check_sizes(directory: Path, config: Mapping[str, Any]) -> None:
-    """Raises LanternError unless the checkpoint has every file that its config lists, in its whole length."""
-    wrong = []
-    for name, size in config[FILES].items():
-        path = directory / name
-        # ``Path.is_file`` raises for a name that is too long.
-        if not os.path.isfile(path):
-            wrong.append(f"{name} is missing")
-        elif path.stat().st_size != size:
-            wrong.append(f"{name} has {path.stat().st_size} bytes, expected {errors.short(repr(size))}")
-    if wrong:
-        raise errors.damaged(directory, "; ".join(wrong))
-
-
-def files_named(config: Mapping[str, Any], start: str) -> list[str]:
-    """Returns the names that begin with ``start`` among the files that a config lists."""
-    return [name for name in config[FILES] if name.startswith(start)]
-
-
-def check_files(
-    directory: Path, config: Mapping[str, Any], names: Iterable[str], again: bool = False
-) -> None:
-    """Raises LanternError unless files of a checkpoint are as they were written.
+def check_file(path: Path, expected: str, again: bool = False) -> None:
+    """Raises LanternError unless a file has this checksum.
 
     Args:
-        names: of the files in the checkpoint.
-        again: also those that this process found right before; else they are not read while size and time stay.
+        again: also where this process found so before; else it is not read while size and time stay.
     """
-    for name in names:
-        path, expected = directory / name, config[SUMS][name]
-        if again or not is_right(path, expected):
-            found_right(path, expected, file_checksum(path))
+    if again or not is_right(path, expected):
+        found_right(path, expected, file_checksum(path))
 
 
 def checkpoint_digest(directory: str | Path) -> str:
@@ -200,7 +150,7 @@ def _seen(path: Path, expected: str) -> tuple[Any, ...]:
     return str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino, expected
 
 
-def _config_checksum(config: Mapping[str, Any], sums: Mapping[str, str]) -> str:
+def config_checksum(config: Mapping[str, Any], sums: Mapping[str, str]) -> str:
     """Returns the checksum of a config (ignoring spaces and order) together with its files' checksums."""
     content = dict(config) | {SUMS: {name: value for name, value in sums.items() if name != CONFIG}}
     return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

@@ -17,6 +17,7 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import NotRefillable, Parameters
 from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
+from tests import meshes
 from tests.decoding import toy_models as toys
 from tests.tiny_checkpoint import (
     PROMPTS,
@@ -137,6 +138,26 @@ def test_devices_refill_their_own_slots():
     made = refilled(spread.engine, job, rows_of(spread), 9)
     assert {key.groups for key in spread.engine.programs if key.kind == "refill"} == {2}
     assert_same(made, unrefilled(spread.engine, job, rows_of(spread), 9))
+
+
+@pytest.mark.parametrize(
+    ("data", "model"), [(1, 1), (2, 2), pytest.param(2, 1, marks=pytest.mark.exhaustive)]
+)
+def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model):
+    """One group of devices prefills while the other keeps a sequence that has begun."""
+    engine = meshes.engine("llamagen", data, model)
+    job = meshes.job("llamagen", tree=meshes.TREE)
+    rows = meshes.prompts("llamagen", 10)
+    run = engine.advance(engine.start(job, rows[:data], seed=SEED), 1)
+    before = run.lengths.copy()
+    last = np.array([data - 1])
+    run = engine.refill(run, last, rows[9:], np.array([9]))
+    assert run.lengths[-1] < before[-1] and (run.lengths[:-1] == before[:-1]).all()
+    made = engine.finish(engine.advance(run))
+    for slot, number in enumerate(run.numbers):
+        one = rows[number : number + 1]
+        alone = engine.finish(engine.advance(engine.start(job, one, seed=SEED, first=int(number))))
+        assert_same({number: parts(made, slot)}, {number: parts(alone, 0)})
 
 
 @pytest.mark.parametrize("drafting", ["eagle", pytest.param("jacobi", marks=pytest.mark.exhaustive)])

@@ -13,9 +13,9 @@ from lantern_jax.decoding.check_target import check_target
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.engine.engine import Engine
+from lantern_jax.families.drafters import usual_drafters
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.measuring.random_models import RandomModel
-from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.janus import Janus
 from lantern_jax.models.tokens import TokenModel, unconditional_tokens
@@ -168,16 +168,23 @@ def test_the_adapter_keeps_what_targets_promise(name, loaded):
     assert check_target(family.target(config, np.dtype(np.float32)), params, conditioning) < 1e-4
 
 
-def test_a_drafter_shares_a_head_of_two_layers():
+@pytest.mark.parametrize(
+    "kind",
+    [
+        "eagle",
+        "medusa",
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eagle3", "parallel")),
+    ],
+)
+def test_a_drafter_shares_a_head_of_two_layers(kind):
     """Trees of a random drafter decode as plain decoding does, and their logits are the target's head's."""
     config, dtype = layouts.TINY_JANUS, np.dtype(np.float32)
-    shared = {"num_heads": 2, "hidden_dim": 48, **config.shared_with_drafter}
-    model = RandomModel("janus", config, DrafterConfig(**shared))
+    model = RandomModel("janus", config, usual_drafters(config))
     recipe, found = model.recipe(dtype), {}
     engine = Engine(
         partial(model.read, dtype), devices="data=1", read_drafter=partial(model.read_drafter, dtype)
     )
-    knobs = {"drafting": "eagle", "tree": [[0], [1], [0, 0]], "temperature": 4.0, "guidance": 2.0}
+    knobs = {"drafting": kind, "tree": [[0], [1], [0, 0]], "temperature": 4.0, "guidance": 2.0}
     for name, plain in (("plain", True), ("drafted", False)):
         run = engine.start(recipe.job(recipe.settings(knobs), plain=plain), model.conditioning(2), seed=1)
         found[name] = engine.finish(engine.advance(run)).tokens

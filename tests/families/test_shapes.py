@@ -121,7 +121,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
     np.testing.assert_array_equal(begun.tokens[0, :kept], pipeline.encode_pictures(given)[0, :kept])
     with refused(f"1 to {rows - 1}: a picture has {rows} rows of codes"):
         pipeline.plan(PROMPTS, start=codes, keep_rows=rows)
-    with refused(f"give whole numbers, {rows * columns} a picture"):
+    with refused(f"give whole numbers, {rows * columns} per picture"):
         pipeline.plan(PROMPTS, start=[0] * 16)
 
 

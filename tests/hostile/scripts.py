@@ -137,6 +137,7 @@ WRONG = {
         "model": "empty", "size": "huge", "tuned": "none text.txt", "batches": "0 x", "minutes": "0", "out": "empty",
     }),
     "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
+    "eval.gallery": [*wrong("", {"docs": "none empty text.txt"}), *calls("more")],
     "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
     "eval.accelerator": wrong("", {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",

@@ -5,23 +5,17 @@ from functools import cache
 from types import SimpleNamespace
 
 import jax
-import jax.numpy as jnp
-import numpy as np
 import pytest
-from jax.sharding import SingleDeviceSharding
 
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families.registry import family_of
 from lantern_jax.measuring import profile
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.bandwidth import Bandwidth
 from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.costs import levels_of, seconds_a_level
 from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, bytes_a_pass, measure, members
-from lantern_jax.measuring.random_models import random_model
 from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_methods
-from lantern_jax.models.drafter import drafter_shapes
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
 PLAN = Procedure(pictures=2, compile_twice=False, levels=False)
@@ -122,37 +116,6 @@ def test_a_level_of_a_window():
     member = members(subject, configurations("led:window=4,refine=1"))[0][0][1]
     run = subject.engine.start(member.job, subject.rows(0, 1))
     assert 0 <= seconds_a_level(subject, member.settings, run) < 0.05
-
-
-@pytest.mark.parametrize("size", ["llamagen-b", "llamagen-xl-stage2", "chameleon-7b"])
-def test_published_sizes(size):
-    """Shapes alone: the drafter fits its target, and prompts fit the model."""
-    model = random_model(size)
-    shapes = family_of(model.config).shapes(model.config)
-    assert jax.tree.leaves(drafter_shapes(model.drafter))
-    target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
-    rows = model.conditioning(2)
-    prefill = lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9)  # noqa: E731
-    _, logits, _ = jax.eval_shape(prefill, shapes, rows)
-    assert logits.shape == (2, model.config.num_codes)
-
-
-def test_random_parameters_are_made_on_the_device_in_their_dtype():
-    model, where = random_model("tiny"), SingleDeviceSharding(jax.devices()[3])
-    parameters = model.read(jnp.dtype("bfloat16"), where)
-    leaves = jax.tree_util.tree_leaves_with_path(parameters.target)
-    assert {leaf.dtype.name for _, leaf in leaves} == {"bfloat16"}
-    assert {device for _, leaf in leaves for device in leaf.devices()} == {jax.devices()[3]}
-    for path, leaf in leaves:
-        values, scale = np.asarray(leaf, np.float32), path[-1].key == "scale"
-        assert values.std() == pytest.approx(0 if scale else 0.02, rel=0.2)
-        assert abs(values.mean() - scale) < 0.002
-    again = model.read(jnp.dtype("bfloat16"), where)
-    jax.tree.map(np.testing.assert_array_equal, parameters.target, again.target)
-    table = np.asarray(parameters.codebook.neighbours)
-    assert all(len(set(row)) == len(row) and number not in row for number, row in enumerate(table))
-    drafter = model.read_drafter(jnp.dtype("bfloat16"), "eagle", parameters, where)
-    assert drafter["head"] is parameters.target["params"]["head"]["kernel"]
 
 
 def test_bytes_that_a_pass_must_read():

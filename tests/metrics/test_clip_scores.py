@@ -71,7 +71,7 @@ def test_a_prompt_a_picture(folder):
     score = clip_scores(folder, batch=2)
     assert score.of([], []).shape == (0,)
     refused_each({
-        "5 pictures for 4 prompts: give one prompt a picture": (
+        "5 pictures for 4 prompts: give one prompt per picture": (
             lambda: score.of(tiny_clip.random_pictures(SIZES), PROMPTS[:4])
         ),
         r"a picture is float64 \[4, 4, 3\]": lambda: score.of([np.zeros((4, 4, 3))], ["a"]),

@@ -75,8 +75,21 @@ def test_pictures_of_one_call_share_its_time_by_their_rounds():
     rounds = np.stack([BOTH.round_of_token[0], np.minimum(BOTH.round_of_token[0], 2)])
     plain = generation(np.stack([np.arange(TOKENS)] * 2), 6.0)
     both = replace(generation(rounds, 3.0, ("a", "b")), plain=plain)
-    seconds = [race._Runner(both, number).seconds for number in (0, 1)]
+    seconds = [race._Runner(both, number, passes=False).length for number in (0, 1)]
     assert seconds == pytest.approx([2.0, 1.0])
+
+
+def test_a_race_by_passes_leaves_time_out():
+    frames, milliseconds = race.race_frames(BOTH, passes=True)
+    assert len(frames) == len(milliseconds) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
+    # Plain decoding takes 15 passes, speculative 4: it is done with plain decoding's fourth.
+    at = 4 / 15 * (len(frames) - 1)
+    before, after = halves(frames[round(at) - 1]), halves(frames[round(at) + 1])
+    assert [int((half == race._UNKNOWN).sum()) for half in before] == [TOKENS - 4, 4]
+    assert [int((half == race._UNKNOWN).sum()) for half in after] == [TOKENS - 5, 0]
+    slow = replace(BOTH, statistics=replace(BOTH.statistics, seconds=50.0))
+    assert np.array_equal(race.race_frames(slow, passes=True)[0], frames)
+    assert race.encode_race(slow, passes=True) == race.encode_race(BOTH, passes=True)
 
 
 @pytest.mark.parametrize("suffix", race.FORMATS)

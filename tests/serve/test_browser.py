@@ -156,6 +156,14 @@ def test_words_are_chips(page):
     assert pressed.all_inner_texts() == ["night", "mountains", "snowy", "river"]
 
 
+def test_a_surprise_is_a_phrase_as_the_examples_are(page):
+    """A word gives way to another that can stand in its place."""
+    prompts = set(page.evaluate("Array.from({ length: 300 }, surprise)"))
+    assert len(prompts) > 20
+    for wrong in ("under snowy", "under clear", "a mountains", "a hills", "none"):
+        assert not [prompt for prompt in prompts if wrong in prompt], wrong
+
+
 def test_a_model_without_words_of_its_own_has_examples(server, page):
     entry = server.client.get("/v1/models").json()
     entry["data"][0]["lantern"] |= {"words": {}, "examples": ["a lake"]}

@@ -239,7 +239,7 @@ def test_a_picture_goes_on_from_its_first_rows(server):
     ({"keep_rows": 2}, "keep_rows", "give it as start"),
     ({"start": [0] * TOKENS, "keep_rows": GRID}, "keep_rows", "1 to 3"),
     ({"start": [0] * TOKENS, "keep_rows": "2"}, "keep_rows", "keep_rows"),
-    ({"start": [0] * 3}, "start", "16 a picture"),
+    ({"start": [0] * 3}, "start", "16 per picture"),
     ({"start": [-1] * TOKENS}, "start", "not a picture's codes"),
     ({"start": [10**6] * TOKENS}, "start", "give those from 0"),
     ({"start": "picture.png"}, "start", "not a picture's codes"),

@@ -125,7 +125,7 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
         "'Snow, and a dog in it' is not a class": lambda: sources.prompted(checkpoint, tmp_path, pictures("t2i")),
         "is not a file: give a text file of prompts": lambda: sources.read_prompts(tmp_path / "none.txt"),
         "is empty: give prompts": lambda: sources.read_prompts(tmp_path / "empty.txt"),
-        "expected 16 a picture below 64": lambda: features.streams(record, np.zeros((2, 9), np.int32)),
+        "expected 16 per picture below 64": lambda: features.streams(record, np.zeros((2, 9), np.int32)),
         "holds work on another pictures: name another --workdir": (
             lambda: sources.claim(tmp_path / "work", {"pictures": "b"})
         ),

@@ -129,7 +129,7 @@ def test_bad_tokens_are_refused_before_training(tmp_path, tokens_folder):
     config.model.vocab_size = 32
     refused_each({
         r"train\.npz is missing; run": lambda: target.train(get_config(), tmp_path / "nothing", run),
-        "expected 16 a picture below 32": lambda: target.train(config, tokens_folder, run),
+        "expected 16 per picture below 32": lambda: target.train(config, tokens_folder, run),
         r"holds no config\.json": lambda: target.export(run),
     })  # fmt: skip
     assert not run.exists()

@@ -1,0 +1,162 @@
+"""What ``config.json`` of a checkpoint says of its parts: writing its content, and reading it."""
+
+import dataclasses
+from collections.abc import Callable, Collection, Iterable, Mapping
+from functools import cache
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import PyTree
+
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
+from lantern_jax.checkpoints.folder import FORMAT, VERSION, Folder
+from lantern_jax.devices.kept import remembered
+from lantern_jax.families.drafters import drafter_kind, misfits
+from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.models.quantization import SCALE, quantized_shapes
+from lantern_jax.models.sizes import is_size
+from lantern_jax.models.t5 import T5Config
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.text.landscapes import Vocabulary
+
+# Fields that count modules, and how many arrays of its own each has at least.
+_MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
+# This many arrays are soon described, and then named one by one where they do not fit.
+_FEW = 200
+# Entry of a codebook -> the array whose rows have that width.
+_WIDTHS = {"neighbours": "neighbours", "channels": "codes"}
+
+
+def config_json(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Returns the content of a checkpoint's config, without the list of its files."""
+    configs = {part: getattr(checkpoint, f"{part}_config") for part in PARTS}
+    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
+    return {
+        "format": FORMAT,
+        "version": VERSION,
+        "model": checkpoint.model,
+        "family": family_name(checkpoint.target_config),
+        **{part: None if config is None else dataclasses.asdict(config) for part, config in configs.items()},
+        "drafters": {kind: dataclasses.asdict(config) for kind, (config, _) in checkpoint.drafters.items()},
+        "codebook": None
+        if codebook is None
+        else {"neighbours": codebook.neighbours.shape[1], "channels": codebook.codes.shape[1]},
+        "vocabulary": None if vocabulary is None else vocabulary.to_json(),
+        "defaults": checkpoint.defaults,
+        "metadata": checkpoint.metadata,
+    }
+
+
+@dataclasses.dataclass(frozen=True)
+class Configs:
+    """What a checkpoint's config says of its parts.
+
+    Attributes:
+        target, tokenizer, text_encoder: configs; None for a part that is not there.
+        drafters: configs by the kind of drafter.
+        vocabulary: the words of the demo's prompts, or None.
+        codebook: how wide the rows of "neighbours" and "codes" are; empty without a codebook.
+    """
+
+    target: TargetConfig
+    tokenizer: VQConfig | None
+    text_encoder: T5Config | None
+    drafters: Mapping[str, Any]
+    vocabulary: Vocabulary | None
+    codebook: Mapping[str, int]
+
+    @classmethod
+    def of(cls, folder: Folder) -> "Configs":
+        """Reads what a folder's config says; raises LanternError for what no part can be made of."""
+        entries = folder.config
+        family = entries.get("family")
+        if not isinstance(family, str) or family not in FAMILIES:
+            given = errors.printable(repr(family), 40)
+            raise LanternError(
+                f"{folder.path / 'config.json'}: unknown family {given}, expected one of {', '.join(FAMILIES)}: "
+                "upgrade lantern-jax or convert the checkpoint again"
+            )
+        if (entries.get("text_encoder") is None) != (not folder.names("text_encoder")):
+            raise folder.damaged()
+        made: dict[str, Any] = {}
+        # The target's config is of a class of its family's, a drafter's of its kind's.
+        for part, config in {
+            "target": FAMILIES[family].config,
+            "tokenizer": VQConfig,
+            "text_encoder": T5Config,
+        }.items():
+            with folder.fitting(part):
+                made[part] = None if entries.get(part) is None else config(**entries[part])
+        words = entries.get("vocabulary")
+        with folder.fitting("vocabulary"):
+            made["vocabulary"] = None if words is None else Vocabulary.from_json(words)
+        drafters = {}
+        for kind in entries["drafters"]:
+            with folder.fitting(f"{kind} drafter"):
+                drafters[kind] = _drafter(kind, entries["drafters"][kind], made["target"])
+        return cls(**made, drafters=drafters, codebook=_codebook(folder))
+
+    def shapes(self, folder: Folder, names: Collection[str]) -> dict[str, PyTree]:
+        """Returns the shapes of the arrays of all parts but the text encoder.
+
+        Args:
+            names: of the arrays that are there: those of quantized weights are in eight bits.
+
+        Raises:
+            LanternError: a config that counts more modules than there can be.
+        """
+        widths = {name: (self.target.num_codes, width) for name, width in self.codebook.items()}
+        made = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in widths.items()}
+        for part, config in {"target": self.target, "tokenizer": self.tokenizer}.items():
+            if config is not None:
+                check_counts(folder, part, config, names)
+                made[part] = _shapes(PARTS[part], config)
+        for kind, config in self.drafters.items():
+            check_counts(folder, f"drafters.{kind}", config, names)
+            made.setdefault("drafters", {})[kind] = _shapes(drafter_kind(kind).shapes, config)
+        if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in names):
+            made["target"] = quantized_shapes(made["target"])
+        return made
+
+
+def _drafter(kind: str, values: Mapping[str, Any], target: TargetConfig) -> Any:
+    config = drafter_kind(kind).read_config(values)
+    wrong = [f"{name} {ours}, the target's {theirs}" for name, ours, theirs in misfits(config, target)]
+    if wrong:
+        raise LanternError(f"it has {'; '.join(wrong)}")
+    return config
+
+
+def _codebook(folder: Folder) -> dict[str, int]:
+    sizes = folder.config.get("codebook")
+    if sizes is None:
+        return {}
+    if not isinstance(sizes, Mapping) or not all(is_size(sizes.get(name), 0) for name in _WIDTHS):
+        raise folder.damaged(f"its codebook lacks a number of {' or of '.join(_WIDTHS)}")
+    return {array: sizes[name] for name, array in _WIDTHS.items()}
+
+
+def check_counts(folder: Folder, part: str, config: Any, names: Iterable[str]) -> None:
+    """Raises LanternError where a part's config counts more modules than there are arrays of that part among ``names``:
+    a model of a million layers is refused before anything is made of it.
+    """
+    count = sum(name.startswith(f"{part}.") for name in names)
+    for name in _MODULES:
+        given = getattr(config, name, 0)
+        if given * _ARRAYS > max(count, _FEW):
+            with folder.fitting(part):
+                raise LanternError(f"{name} {given} does not fit the {count} arrays there are")
+
+
+def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
+    """Returns the shapes of a part, traced once: a checkpoint is opened first, and then read."""
+    # A plugin's config may have no hash.
+    return shapes(config) if type(config).__hash__ is None else _traced(shapes, config)
+
+
+@cache
+def _traced(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
+    return remembered(shapes, config)

@@ -1,0 +1,109 @@
+"""Models of published sizes with random weights: every method finds its drafter, and what is needed alone is made."""
+
+from functools import cache
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import SingleDeviceSharding
+
+from lantern_jax.decoding.methods import methods
+from lantern_jax.families.drafters import DRAFTERS, misfits
+from lantern_jax.families.registry import family_of
+from lantern_jax.measuring.random_models import SIZES, TINY, random_model
+from lantern_jax.measuring.shapes import batch_inputs, size_shapes
+from lantern_jax.measuring.subject import random_subject
+from lantern_jax.settings.draftings import DRAFTINGS
+
+# One of each family that has layers of its own; the others are exhaustive.
+FEW = ("llamagen-xl", "chameleon-7b", "janus-pro-1b")
+
+
+@pytest.mark.parametrize("size", ["llamagen-b", "llamagen-xl-stage2", "chameleon-7b"])
+def test_prompts_fit_a_published_size(size):
+    """Shapes alone."""
+    model = random_model(size)
+    shapes = family_of(model.config).shapes(model.config)
+    target = family_of(model.config).target(model.config, jnp.dtype("bfloat16"))
+    rows = model.conditioning(2)
+    prefill = lambda params, rows: target.prefill(params, rows, jnp.ones(2), 9)  # noqa: E731
+    _, logits, _ = jax.eval_shape(prefill, shapes, rows)
+    assert logits.shape == (2, model.config.num_codes)
+
+
+@pytest.mark.parametrize(
+    "size", [size if size in FEW else pytest.param(size, marks=pytest.mark.exhaustive) for size in SIZES]
+)
+def test_every_method_has_its_drafter_at_a_published_size(size):
+    shapes = size_shapes(size, "bfloat16")
+    config, drafters = shapes.recipe.config, shapes.recipe.drafters
+    assert list(drafters) == list(DRAFTERS)
+    assert [misfits(drafter, config) for drafter in drafters.values()] == [[]] * len(drafters)
+    jobs = {}
+    for platform in ("cpu", "gpu", "tpu"):
+        for method in methods():
+            settings = shapes.recipe.settings({"method": method}, platform)
+            job = shapes.recipe.job(settings)
+            wanted = () if settings.is_plain else DRAFTINGS[settings.drafting].drafters()
+            assert job.drafter in (wanted or (None,)), method
+            jobs[job.drafter] = job
+    assert set(jobs) == {None, *DRAFTERS}
+    for drafter, job in jobs.items():
+        assert (batch_inputs(shapes, job, 1).drafting_params is None) == (drafter is None)
+
+
+@pytest.mark.parametrize(
+    "size",
+    ["llamagen-xl", *(pytest.param(size, marks=pytest.mark.exhaustive) for size in ("emu3-8b", "liquid-7b"))],
+)
+def test_drafters_are_about_as_large_as_a_layer(size):
+    """Beside tables of tokens: heads and masks are small, and EAGLE-3 reads three layers' states."""
+    recipe = size_shapes(size, "bfloat16").recipe
+    layer, config = recipe.config.transformer, recipe.config
+    block = 4 * config.dim**2 + 3 * config.dim * layer.hidden_dim
+    sizes = {
+        kind: sum(leaf.size for leaf in jax.tree.leaves(DRAFTERS[kind].shapes(drafter)))
+        for kind, drafter in recipe.drafters.items()
+    }
+    table = config.vocab_size * config.dim
+    assert block < sizes["eagle"] - table < 1.5 * block
+    assert sizes["eagle"] < sizes["parallel"] < sizes["eagle"] + 65 * (config.vocab_size + config.num_codes)
+    assert sizes["eagle"] < sizes["eagle3"] < sizes["eagle"] + 5 * config.dim**2
+    assert sizes["medusa"] < 2 * block
+
+
+@cache
+def tiny():
+    """One whose plain decoding is compiled once."""
+    return random_subject(TINY, "float32", prompts=2)
+
+
+@pytest.mark.parametrize("kind", DRAFTERS)
+def test_the_drafter_that_a_method_needs_is_made_alone(kind):
+    subject = random_subject(TINY, "float32", prompts=2)
+    knobs = {"drafting": kind, "tree": [[0], [1], [0, 0]]}
+    job = subject.job(subject.settings(knobs))
+    drafted = subject.decode(job, 0, 2, 2)
+    assert list(subject.engine.parameters.drafters) == [kind]
+    plain = tiny().decode(tiny().job(tiny().settings(knobs), plain=True), 0, 2, 2)
+    assert not tiny().engine.parameters.drafters
+    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
+
+
+def test_random_parameters_are_made_on_the_device_in_their_dtype():
+    model, where = random_model("tiny"), SingleDeviceSharding(jax.devices()[3])
+    parameters = model.read(jnp.dtype("bfloat16"), where)
+    leaves = jax.tree_util.tree_leaves_with_path(parameters.target)
+    assert {leaf.dtype.name for _, leaf in leaves} == {"bfloat16"}
+    assert {device for _, leaf in leaves for device in leaf.devices()} == {jax.devices()[3]}
+    for path, leaf in leaves:
+        values, scale = np.asarray(leaf, np.float32), path[-1].key == "scale"
+        assert values.std() == pytest.approx(0 if scale else 0.02, rel=0.2)
+        assert abs(values.mean() - scale) < 0.002
+    again = model.read(jnp.dtype("bfloat16"), where)
+    jax.tree.map(np.testing.assert_array_equal, parameters.target, again.target)
+    table = np.asarray(parameters.codebook.neighbours)
+    assert all(len(set(row)) == len(row) and number not in row for number, row in enumerate(table))
+    drafter = model.read_drafter(jnp.dtype("bfloat16"), "eagle", parameters, where)
+    assert drafter["head"] is parameters.target["params"]["head"]["kernel"]
