@@ -18,7 +18,7 @@ from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
-from lantern_jax.devices.platform import check_platform
+from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
@@ -64,9 +64,9 @@ def load(
             without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
     """
     keep_programs_in_notebooks()
-    check_platform()
+    devices = device_grid(mesh)
     checkpoint = store.load(store.model_directory(model), abstract=True)
-    return Pipeline(sized(checkpoint, size), dtype, Shelf.of(tuned), mesh, strict_words)
+    return Pipeline(sized(checkpoint, size), dtype, Shelf.of(tuned), devices, strict_words)
 
 
 class Pipeline:

@@ -84,7 +84,7 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
     ("--size tiny", "--size is for --fit"), ("--fit 8 --size huge", "unknown size 'huge'"),
     ("--fit --for v9", "unknown device 'v9'"), ("--fit --for v5e:4x4 --mesh model=3", "has 16"),
     ("--fit 8 --methods owl", "unknown method 'owl'"), ("--fit --for v5e --methods owl", "unknown method 'owl'"),
-    ("--fit 8 --size tiny --methods medusa", "medusa"), ("--fit 8 nowhere", "nowhere"),
+    ("--fit 8 nowhere", "nowhere"),
     ("--fit --for v5e --size tiny demo", "--size tiny takes no checkpoint"),
 ])  # fmt: skip
 def test_bad_input_is_one_line(line, said, capsys, tmp_path, monkeypatch):

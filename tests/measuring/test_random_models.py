@@ -79,7 +79,10 @@ def tiny():
     return random_subject(TINY, "float32", prompts=2)
 
 
-@pytest.mark.parametrize("kind", DRAFTERS)
+@pytest.mark.parametrize(
+    "kind",
+    [kind if kind == "medusa" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DRAFTERS],
+)
 def test_the_drafter_that_a_method_needs_is_made_alone(kind):
     subject = random_subject(TINY, "float32", prompts=2)
     knobs = {"drafting": kind, "tree": [[0], [1], [0, 0]]}
