@@ -151,7 +151,10 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
     example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
     params = VQModel(vq_config(config)).init(model_key, example)["params"]
     codes = l2_normalize(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
-    params = {**params, "codebook": codes} if start is None else jax.tree.map(jnp.asarray, start)
+    # Parts that the run before did not have begin as they are drawn.
+    params = (
+        {**params, "codebook": codes} if start is None else {**params, **jax.tree.map(jnp.asarray, start)}
+    )
     critic_params = PatchDiscriminator(**config.critic).init(critic_key, example)["params"]
     optimizer, critic_optimizer = make_optimizers(config)
     return TokenizerState(

@@ -35,6 +35,8 @@ class VQConfig:
         level_attention: attention after each block of the lowest-resolution level.
         patch: more than 1 is our extension: space-to-depth before the encoder, its inverse after the decoder, so that
             large pictures stay cheap.
+        smooth: channels of three convolutions over the whole picture at the end, which hide the borders of patches; 0
+            for none. Our extension too.
         code_norm: norms of the decoder are scaled and shifted by the codes around (MoVQ, arXiv 2209.09002).
         clip_blocks: residual blocks over time of a tokenizer of clips (Emu3), 0 for none: a picture is a still clip.
 
@@ -57,11 +59,12 @@ class VQConfig:
     level_attention: bool = True
     mid_attention: bool = True
     patch: int = 1
+    smooth: int = 0
     code_norm: bool = False
     clip_blocks: int = 0
 
     def __post_init__(self):
-        check_sizes(self, may_be_zero=("clip_blocks",))
+        check_sizes(self, may_be_zero=("clip_blocks", "smooth"))
         factors = self.ch_mult
         levels = isinstance(factors, list | tuple) and 0 < len(factors) <= MOST_LEVELS
         if not levels or not all(is_size(factor) and factor <= MOST_FACTOR for factor in factors):
@@ -228,6 +231,19 @@ class Decoder(nn.Module):
         return conv3(3 * c.patch**2, "conv_out")(x)
 
 
+class Smoother(nn.Module):
+    """Adds to pictures what three convolutions make of them, nothing at first."""
+
+    features: int
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
+        y = nn.silu(conv3(self.features, "conv_in")(x))
+        y = nn.silu(conv3(self.features, "conv_mid")(y))
+        nothing = nn.initializers.zeros
+        return x + nn.Conv(3, (3, 3), padding=((1, 1), (1, 1)), kernel_init=nothing, name="conv_out")(y)
+
+
 def space_to_depth(x: Float[Array, "B H W c"], patch: int) -> Float[Array, "B h w d"]:
     """Folds each patch x patch block into channels, ordered row, column, channel; sides are multiples of ``patch``."""
     return rearrange(x, "B (h p) (w q) c -> B h w (p q c)", p=patch, q=patch)
@@ -258,7 +274,7 @@ def nearest_code(
 
 class VQModel(nn.Module):
     """The tokenizer. Parameters: encoder, decoder, quant_conv, post_quant_conv, codebook (float32 [V, C], as published:
-    before normalization).
+    before normalization), and smoother where there is one.
 
     Attributes:
         grid: (h, w) of the codes that ``decode`` takes where it is not told; None for squares.
@@ -280,6 +296,8 @@ class VQModel(nn.Module):
         self.decoder = Decoder(c)
         self.quant_conv = nn.Conv(c.codebook_dim, (1, 1))
         self.post_quant_conv = nn.Conv(c.z_channels, (1, 1))
+        if c.smooth:
+            self.smoother = Smoother(c.smooth)
         if c.clip_blocks:
             self.encoder_clip = FrameStack(c.clip_blocks, downward=True)
             self.decoder_clip = FrameStack(c.clip_blocks, downward=False)
@@ -318,7 +336,8 @@ class VQModel(nn.Module):
         c, x = self.config, self.post_quant_conv(vectors)
         if c.clip_blocks:
             x, vectors = self.decoder_clip(x), self.decoder_clip(vectors)
-        return depth_to_space(self.decoder(x, vectors if c.code_norm else None), c.patch)
+        pictures = depth_to_space(self.decoder(x, vectors if c.code_norm else None), c.patch)
+        return self.smoother(pictures) if c.smooth else pictures
 
     def decode(
         self, codes: Int[Array, "B T"], grid: tuple[int, int] | None = None

@@ -1,5 +1,6 @@
 """The VQ tokenizer: published values, shapes, sizes and errors."""
 
+import dataclasses
 from functools import partial
 
 import jax
@@ -93,6 +94,29 @@ def test_space_to_depth_folds_blocks_in_reading_order():
     expected = [[[0, 1, 4, 5], [2, 3, 6, 7]], [[8, 9, 12, 13], [10, 11, 14, 15]]]
     np.testing.assert_array_equal(folded, [expected])
     np.testing.assert_array_equal(depth_to_space(folded, 2), picture)
+
+
+def test_a_smoother_changes_nothing_at_first_and_then_crosses_the_borders_of_patches(tiny):
+    model, params = tiny
+    smooth = VQModel(dataclasses.replace(TINY, smooth=4))
+    codes, vectors = jnp.arange(4)[None], jnp.zeros((1, 2, 2, 4))
+    made = smooth.init(jax.random.key(1), jnp.zeros((1, 8, 8, 3)))["params"]
+    whole = {"params": {**params["params"], "smoother": made["smoother"]}}
+    np.testing.assert_array_equal(
+        smooth.apply(whole, codes, method="decode"), model.apply(params, codes, method="decode")
+    )
+    trained = {**made["smoother"], "conv_out": {"kernel": jnp.ones((3, 3, 4, 3)), "bias": jnp.zeros(3)}}
+
+    def reached(config, more):
+        """Returns which pixels of a row hang on the unfolded pixel 4, the first of its patch."""
+        params = {"params": {**whole["params"], **more}}
+        spot = jnp.zeros((1, 8, 8, 3)).at[0, 4, 4].set(1.0)
+        seen = VQModel(config).apply(params, vectors, method=lambda self, _: self.smoother(spot))
+        still = VQModel(config).apply(params, vectors, method=lambda self, _: self.smoother(0 * spot))
+        return np.flatnonzero(np.any(np.asarray(seen - still)[0, 4] != 0, axis=-1)).tolist()
+
+    assert reached(smooth.config, {}) == [4]
+    assert reached(smooth.config, {"smoother": trained}) == [1, 2, 3, 4, 5, 6, 7]
 
 
 def test_errors_are_one_line(tiny):

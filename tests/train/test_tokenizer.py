@@ -136,3 +136,15 @@ def test_frozen_parts_keep_their_bits():
         jax.tree.map(np.testing.assert_array_equal, state.params[name], start[name])
     left, right = (params["decoder"]["conv_out"]["kernel"] for params in (state.params, start))
     assert not np.array_equal(left, right)
+
+
+def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
+    config = get_config()
+    pictures = np.zeros((2, config.size, config.size, 3), np.uint8)
+    first = make_task(config, pictures).init(jax.random.key(0)).params
+    config.model.smooth = 4
+    config.frozen = ("encoder", "quant_conv", "codebook")
+    begun = make_task(config, pictures, first).init(jax.random.key(1)).params
+    assert set(begun) == {*first, "smoother"}
+    for name, part in first.items():
+        jax.tree.map(np.testing.assert_array_equal, begun[name], part)
