@@ -140,7 +140,7 @@ class Folder:
             raise self.damaged(f"it has unknown entries: {', '.join(unknown)}")
 
     def _check_entries(self) -> None:
-        """Checks what the config lists, and its own checksum; one without was changed on purpose."""
+        """Checks what the config lists, its checksum (one without was changed on purpose) and the kinds of entries."""
         files, sums = self.config.get(FILES), self.config.get(SUMS)
         if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
             raise self.damaged(f'its "{FILES}" are not those of a checkpoint')

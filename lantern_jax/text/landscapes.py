@@ -26,7 +26,7 @@ ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
 }
 UNSPECIFIED = -1
 # An attribute and some of its values.
-Some = tuple[str, tuple[str, ...]]
+AttributeValues = tuple[str, tuple[str, ...]]
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class Vocabulary:
     words: Mapping[str, tuple[str, str]]
     ignored: frozenset[str] = frozenset()
     usual: Mapping[str, str] = field(default_factory=dict)
-    impossible: tuple[tuple[Some, Some], ...] = ()
+    impossible: tuple[tuple[AttributeValues, AttributeValues], ...] = ()
 
     def __post_init__(self):
         for attribute, values in (part for pair in self.impossible for part in pair):
@@ -115,7 +115,7 @@ class Vocabulary:
     def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
         """Tells whether two (attribute, value) are impossible together."""
 
-        def among(given: tuple[str, str], some: Some) -> bool:
+        def among(given: tuple[str, str], some: AttributeValues) -> bool:
             return given[0] == some[0] and given[1] in some[1]
 
         return any(
@@ -252,10 +252,10 @@ class Vocabulary:
             ) from None
 
 
-def _pair(first: Sequence, second: Sequence) -> tuple[Some, Some]:
+def _pair(first: Sequence, second: Sequence) -> tuple[AttributeValues, AttributeValues]:
     """Reads a pair of [attribute, values]."""
 
-    def some(name: str, values: Sequence[str]) -> Some:
+    def some(name: str, values: Sequence[str]) -> AttributeValues:
         return name, tuple(values)
 
     return some(*first), some(*second)
