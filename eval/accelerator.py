@@ -40,7 +40,7 @@ from lantern_jax.measuring.subject import Subject, checkpoint_subject, random_su
 from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
-METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:window=8,led:window=23,branches=3,levels=1,gumbel:tree=chain"
+METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:nodes=18,led:window=23,branches=3,levels=1,gumbel:tree=chain"
 METHODS_OF_MANY = "gumbel:tree=chain,jacobi:window=4"
 DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
 # A part of which no time is known yet.

@@ -1,6 +1,6 @@
 """What programs take on devices that are not here, by the devices' own compilers.
 
-    python -m eval.ahead --for v5e,h100 --size chameleon-7b --methods ar,jacobi:window=8 --batch 1
+    python -m eval.ahead --for v5e,h100 --size chameleon-7b --methods ar,jacobi:nodes=18 --batch 1
     python -m eval.ahead --for v5e:2x4 --mesh data=2,model=4 --size chameleon-7b --json ahead.json
     python -m eval.ahead --for v5e --size llamagen-xl --against ahead.json
 
@@ -16,7 +16,7 @@ from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 
-METHODS = "ar,jacobi:window=8,eagle"
+METHODS = "ar,jacobi:nodes=18,eagle"
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -75,7 +75,7 @@ _PALLAS = re.compile(r"([^/]*)/pallas_call$")
 _CALLS = re.compile(
     r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$"
 )
-_LAYER = re.compile(r"^(layer|level|block)s?_\d+$")
+_LAYER = re.compile(r"^(layer|level|block)s?(_\d+)?$")
 
 
 @dataclass(frozen=True)

@@ -144,14 +144,16 @@ def _noted() -> Path:
 
 
 def compile_ahead(
-    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None
-) -> tuple[Callable, float]:
+    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None,
+    repeats: bool = True,
+) -> tuple[Callable, float]:  # fmt: skip
     """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
         results: shardings or formats of the results; None where that is left to the compiler.
         formats: likewise of the arguments; None where they stay as they are.
+        repeats: whether it runs more than once per picture: if not, a CPU's is compiled sooner.
     """
     global _compiled_now
     start = time.perf_counter()
@@ -161,11 +163,23 @@ def compile_ahead(
     with _counting:
         _compiled_now += 1
     try:
-        compiled = jitted.lower(*arguments).compile()
+        compiled = jitted.lower(*arguments).compile(compiler_options=_options(repeats))
     finally:
         with _counting:
             _compiled_now -= 1
     return compiled, time.perf_counter() - start
+
+
+def _options(repeats: bool) -> dict[str, Any]:
+    """Returns XLA's options for a program of a CPU, but those that ``XLA_FLAGS`` names; none for other devices."""
+    if jax.default_backend() != "cpu":
+        return {}
+    # XLA has LLVM make machine code in 32 parts side by side, each with work of its own.
+    options = {"xla_cpu_parallel_codegen_split_count": min(32, 2 * (os.cpu_count() or 1))}
+    if not repeats:
+        options["xla_backend_optimization_level"] = 1
+    named = os.environ.get("XLA_FLAGS", "")
+    return {name: value for name, value in options.items() if name not in named}
 
 
 def run_timed(program: Callable, *arguments: Any) -> tuple[Any, float]:

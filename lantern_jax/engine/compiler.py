@@ -47,7 +47,7 @@ class Compiler:
             if program is not None:
                 return program, time.perf_counter() - began
             with self._placement.tracing(), apart(kept.may_keep(place)):
-                compiled = compile_ahead(function, *arguments, **options)
+                compiled = compile_ahead(function, *arguments, repeats=key.kind == "advance", **options)
             if self._placement.spans:
                 hosts.wait()
             kept.keep_program(place, compiled[0])

@@ -11,7 +11,7 @@ H heads, K key-value heads, Q queries of a group (H / K), E head width, D model 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import Any
 
 import flax.linen as nn
@@ -219,14 +219,10 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
-        block, states, x = [], [], whole(x)
+        run, block, states, x = self._layers(isinstance(x, jax.core.Tracer)), [], [], whole(x)
         for i in range(self.config.num_layers):
             states.append(x)
-            layer = Layer(
-                self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype, name=f"layer_{i}"
-            )
-            layer_past = [place[i] for place in past]
-            x, keys_values = layer(x, rotary, block_mask, layer_past, past_masks)
+            x, keys_values = run(i, x, rotary, block_mask, [place[i] for place in past], past_masks)
             block.append(keys_values)
         if self.config.final_norm:
             x = RMSNorm(self.config.norm_eps, self.param_dtype, self.config.norm_offset, name="norm")(x)
@@ -234,3 +230,15 @@ class Transformer(nn.Module):
             states.append(x)
             x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)
         return x, tuple(block)
+
+    def _layers(self, is_traced: bool) -> Callable:
+        """Returns what runs layer i: layers alike are one function in a program, which is traced and lowered once."""
+
+        def sizes(i):
+            return self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype
+
+        if self.is_initializing() or not is_traced:
+            return lambda i, *inputs: Layer(*sizes(i), name=f"layer_{i}")(*inputs)
+        function = cache(lambda *sizes: jax.jit(Layer(*sizes, parent=None, name="layer").apply))
+        params = self.variables["params"]
+        return lambda i, *inputs: function(*sizes(i))({"params": params[f"layer_{i}"]}, *inputs)

@@ -28,22 +28,22 @@ for_gpu = pytest.mark.skipif(not HAS_CUDA, reason="JAX's CUDA plugin is not inst
 BUDGETS = {
     "llamagen-xl": {
         "ar": (38.4, 1.60),
-        "jacobi:window=8": (55.1, 2.06),
-        "jacobi:window=46": (87.3, 3.54),
+        "jacobi:nodes=18": (55.1, 2.06),
+        "jacobi:nodes=56": (87.3, 3.54),
         "gumbel:tree=mc_sim_7b_63": (61.7, 2.80),
         "led:window=46": (89.8, 4.10),
     },
     "chameleon-7b": {
         "ar": (30.7, 30.79),
-        "jacobi:window=8": (76.6, 29.09),
-        "jacobi:window=46": (162.2, 34.42),
+        "jacobi:nodes=18": (76.6, 29.09),
+        "jacobi:nodes=56": (162.2, 34.42),
         "gumbel:tree=mc_sim_7b_63": (132.5, 36.07),
         "led:window=46": (231.2, 42.94),
     },
 }
 ROOM = 1.05
 # Kernels a round of LlamaGen-XL on an H100, with Triton's and by XLA alone: what they were on 2026-11-26.
-KERNELS = {"ar": (352, 492), "jacobi:window=8": (399, 648), "gumbel:tree=mc_sim_7b_63": (516, 779)}
+KERNELS = {"ar": (352, 492), "jacobi:nodes=18": (399, 648), "gumbel:tree=mc_sim_7b_63": (516, 779)}
 WITHOUT_TRITON = """
 import sys
 sys.modules["jax.experimental.pallas.triton"] = None
@@ -76,7 +76,7 @@ def test_every_method_compiles_for_the_demo(tmp_path):
 
 @for_tpu
 def test_the_kernel_of_attention_compiles_for_every_generation(tmp_path):
-    rows = compiled(tmp_path, "--for=v5e,v5p,v6e", "--methods=ar,jacobi:window=46", "--programs=advance")
+    rows = compiled(tmp_path, "--for=v5e,v5p,v6e", "--methods=ar,jacobi:nodes=56", "--programs=advance")
     assert [row["error"] for row in rows] == [None] * 6
     assert all(row["own_cycles"] > 0 and row["copied_bytes"] < 1e-2 * row["arguments_bytes"] for row in rows)
 
@@ -84,7 +84,7 @@ def test_the_kernel_of_attention_compiles_for_every_generation(tmp_path):
 @for_tpu
 def test_programs_of_a_mesh_compile(tmp_path):
     mesh = ("--for=v5e:2x4", "--mesh=data=2,model=4", "--programs=start,advance,refill", "--batch=2")
-    rows = compiled(tmp_path, *mesh, "--methods=jacobi:window=8")
+    rows = compiled(tmp_path, *mesh, "--methods=jacobi:nodes=18")
     assert [row["program"] for row in rows] == ["start", "advance", "refill"]
     assert not [row["error"] for row in rows if row["error"]]
     assert rows[1]["collectives"]["all-reduce"]["count"] > 0

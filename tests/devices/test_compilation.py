@@ -56,3 +56,23 @@ def test_users_cache_directories(monkeypatch):
         monkeypatch.setattr(compilation.sys, "platform", platform)
         monkeypatch.setenv(name, value)
         assert compilation.user_cache_directory() == expected
+
+
+def test_a_cpus_programs_that_run_once_are_compiled_sooner_and_flags_win(monkeypatch):
+    asked = []
+
+    def compiled(lowered, compiler_options):
+        asked.append(compiler_options)
+
+    parts, level = "xla_cpu_parallel_codegen_split_count", "xla_backend_optimization_level"
+    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
+    monkeypatch.setattr(compilation.os, "cpu_count", lambda: 2)
+    for flags in ("", f"--{level}=3", f"--{level}=3 --{parts}=1"):
+        monkeypatch.setenv("XLA_FLAGS", flags)
+        compilation.compile_ahead(lambda x: x * 3, np.float32(2), repeats=False)
+    compilation.compile_ahead(lambda x: x * 3, np.float32(2))
+    monkeypatch.delenv("XLA_FLAGS")
+    compilation.compile_ahead(lambda x: x * 3, np.float32(2))
+    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
+    compilation.compile_ahead(lambda x: x * 3, np.float32(2), repeats=False)
+    assert asked == [{parts: 4, level: 1}, {parts: 4}, {}, {}, {parts: 4}, {}]

@@ -1,5 +1,8 @@
 """Kernels of a layer: their axes, and the products that they stand for."""
 
+import re
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -26,6 +29,20 @@ def test_axes_of_a_layers_kernels():
     params = jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *inputs())["params"]["layer_1"]
     shapes = {name: module["kernel"].shape for name, module in params.items() if "kernel" in module}
     assert shapes == {"qkv": (32, 3, 4, 8), "out": (4, 8, 32), "gate_up": (32, 2, 48), "down": (48, 32)}
+
+
+def test_layers_alike_are_lowered_once_and_are_what_they_are_one_by_one():
+    """The first has no norm of its input here, so that it is another function."""
+    model = Transformer(replace(CONFIG, num_layers=5, input_norm=False))
+    params = model.init(jax.random.key(0), *inputs())
+    lowered = jax.jit(model.apply).lower(params, *inputs())
+    text = lowered.as_text()
+    assert (
+        len(re.findall(r"func private @apply\w*\(", text)) == 2
+        and len(re.findall(r"call @apply\w*\(", text)) == 5
+    )
+    one_by_one, _ = model.apply(params, *inputs())
+    np.testing.assert_allclose(lowered.compile()(params, *inputs())[0], one_by_one, atol=1e-5)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
