@@ -3,9 +3,10 @@
     python -m train.demo --workdir DIR [--experiment=demo|demo256|tiny] [--STAGE.NAME=VALUE ...]
 
 Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the extraction of
-features, a drafter of each kind, the growing of draft trees, the classifier and the export into DIR/export. Finished
-stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, in a
-folder that was moved to another machine too. DIR/seconds.json holds the seconds of each stage, all calls together.
+features, a drafter of each kind, the growing of draft trees, the classifier, the tokenizer's decoder once more on the
+same codes, and the export into DIR/export. Finished stages are skipped and a killed one continues from its last
+checkpoint, so the same command always continues, in a folder that was moved to another machine too. DIR/seconds.json
+holds the seconds of each stage, all calls together.
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
 many pictures a stage works on; give them again to continue.
@@ -35,21 +36,27 @@ from train.signals import heard
 ROOT = Path(__file__).parents[1]
 SECONDS = "seconds.json"
 
-# Stage -> its script, and the earlier stages whose folders it is given.
-STAGES = {
-    "tokenizer": ("train.tokenizer", ()),
-    "tokens": ("train.encode", ("tokenizer",)),
-    "target": ("train.target", ("tokens",)),
-    "features": ("train.features", ("target", "tokens")),
-    "drafter": ("train.drafter", ("target", "features")),
-    "eagle3": ("train.drafter", ("target", "features")),
-    "medusa": ("train.drafter", ("target", "features")),
-    "parallel": ("train.drafter", ("target", "features")),
-    "trees": ("train.tree", ("target", "drafter")),
-    "classifier": ("train.classifier", ("tokenizer",)),
-    "export": ("train.export", ("tokenizer", "target", "drafter", "eagle3", "medusa", "parallel")),
-}
 DRAFTERS = ("drafter", "eagle3", "medusa", "parallel")
+
+# Stage -> its script, and the earlier stages whose folders it is given, each with its flag.
+_TRAINED = {"target": "target", "features": "features"}
+STAGES = {
+    "tokenizer": ("train.tokenizer", {}),
+    "tokens": ("train.encode", {"tokenizer": "tokenizer"}),
+    "target": ("train.target", {"tokens": "tokens"}),
+    "features": ("train.features", {"target": "target", "tokens": "tokens"}),
+    "drafter": ("train.drafter", _TRAINED),
+    "eagle3": ("train.drafter", _TRAINED),
+    "medusa": ("train.drafter", _TRAINED),
+    "parallel": ("train.drafter", _TRAINED),
+    "trees": ("train.tree", {"target": "target", "drafter": "drafter"}),
+    "classifier": ("train.classifier", {"tokenizer": "tokenizer"}),
+    "decoder": ("train.tokenizer", {"tokenizer": "config.start_from"}),
+    "export": (
+        "train.export",
+        {"decoder": "tokenizer", "target": "target"} | dict.fromkeys(DRAFTERS, "drafter"),
+    ),
+}
 
 # Flags of the stages that have no config: how many pictures they work on above all. Features are in float32 on every
 # device, so that one can go on with what another began.
@@ -112,7 +119,7 @@ def stages(
         script.change(values, changed[name], f"--{name}.")
         prefix = "" if name in settled else "config."
         flags = flags | {f"{prefix}{part}": value for part, value in changed[name].items()}
-        folders = [("drafter" if part in DRAFTERS else part, workdir / part) for part in earlier]
+        folders = [(flag, workdir / part) for part, flag in earlier.items()]
         if name == "export":
             folders += [("trees", workdir / "trees" / "trees.json"), ("out", workdir / name)]
         else:

@@ -24,9 +24,11 @@ def place(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """All files, but what Python keeps of a config that it read."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
+        if "__pycache__" not in path.parts
     }
 
 
