@@ -135,7 +135,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
         "--target.model.num_layers=1", "--features.taps=0,1", "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
         "--medusa.steps=4", "--parallel.steps=4", "--classifier.vocabulary=painter", "--classifier.steps=4",
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
-        "--decoder.vocabulary=painter", "--decoder.steps=4", "--decoder.model.mid_attention=False",
+        "--decoder.vocabulary=painter", "--decoder.steps=12", "--decoder.model.mid_attention=False",
         "--decoder.loss.pyramid_levels=1",
     ])  # fmt: skip
 
