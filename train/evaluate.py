@@ -1,10 +1,11 @@
 """Measure a demo checkpoint on held-out landscapes: the numbers of its model card.
 
-    python -m train.evaluate [--checkpoint=DIR] [--pictures=128]
+    python -m train.evaluate [--checkpoint=DIR] [--classifier=FILE] [--pictures=128]
 
 Prints one JSON object: the tokenizer's PSNR, the target's loss with and without labels and its sharpness, the
-drafter's agreement with the target at each depth (`train.agreement`), without guidance and with it. The pictures come
-from a seed that no training stage uses. The default is the checkpoint that ships with the package.
+drafter's agreement with the target at each depth (`train.agreement`), without guidance and with it; and, for each
+attribute, how often a classifier tells from pictures what they were to show, from painted, rebuilt and generated ones.
+The pictures come from a seed that no training stage uses. The defaults are what ships with the package.
 
 Axes: G guidance rows, B batch, S features of a sequence, V codes, D width.
 """
@@ -24,12 +25,16 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.metrics.agreement import Classifier, read_classifier, shipped_classifier
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder
+from lantern_jax.pipeline.pipeline import Pipeline
 from train import script
 from train.agreement import measure_batch
+from train.classifier import CHUNK, accuracy
 from train.encode import encode_pictures
 from train.features import features_of
 from train.painter.landscapes import render_batch
@@ -120,14 +125,39 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     }
 
 
+def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[str, dict[str, float]]:
+    """Returns by attribute the share of pictures from which a classifier tells what they were to show.
+
+    Painted pictures, what the tokenizer makes of them, and generated ones of the same attributes: in whole chunks.
+
+    Raises:
+        LanternError: the classifier tells other attributes, or of pictures of another size.
+    """
+    vocabulary, pipeline = checkpoint.vocabulary, Pipeline(checkpoint)
+    side = checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
+    if (list(classifier.attributes.items()), classifier.side) != (list(vocabulary.attributes.items()), side):
+        raise LanternError(
+            f"the classifier tells {errors.listed(classifier.attributes)} of {classifier.side} pixels: expected "
+            f"{errors.listed(vocabulary.attributes)} of {side}; give --classifier the checkpoint's own"
+        )
+    drawn, scenes = render_batch(SEED, range(pictures - pictures % CHUNK), side, vocabulary.attributes)
+    made = {"painted": drawn, "rebuilt": pipeline.draw(pipeline.encode_pictures(drawn))}
+    made["generated"] = pipeline.generate_from(vocabulary.label_ids(scenes), seed=SEED).pictures
+    return {name: accuracy(classifier, part, scenes) for name, part in made.items()}
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
     script.add_checkpoint(parser)
-    add("--pictures", type=arguments.whole(BATCH), default=128, help="held-out pictures (default: 128)")
+    add("--pictures", type=arguments.whole(CHUNK), default=128, help="held-out pictures (default: 128)")
+    add("--classifier", type=arguments.file, help="file that train.classifier wrote (default: the package's)")
     options = parser.parse_args(argv)
-    metrics = evaluate(load(model_directory(options.checkpoint)), options.pictures)
-    print(json.dumps({name: round(value, 4) for name, value in metrics.items()}, indent=1))
+    checkpoint = load(model_directory(options.checkpoint))
+    classifier = shipped_classifier() if options.classifier is None else read_classifier(options.classifier)
+    shares = told(checkpoint, classifier, options.pictures)
+    metrics = evaluate(checkpoint, options.pictures)
+    print(json.dumps({name: round(value, 4) for name, value in metrics.items()} | {"told": shares}, indent=1))
 
 
 if __name__ == "__main__":

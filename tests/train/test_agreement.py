@@ -3,14 +3,19 @@
 import dataclasses
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.sampling import apply_guidance
-from tests.tiny_checkpoint import tiny_checkpoint
-from train import agreement, chains, evaluate
+from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
+from lantern_jax.text.landscapes import ATTRIBUTES
+from tests.refused import refused
+from tests.tiny_checkpoint import SIDE, tiny_checkpoint
+from train import agreement, chains, classifier, evaluate
 from train.feature_store import FeatureStore, write_shard
 from train.losses import match_chance
+from train.painter.landscapes import render_batch
 
 from . import test_kinds as kinds
 
@@ -50,3 +55,19 @@ def test_a_checkpoint_of_landscapes_is_measured():
     assert len(shares) == 2 * (2 * evaluate.DEPTHS + 1) and all(0 <= share <= 1 for share in shares)
     with pytest.raises(ValueError, match="expected a tokenizer and a drafter"):
         evaluate.evaluate(dataclasses.replace(tiny_checkpoint(), drafters={}), evaluate.BATCH)
+
+
+def test_a_classifier_tells_what_pictures_were_to_show(monkeypatch):
+    """A classifier that always says the first values is right as often as these were asked for."""
+    monkeypatch.setattr(evaluate, "CHUNK", 8)
+    monkeypatch.setattr(classifier, "CHUNK", 8)
+    checkpoint, counts = tiny_checkpoint(), value_counts(ATTRIBUTES)
+    model, example = DemoClassifier(counts), np.zeros((1, SIDE, SIDE, 3), np.float32)
+    params = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0), example)["params"])
+    params["values"]["bias"] = -np.concatenate([np.arange(count, dtype=np.float32) for count in counts])
+    shares = evaluate.told(checkpoint, Classifier(params, ATTRIBUTES, SIDE), 17)
+    scenes = render_batch(evaluate.SEED, range(16), SIDE)[1]
+    wanted = dict(zip(ATTRIBUTES, (scenes == 0).mean(axis=0), strict=True))
+    assert shares == dict.fromkeys(("painted", "rebuilt", "generated"), wanted) and any(wanted.values())
+    with refused("the classifier tells time, terrain, weather, water of 128 pixels: expected"):
+        evaluate.told(checkpoint, shipped_classifier(), 16)
