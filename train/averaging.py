@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import INPUT_AXES
 from train.loop import Task, restore_latest
 
@@ -67,6 +68,18 @@ def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
     """Returns a rate that rises from 0 over `warmup` steps, then falls in a line that reaches 0 at `steps`."""
     rising = optax.linear_schedule(0.0, peak, warmup)
     return optax.join_schedules([rising, optax.linear_schedule(peak, 0.0, max(steps - warmup, 1))], [warmup])
+
+
+def cosine_decay(peak: float, warmup: int, steps: int, last: float = 0.0) -> optax.Schedule:
+    """Returns a rate that rises from 0 over `warmup` steps, then falls along a cosine to `last` at `steps`.
+
+    Raises LanternError where no step is left to fall in.
+    """
+    if warmup >= steps:
+        raise LanternError(
+            f"a warmup of {warmup} leaves none of {steps} steps: change --config.warmup or steps"
+        )
+    return optax.warmup_cosine_decay_schedule(0.0, peak, warmup, steps, last)
 
 
 def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:

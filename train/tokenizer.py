@@ -29,7 +29,7 @@ from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
-from train.averaging import restore_parameters
+from train.averaging import cosine_decay, restore_parameters
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.rendered import rendered_landscapes
@@ -118,7 +118,7 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
     """
 
     def schedule(peak: float) -> optax.Schedule:
-        return optax.warmup_cosine_decay_schedule(0.0, peak, config.warmup, config.steps, 0.01 * peak)
+        return cosine_decay(peak, config.warmup, config.steps, 0.01 * peak)
 
     def dimensions(params: PyTree) -> PyTree:
         convolution = MuonDimensionNumbers(reduction_axis=(0, 1, 2), output_axis=(3,))

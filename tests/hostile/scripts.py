@@ -42,7 +42,7 @@ WRONG = {
         *wrong("{tokenizer}", {"workdir": "text.txt text.txt/in '' runs[2] other_run damaged_run {long}"}),
         *wrong("{tokenizer} {new}", {
             "steps": "3", "config.step": "3", "config.steps": "many 1.5 '' -1 0", "config.batch_size": "0 100000",
-            "config.save_every": "0", "config.keep": "0", "config.rate": "nan inf",
+            "config.save_every": "0", "config.keep": "0", "config.rate": "nan inf", "config.warmup": "100000",
             "config.seed": "-1 99999999999999", "config.pictures": "0", "config.held_out": "0", "config.size": "0 31",
             "config.model": "3", "config.model.ch": "0", "config.model.ch_mult": "x '()'", "config.model.more": "3",
             "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x",
@@ -113,7 +113,7 @@ WRONG = {
             "config.held_out": "1", "config.batch_size": "1000000", "config.size": "0 40", "config.warmup": "900",
         }),
     ],
-    "train.evaluate": wrong("", {"checkpoint": "none empty", "pictures": "1 x"}),
+    "train.evaluate": wrong("", {"checkpoint": "none empty", "classifier": "none text.txt", "pictures": "1 x"}),
     "train.demo": [
         *calls("", "--workdir=text.txt", "{new} --experiment=huge", "{new} more", "{new} --steps=3"),
         *wrong("{new}", {
