@@ -136,14 +136,6 @@ def loss_and_right(
     return jnp.mean(jnp.stack(losses)), jnp.stack(right)
 
 
-def make_optimizer(config: ConfigDict) -> optax.GradientTransformation:
-    """Returns Adam with decay. Raises LanternError for a warmup of all steps."""
-    schedule = cosine_decay(config.rate, config.warmup, config.steps)
-    return optax.chain(
-        optax.clip_by_global_norm(config.clip), optax.adamw(schedule, weight_decay=config.decay)
-    )
-
-
 def make_task(
     config: ConfigDict,
     painted: UInt8[np.ndarray, "n H W 3"],
@@ -153,7 +145,10 @@ def make_task(
     """Returns the training task on pictures as painted and as reconstructed (may be memory-mapped)."""
     told = vocabulary_named(config.vocabulary).attributes
     model = DemoClassifier(value_counts(told))
-    optimizer = make_optimizer(config)
+    schedule = cosine_decay(config.rate, config.warmup, config.steps)
+    optimizer = optax.chain(
+        optax.clip_by_global_norm(config.clip), optax.adamw(schedule, weight_decay=config.decay)
+    )
 
     def init(key: Key[Array, ""]) -> ClassifierState:
         params = model.init(key, jnp.zeros((1, *painted.shape[1:]), jnp.float32))["params"]
@@ -228,7 +223,6 @@ def train(
         task = make_task(config, example, example, none)
     check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
-    make_optimizer(config)
     read_tokenizer(tokenizer)
     if config.held_out < CHUNK:
         raise LanternError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")

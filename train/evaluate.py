@@ -131,9 +131,11 @@ def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[
     Painted pictures, what the tokenizer makes of them, and generated ones of the same attributes: in whole chunks.
 
     Raises:
-        LanternError: the classifier tells other attributes, or of pictures of another size.
+        LanternError: no tokenizer, a vocabulary of no landscapes, or a classifier of other attributes or sizes.
     """
     vocabulary, pipeline = checkpoint.vocabulary, Pipeline(checkpoint)
+    pipeline.check_draws()
+    name_of(vocabulary)
     side = checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
     if (list(classifier.attributes.items()), classifier.side) != (list(vocabulary.attributes.items()), side):
         raise LanternError(

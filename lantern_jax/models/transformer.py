@@ -232,7 +232,10 @@ class Transformer(nn.Module):
         return x, tuple(block)
 
     def _layers(self, is_traced: bool) -> Callable:
-        """Returns what runs layer i: layers alike are one function in a program, which is traced and lowered once."""
+        """Returns what runs layer i: layers alike are one function in a program, which is traced and lowered once.
+
+        Outside one they are not: every call would compile that function anew.
+        """
 
         def sizes(i):
             return self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype
