@@ -21,7 +21,7 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.layouts import chosen, kept, placed
+from lantern_jax.engine.layouts import chosen, kept, order_kept, placed
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.measuring.shapes import Shapes, batch_inputs, tokenizer_shapes
 from lantern_jax.models.sizes import shape_of
@@ -190,7 +190,10 @@ class Batch:
         inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))
         slots = self.given(_rows((fewer,), np.int32))
         function = partial(programs.regroup, self.job.program, self.mesh)
-        return Call(function, (inputs, self._sequences(fewer), slots, state), self._kept(keys, state))
+        results = self._kept(keys, state)
+        if self.formats is not None:
+            results = (*jax.tree.map(order_kept, (keys, state)), None)
+        return Call(function, (inputs, self._sequences(fewer), slots, state), results)
 
     def draw(self) -> Call | None:
         """Returns the program that draws, as many pictures as go into a pass; None for a model without a tokenizer."""

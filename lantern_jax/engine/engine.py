@@ -142,7 +142,8 @@ class Engine:
         inputs = programs.beginning(run.inputs, *new)
         key = replace(run.key, kind="refill", rows=len(rows), shapes=shapes_of(conditioning))
         arguments = (inputs, sequences, places, run.state)
-        run, compiling = self._rewritten(run, key, arguments, donate="state")
+        results = self.placement.kept(run.inputs.keys, run.state)
+        run, compiling = self._rewritten(run, key, arguments, results=results, donate="state")
         lengths, timing = run.lengths[: len(held)], run.timing + Timing(compiling=compiling)
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing)
 
@@ -167,7 +168,10 @@ class Engine:
         any_one, scales, slots, sequences = self.placement.given((any_one, scales, slots, sequences))
         inputs = programs.beginning(run.inputs, *any_one)
         taking = replace(key, kind="regroup", rows=run.key.size)
-        after, compiling = self._rewritten(run, taking, (inputs, sequences, slots, run.state))
+        results = self.placement.kept_resized(run.inputs.keys, run.state, self.programs.get(key))
+        after, compiling = self._rewritten(
+            run, taking, (inputs, sequences, slots, run.state), results=results
+        )
         after = replace(
             after, inputs=after.inputs.replace(guidance=scales), seeds=seeds, numbers=numbers, key=key
         )
@@ -177,8 +181,7 @@ class Engine:
     def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:
         """Runs a program that makes the state of other sequences; returns the run, and the seconds of compiling."""
         function = partial(getattr(programs, key.kind), run.job.program, self.placement.mesh(key.groups))
-        results = self.placement.kept(run.inputs.keys, run.state)
-        program, compiling = self._compiler.obtain(key, function, *arguments, results=results, **options)
+        program, compiling = self._compiler.obtain(key, function, *arguments, **options)
         (keys, state, lengths), seconds = run_timed(program, *arguments)
         lengths, inputs = hosts.fetched(lengths), run.inputs.replace(keys=keys)
         timing = run.timing + Timing(decoding=seconds)

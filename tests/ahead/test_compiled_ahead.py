@@ -98,6 +98,13 @@ def test_a_groups_only_slot_is_refilled_without_a_copy(tmp_path):
 
 
 @for_tpu
+def test_fewer_sequences_go_on_in_tiles_of_their_own(tmp_path):
+    mesh = ("--for=v5e:2x2", "--mesh=data=1,model=4", "--programs=regroup", "--batch=2")
+    rows = compiled(tmp_path, *mesh, "--methods=ar,eagle")
+    assert [(row["program"], row["error"]) for row in rows] == [("regroup", None)] * 2
+
+
+@for_tpu
 @pytest.mark.parametrize("size", BUDGETS)
 def test_rounds_stay_within_their_budgets(tmp_path, size):
     """Nothing of the size of a layer is copied at the beginning or end of a piece."""
