@@ -28,6 +28,7 @@ from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoded import EncodedPrompts
+from lantern_jax.text.landscapes import Vocabulary
 
 # For models that take any text.
 CAPTIONS = (
@@ -209,9 +210,18 @@ def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[st
         config = checkpoint.target_config
         classes = family_of(config).classes(config)
         return [int(number) for number in rng.permutation(np.arange(max(count, classes)) % classes)[:count]]
-    words = {meaning: word for word, meaning in vocabulary.words.items()}
-    named = [
-        [words[attribute, value] for value in values if (attribute, value) in words]
-        for attribute, values in vocabulary.attributes.items()
-    ]
-    return [" ".join(rng.choice(values) for values in named if values) for _ in range(count)]
+    return [_words_of_all(vocabulary, rng) for _ in range(count)]
+
+
+def _words_of_all(vocabulary: Vocabulary, rng: np.random.Generator) -> str:
+    """Draws a prompt that names every attribute that has words, none with a value that is impossible beside another."""
+    words, named = {meaning: word for word, meaning in vocabulary.words.items()}, []
+    for attribute, values in vocabulary.attributes.items():
+        possible = [
+            (attribute, value)
+            for value in values
+            if (attribute, value) in words
+            and not any(vocabulary.clashes((attribute, value), other) for other in named)
+        ]
+        named += [possible[rng.integers(len(possible))]] if possible else []
+    return " ".join(words[pair] for pair in named)

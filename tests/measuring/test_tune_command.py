@@ -134,6 +134,10 @@ def test_every_checkpoint_has_prompts_of_its_own():
     assert len(words) == 20 and len(set(words)) > 5
     tiny_pipeline().check(words)
     assert sample_prompts(checkpoint, 20) == words != sample_prompts(checkpoint, 20, seed=1)
+    dry = (("terrain", ("desert",)), ("water", ("lake", "river", "sea")))
+    possible = dataclasses.replace(checkpoint.vocabulary, impossible=(dry,))
+    for prompt in sample_prompts(dataclasses.replace(checkpoint, vocabulary=possible), 40):
+        possible.completed(possible.parse(prompt))
     config = dataclasses.replace(checkpoint.target_config, label_slots=1, null_labels=None)
     classes = dataclasses.replace(checkpoint, vocabulary=None, target_config=config)
     numbers = sample_prompts(classes, 12)
