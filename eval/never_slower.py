@@ -4,17 +4,18 @@
     python -m eval.never_slower --size llamagen-b --batches 1,4,16 --minutes 40
     python -m eval.never_slower --batches 1 --tuned "$(ls ~/.cache/lantern_jax/tuned/*.json)"
 
-At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns,
-a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). ``auto`` begins with an
-empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the median), and the best
-one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs against those beside
-it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns
+of random order, a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times).
+``auto`` begins with an empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the
+median), and the best one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs
+against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
 
 ``--size`` takes a published size with random weights, whose windows accept as many tokens per pass as the demo's: these
 lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is compared too at the batch that it is for.
 """
 
 import argparse
+import random
 import statistics
 import tempfile
 import time
@@ -72,9 +73,8 @@ def compare(
     repeats, repeat = FEWEST + 1, 0
     while repeat < repeats:
         began = time.monotonic()
-        # Each begins a turn as often as the others: the first is the slowest.
-        turned = [*drafted][repeat % len(drafted) :] + [*drafted][: repeat % len(drafted)]
-        for name in turned:
+        # One program differs by a tenth by what ran before it: each turn has an order of its own.
+        for name in random.Random(repeat).sample(list(drafted), len(drafted)):
             spent[name].append(run(name, repeat * batch))
         if not repeat:
             left = seconds - compiling
