@@ -21,7 +21,7 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.layouts import chosen, kept, order_kept, placed
+from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.measuring.shapes import Shapes, batch_inputs, tokenizer_shapes
 from lantern_jax.models.sizes import shape_of
@@ -180,19 +180,26 @@ class Batch:
         function = partial(programs.refill, self.job.program, self.mesh)
         return Call(function, (inputs, self._sequences(size), slots, state), self._kept(keys, state), state)
 
-    def regroup(self, keys: Any, state: Any) -> Call | None:
-        """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs."""
+    @property
+    def fewer(self) -> "Batch":
+        """The batch of half of the sequences, whose layouts are not chosen yet."""
+        return replace(self, pictures=max(1, self.spread[1] // 2), formats=None)
+
+    def regroup(self, keys: Any, state: Any, lies: Any = None) -> Call | None:
+        """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs.
+
+        Args:
+            lies: formats of the smaller state, as the compiler of ``advance`` chose them; None where it chooses none.
+        """
         if len(self.devices) > 1:
             return None
-        fewer = max(1, self.spread[1] // 2)
+        fewer = self.fewer.pictures
         one = batch_inputs(self.shapes, self.job, 1)
         inputs = self.inputs.replace(keys=keys, active=None)
         inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))
         slots = self.given(_rows((fewer,), np.int32))
         function = partial(programs.regroup, self.job.program, self.mesh)
-        results = self._kept(keys, state)
-        if self.formats is not None:
-            results = (*jax.tree.map(order_kept, (keys, state)), None)
+        results = self._kept(keys, state) if lies is None else (None, lies, None)
         return Call(function, (inputs, self._sequences(fewer), slots, state), results)
 
     def draw(self) -> Call | None:

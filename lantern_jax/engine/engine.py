@@ -168,14 +168,16 @@ class Engine:
         any_one, scales, slots, sequences = self.placement.given((any_one, scales, slots, sequences))
         inputs = programs.beginning(run.inputs, *any_one)
         taking = replace(key, kind="regroup", rows=run.key.size)
-        results = self.placement.kept_resized(run.inputs.keys, run.state, self.programs.get(key))
-        after, compiling = self._rewritten(
-            run, taking, (inputs, sequences, slots, run.state), results=results
+        arguments = (inputs, sequences, slots, run.state)
+        next_inputs = run.inputs.replace(guidance=scales)
+        results, laying = self._compiler.lying(
+            key, next_inputs, partial(programs.regroup, key.program), arguments
         )
+        after, compiling = self._rewritten(run, taking, arguments, results=results)
         after = replace(
             after, inputs=after.inputs.replace(guidance=scales), seeds=seeds, numbers=numbers, key=key
         )
-        compiling += self._compiler.step(after)[1]
+        compiling += laying + self._compiler.step(after)[1]
         return replace(after, timing=after.timing + Timing(compiling=compiling))
 
     def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:

@@ -33,13 +33,6 @@ def kept(leaf: Any) -> Format | Sharding | None:
     return getattr(leaf, "format", leaf.sharding)
 
 
-def order_kept(leaf: Any) -> Format | Sharding | None:
-    """Returns ``kept`` for an array of more or fewer rows: without a layout's tiles, which follow from its shape."""
-    where = kept(leaf)
-    is_tiled = isinstance(where, Format) and where.layout is not None
-    return Format(Layout(where.layout.major_to_minor), where.sharding) if is_tiled else where
-
-
 def shape(leaf: Any) -> Any:
     """Returns an array's shape, dtype, place and layout without the array; other leaves as they are."""
     if not isinstance(leaf, jax.Array):

@@ -158,15 +158,3 @@ class Placement:
             return (*jax.tree.map(layouts.kept, results), None)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
         return None if self.devices.shape[1] == 1 else (*shardings, None)
-
-    def kept_resized(self, keys: PyTree, state: PyTree, program: Callable | None) -> tuple | None:
-        """Returns what keeps keys and a state of more or fewer sequences as the program that advances it wants them.
-
-        Args:
-            program: that one; None if none is compiled yet: then axes keep their order, and it is compiled for that.
-        """
-        if not self.chooses_layouts:
-            return self.kept(keys, state)
-        if program is not None:
-            return (*self.state_lies(program), None)
-        return (*jax.tree.map(layouts.order_kept, (keys, state)), None)

@@ -2,10 +2,8 @@
 
 from functools import cache
 
-import jax
 import numpy as np
 import pytest
-from jax.experimental.layout import Format, Layout
 
 from lantern_jax.engine import layouts
 from lantern_jax.engine.engine import Engine
@@ -55,14 +53,3 @@ def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
     tokens, engine = decoded(method, devices)
     assert engine.placement.chooses_layouts
     np.testing.assert_array_equal(tokens, expected)
-
-
-def test_tiles_are_not_kept_for_other_rows():
-    """A TPU's tiles follow from a shape: those of two rows are none of one row's."""
-    where = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    tiled = Format(Layout((1, 0), ((2, 128),)), where)
-    leaf = jax.ShapeDtypeStruct((2, 1024), np.int32, sharding=tiled)
-    assert layouts.kept(leaf) == tiled
-    assert layouts.order_kept(leaf) == Format(Layout((1, 0)), where)
-    bare = jax.ShapeDtypeStruct((2, 1024), np.int32, sharding=where)
-    assert layouts.order_kept(bare) == layouts.kept(bare)
