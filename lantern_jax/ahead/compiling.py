@@ -115,27 +115,32 @@ def _compile_decoding(
             if first.program is not None:
                 batch, state = batch.laid_out(state, first.program.input_formats[0])
     for kind in kinds:
-        regrouped = kind == "regroup" and batch.formats is not None and len(batch.devices) == 1
         if first is not None and kind == first.kind:
             yield first
         elif first is not None and first.program is None:
             yield Compiled(kind, None, 0.0, f"{first.kind}: {first.error}", first.needed)
-        elif regrouped:
-            smaller = first
-            if batch.fewer.pictures < batch.spread[1]:
-                smaller = next(_compile_decoding(batch.fewer, ["advance"], made_by))
-            yield _regrouping(batch, keys, state, smaller, made_by)
+        elif kind == "regroup" and chooses:
+            yield from _compile_regrouping(batch, keys, state, first, made_by)
         elif (call := batch.start() if kind == "start" else getattr(batch, kind)(keys, state)) is not None:
             yield made_by(kind, call)
 
 
-def _regrouping(
-    batch: Batch, keys: Any, state: Any, smaller: Compiled, made_by: Callable[[str, Call], Compiled]
-) -> Compiled:
-    """Compiles what regroups for the layouts that the smaller batch's ``advance`` chose."""
-    if smaller.program is None:
-        return Compiled("regroup", None, 0.0, f"{smaller.kind}: {smaller.error}", smaller.needed)
-    return made_by("regroup", batch.regroup(keys, state, smaller.program.input_formats[0][1]))
+def _compile_regrouping(
+    batch: Batch, keys: Any, state: Any, advance: Compiled, made_by: Callable[[str, Call], Compiled]
+) -> Iterator[Compiled]:
+    """Compiles what regroups for the layouts that the smaller batch's ``advance`` chooses; nothing over several groups.
+
+    Args:
+        advance: the batch's own, which a batch of one goes on with.
+    """
+    if len(batch.devices) > 1:
+        return
+    if batch.fewer.pictures < batch.spread[1]:
+        advance = next(_compile_decoding(batch.fewer, ["advance"], made_by))
+    if advance.program is None:
+        yield Compiled("regroup", None, 0.0, f"{advance.kind}: {advance.error}", advance.needed)
+    else:
+        yield made_by("regroup", batch.regroup(keys, state, advance.program.input_formats[0][1]))
 
 
 def bytes_on_each(tree: PyTree) -> int:

@@ -116,34 +116,32 @@ class Compiler:
             return step, 0.0
         return self._advancing(run.key, run.inputs, run.state, self._placement.given(np.int32(1)))
 
-    def lying(
-        self, key: ProgramKey, inputs: Inputs, rewrite: Callable, arguments: tuple
-    ) -> tuple[Any, float]:
-        """Returns how keys and a state of more or fewer sequences are to lie, and the seconds of compiling.
+    def lying(self, key: ProgramKey, inputs: Inputs, arguments: tuple) -> tuple[Any, float]:
+        """Returns how what regroups is to leave keys and state, and the seconds of compiling.
 
-        Where compilers choose layouts that is as the program wants them that advances them, which is compiled for it:
+        Where compilers choose layouts that is as the program wants them that advances them, which is compiled first:
         tiles, and even the order of axes, follow from the number of sequences.
 
         Args:
             key: of that program.
-            inputs: what it reads besides the keys.
-            rewrite: (mesh, *arguments) -> keys, the state and its lengths.
-            arguments: with the state of before as the last.
+            inputs: what it reads; the keys are those of before.
+            arguments: of ``programs.regroup`` after the mesh.
         """
-        placement, before = self._placement, arguments[-1]
+        placement, (*_, before) = self._placement, arguments
         if not placement.chooses_layouts:
             return placement.kept(inputs.keys, before), 0.0
-        seconds = 0.0
-        if key not in self.programs:
-            keys, state, _ = jax.eval_shape(partial(rewrite, placement.mesh(key.groups)), *arguments)
-            lie = lambda new, old: layouts.placed(new, old.sharding)  # noqa: E731
-            keys, state = jax.tree.map(lie, (keys, state), (inputs.keys, before))
+        program, seconds = self.programs.get(key), 0.0
+        if program is None:
+            regroup = partial(programs.regroup, key.program, placement.mesh(key.groups))
+            with placement.tracing():
+                *made, _ = jax.eval_shape(regroup, *arguments)
+            keys, state = jax.tree.map(
+                lambda new, old: layouts.placed(new, old.sharding), tuple(made), (inputs.keys, before)
+            )
             inputs = jax.tree.map(layouts.shape, inputs).replace(keys=keys)
-            formats = layouts.chosen(inputs, state, (True, True))
-            given = layouts.to_lower((inputs, state, np.int32(1)), formats)
-            wanted = {"results": (formats[1], None), "formats": formats}
-            _, seconds = self.obtain(key, self._step(key), *given, donate="state", **wanted)
-        return (*placement.state_lies(self.programs.get(key)), None), seconds
+            given, options = layouts.choosing(inputs, state, (True, True))
+            program, seconds = self.obtain(key, self._step(key), *given, **options)
+        return (*placement.state_lies(program), None), seconds
 
     def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
         """Compiles the program that advances a batch unless it is there; returns it and the seconds."""

@@ -166,17 +166,12 @@ class Engine:
         slots, sequences = np.asarray(slots, np.int32), Sequences.of_size(count, seeds, numbers)
         any_one, scales = (run.conditioning, programs.scales(guidance, 1)), programs.scales(guidance, count)
         any_one, scales, slots, sequences = self.placement.given((any_one, scales, slots, sequences))
-        inputs = programs.beginning(run.inputs, *any_one)
         taking = replace(key, kind="regroup", rows=run.key.size)
-        arguments = (inputs, sequences, slots, run.state)
-        next_inputs = run.inputs.replace(guidance=scales)
-        results, laying = self._compiler.lying(
-            key, next_inputs, partial(programs.regroup, key.program), arguments
-        )
+        arguments = (programs.beginning(run.inputs, *any_one), sequences, slots, run.state)
+        run = replace(run, inputs=run.inputs.replace(guidance=scales))
+        results, laying = self._compiler.lying(key, run.inputs, arguments)
         after, compiling = self._rewritten(run, taking, arguments, results=results)
-        after = replace(
-            after, inputs=after.inputs.replace(guidance=scales), seeds=seeds, numbers=numbers, key=key
-        )
+        after = replace(after, seeds=seeds, numbers=numbers, key=key)
         compiling += laying + self._compiler.step(after)[1]
         return replace(after, timing=after.timing + Timing(compiling=compiling))
 

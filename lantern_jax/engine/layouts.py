@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, PyTree
@@ -81,6 +82,17 @@ def to_lower(arguments: PyTree, formats: PyTree) -> PyTree:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype) if is_open else leaf
 
     return jax.tree.map(bare, formats, arguments, is_leaf=lambda format: format is None)
+
+
+def choosing(inputs: Inputs, state: PyTree, laid: tuple[bool, bool]) -> tuple[tuple, dict[str, Any]]:
+    """Returns arguments to compile ``advance`` for, and options for that, so that its compiler chooses layouts.
+
+    Arguments are as of ``chosen``; the options are those of ``compile_ahead``.
+    """
+    arguments = inputs, state, np.int32(1)
+    formats = chosen(inputs, state, laid)
+    options = {"donate": "state", "results": (formats[1], None), "formats": formats}
+    return to_lower(arguments, formats), options
 
 
 def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:

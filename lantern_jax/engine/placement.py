@@ -11,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import jax
-import numpy as np
 from jax.sharding import Mesh
 from jaxtyping import PyTree
 
@@ -104,15 +103,8 @@ class Placement:
             beginning = beginning.replace(active=jax.ShapeDtypeStruct((key.size,), bool))
             keys, state = layouts.state_shapes(begin, beginning, sequences, mesh, self.devices[0, 0])
             laid = "target" in self._laid, drafter in self._laid
-            arguments = inputs.replace(keys=keys), state, np.int32(1)
-            chosen = layouts.chosen(*arguments[:2], laid)
-            to_lower = layouts.to_lower(arguments, chosen)
-            program, seconds = cache.obtain(
-                key,
-                lambda: compile_ahead(
-                    step, *to_lower, donate="state", results=(chosen[1], None), formats=chosen
-                ),
-            )
+            arguments, options = layouts.choosing(inputs.replace(keys=keys), state, laid)
+            program, seconds = cache.obtain(key, lambda: compile_ahead(step, *arguments, **options))
             formats = program.input_formats[0][0]
             self._lay(formats.target_params, drafter, formats.drafting_params)
         return seconds
