@@ -15,7 +15,7 @@ from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
 from train.painter.landscapes import render_batch
 from train.painter.vocabulary import ATTRIBUTES
 from train.rendered import rendered_landscapes
-from train.tokenizer import LossConfig, make_task, picture_psnr, reconstruction_loss
+from train.tokenizer import LossConfig, make_task, picture_psnr, prominence, reconstruction_loss
 
 
 def get_config():
@@ -66,6 +66,24 @@ def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
     flat = lost(picture, picture + 0.1)
     assert fine == pytest.approx(0.1 + 0.01 + 0.1, rel=5e-3)
     assert flat == pytest.approx(0.1 + 0.01, rel=1e-3)
+
+
+def test_dots_that_are_not_in_the_picture_are_specks_and_edges_are_none():
+    picture = np.zeros((1, 16, 16, 3), np.float32)
+    picture[:, :, 9:] = 0.5
+    picture[:, 4] = 0.7
+    assert not prominence(picture)[:, 2:-2, 2:-2].any(), "an edge and a line"
+    dotted = picture.copy()
+    dotted[:, 10:12, 4:6] = -0.3
+    expected = np.zeros_like(picture)
+    expected[:, 10:12, 4:6] = 0.3
+    np.testing.assert_allclose(prominence(dotted), expected, atol=1e-6)
+    loss = LossConfig(pyramid=0.0, pyramid_levels=0, specks=2.0)
+    plain = LossConfig(pyramid=0.0, pyramid_levels=0)
+    added = reconstruction_loss(picture, dotted, loss) - reconstruction_loss(picture, dotted, plain)
+    assert added == pytest.approx(2.0 * expected.mean(), rel=1e-4)
+    lost = reconstruction_loss(dotted, picture, loss) - reconstruction_loss(dotted, picture, plain)
+    assert lost == pytest.approx(0.0, abs=1e-7), "a dot that is missing is no speck"
 
 
 def test_critic_losses():
