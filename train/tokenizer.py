@@ -117,7 +117,10 @@ def reconstruction_loss(
 
 
 def prominence(x: Float[Array, "B H W c"]) -> Float[Array, "B H W c"]:
-    """Returns how far each value lies outside the range of those around, two pixels away, but for their extremes."""
+    """Returns how far each value lies outside the range of those around, two pixels away, but for their extremes.
+
+    A dot of up to two pixels reaches none of these; an edge and a line go on through them.
+    """
     padded = jnp.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0)), mode="edge")
     height, width = x.shape[1:3]
     least = second_least = jnp.inf
