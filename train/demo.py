@@ -67,7 +67,7 @@ EXPERIMENTS: dict[str, dict[str, dict[str, int | str]]] = {
         "tokens": {"pictures": 24576, "validation": 512},
         "features": {"pictures": 1024, "samples": 256, **_FEATURES},
         "trees": {"pictures": 64},
-        "export": _CARD,
+        "export": {"fit": 32, **_CARD},
     },
     "demo256": {
         "tokens": {"pictures": 24576, "validation": 512},
@@ -79,7 +79,7 @@ EXPERIMENTS: dict[str, dict[str, dict[str, int | str]]] = {
         "tokens": {"pictures": 512, "validation": 32},
         "features": {"pictures": 64, "samples": 64, **_FEATURES, "taps": "0,1,2"},
         "trees": {"pictures": 16},
-        "export": _CARD,
+        "export": {"fit": 0, **_CARD},
     },
 }
 

@@ -35,6 +35,7 @@ from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
 from train import drafter, script, target, tokenizer
+from train.fit import fitted
 from train.loop import read_config
 
 # More than any rule needs: beyond a hundred neighbours LANTERN's bound, not their number, decides.
@@ -132,6 +133,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--tree", default="demo_4", help="the default on CPUs, where a round is bound by arithmetic")
     add("--large", default="demo_57", help="the default on accelerators")
     add("--guidance", type=arguments.number(), default=2.0, help="default guidance")
+    add(
+        "--fit", type=arguments.whole(0), default=0, help="pictures to fit drafting to (train.fit); 0: do not"
+    )
     add("--card", type=arguments.file, help="model card to put beside the weights")
     add("--out", required=True, metavar="DIR", help="checkpoint directory; an older one there is replaced")
     add("--checkpoint", type=arguments.folder, help="checkpoint directory to write again with the drafters")
@@ -168,6 +172,8 @@ def export(options: argparse.Namespace) -> None:
         defaults=defaults,
         metadata={"data": "procedural landscapes", "trees": trees},
     )
+    if options.fit:
+        checkpoint = fitted(checkpoint, "eagle", options.fit)
     save(options.out, checkpoint, dtype=np.float16, overwrite=True)
     if options.card:
         write_file(Path(options.out) / "README.md", read_bounded(options.card, 2**20))

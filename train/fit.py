@@ -23,6 +23,7 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float
 
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
@@ -197,6 +198,37 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
     return Fit(round(float(BETAS[np.argmax(likelihood)]), 2), echo, tuple(int(count) for count in places))
 
 
+def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[str] = ()) -> Checkpoint:
+    """Returns a checkpoint with what is found in its defaults and metadata, and prints it.
+
+    Args:
+        kind: of the drafter.
+        pictures: how many are decoded, of `prompts` by turns; without these, of random landscapes.
+
+    Raises:
+        LanternError: it has no such drafter, or no prompts are given and it knows no landscapes.
+    """
+    if kind not in checkpoint.drafters:
+        raise LanternError(f"the checkpoint has no drafter {kind!r}: give another --drafter")
+    pipeline = Pipeline(checkpoint, np.float32)
+    encoder = prompt_encoder(checkpoint)
+    if prompts:
+        conditioning = encoder.encode([prompts[i % len(prompts)] for i in range(pictures)], pipeline.dtype)
+    else:
+        labels = random_labels(checkpoint.vocabulary, np.random.default_rng(0), pictures)
+        conditioning = encoder.from_arrays(labels)
+    found = fit(pipeline, kind, conditioning)
+    mixture = [share for field in dataclasses.fields(Echo) for share in getattr(found.echo, field.name)]
+    print(f"sharpness {found.sharpness}, mixture {mixture}, places by agreement {found.places}", flush=True)
+    grid = checkpoint.target_config.grid
+    subject = Subject(checkpoint.model, pipeline.recipe, pipeline.engine, conditioning, grid)
+    return dataclasses.replace(
+        checkpoint,
+        defaults=checkpoint.defaults | {"sharpness": found.sharpness, "mixture": mixture},
+        metadata=checkpoint.metadata | {ACCEPTANCE: window_acceptance(subject, pictures)},
+    )
+
+
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
@@ -209,26 +241,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     check_new(options.out, overwrite=False)
     prompts = () if options.prompts is None else read_prompts(options.prompts)
-    pipeline = Pipeline(load(model_directory(options.checkpoint), None), np.float32)
-    if options.drafter not in pipeline.checkpoint.drafters:
-        raise LanternError(f"{options.checkpoint} has no drafter {options.drafter!r}: give another --drafter")
-    encoder = prompt_encoder(pipeline.checkpoint)
-    if options.prompts is None:
-        vocabulary, rng = pipeline.checkpoint.vocabulary, np.random.default_rng(0)
-        conditioning = encoder.from_arrays(random_labels(vocabulary, rng, options.pictures))
-    else:
-        prompts = [prompts[i % len(prompts)] for i in range(options.pictures)]
-        conditioning = encoder.encode(prompts, pipeline.dtype)
+    checkpoint = load(model_directory(options.checkpoint), None)
     with locks.sole(options.out):
-        found = fit(pipeline, options.drafter, conditioning)
-        mixture = [share for field in dataclasses.fields(Echo) for share in getattr(found.echo, field.name)]
-        print(f"sharpness {found.sharpness}, mixture {mixture}, places by agreement {found.places}")
-        checkpoint = pipeline.checkpoint
-        defaults = checkpoint.defaults | {"sharpness": found.sharpness, "mixture": mixture}
-        pixels = checkpoint.target_config.grid
-        subject = Subject(checkpoint.model, pipeline.recipe, pipeline.engine, conditioning, pixels)
-        metadata = checkpoint.metadata | {ACCEPTANCE: window_acceptance(subject, options.pictures)}
-        save(options.out, dataclasses.replace(checkpoint, defaults=defaults, metadata=metadata))
+        save(options.out, fitted(checkpoint, options.drafter, options.pictures, prompts))
 
 
 if __name__ == "__main__":

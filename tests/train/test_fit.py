@@ -4,10 +4,11 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding.echo import Echo
-from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.auto import ACCEPTANCE
+from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 from train import fit as fitting
-from train.fit import BETAS, KINDS, SHARES, best_mixture, fit
+from train.fit import BETAS, KINDS, SHARES, best_mixture, fitted
 
 
 def test_the_mixture_of_least_cross_entropy_is_taken():
@@ -21,10 +22,18 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
 @pytest.mark.slow
 def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch):
     monkeypatch.setattr(fitting, "WINDOW", 6)
-    pipeline = Pipeline(tiny_checkpoint())
-    labels = np.random.default_rng(0).integers(0, 4, (8, 4)).astype(np.int32)
-    labels += pipeline.checkpoint.target_config.num_labels // 4 * np.arange(4, dtype=np.int32)
-    found = fit(pipeline, "eagle", labels)
-    assert found.sharpness in np.round(BETAS, 2) and sum(found.places) > 8
-    a, b = found.echo.token
-    assert b > a, found
+    monkeypatch.setattr(fitting, "window_acceptance", lambda _, pictures: {"windows": pictures})
+    checkpoint = tiny_checkpoint()
+    found = fitted(checkpoint, "eagle", 8)
+    assert found.defaults["sharpness"] in np.round(BETAS, 2)
+    of_token = found.defaults["mixture"][2:4]
+    assert of_token[1] > of_token[0], found.defaults
+    assert found.metadata == checkpoint.metadata | {ACCEPTANCE: {"windows": 8}}
+    assert (
+        checkpoint.defaults == tiny_checkpoint().defaults and found.target_params is checkpoint.target_params
+    )
+
+
+def test_only_what_the_checkpoint_has_is_fitted():
+    with refused("no drafter 'eagle4'"):
+        fitted(tiny_checkpoint(), "eagle4", 8)
