@@ -34,7 +34,6 @@ from lantern_jax.decoding.drafting.window import Window, window_draft
 from lantern_jax.decoding.echo import COMPARED, LEAST, Echo
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
-from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
@@ -44,7 +43,6 @@ from lantern_jax.measuring.windows import window_acceptance
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.auto import ACCEPTANCE
-from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script
 from train.sources import random_labels, read_prompts
@@ -163,7 +161,7 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
     """
     checkpoint = pipeline.checkpoint
     config, parameters = checkpoint.target_config, pipeline.engine.parameters
-    guidance = checkpoint.defaults.get("guidance", Settings().guidance)
+    settings = pipeline.settings({})
     count = len(jax.tree.leaves(conditioning)[0])
     batch = min(batch, count)
     target = pipeline.family.target(config, pipeline.dtype, getattr(checkpoint.drafters[kind][0], "taps", ()))
@@ -181,8 +179,8 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
                 go(
                     Inputs(
                         parameters.target, pipeline.engine.drafter(kind), rows, keys,
-                        jnp.full(batch, guidance, jnp.float32), jnp.ones(batch, bool),
-                        SamplingParams.create(), Strict(), None,
+                        jnp.full(batch, settings.guidance, jnp.float32), jnp.ones(batch, bool),
+                        settings.sampling(), Strict(), None,
                     )
                 )
             )  # fmt: skip

@@ -19,6 +19,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import Array, Float, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
@@ -175,10 +176,7 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
     example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
     params = VQModel(vq_config(config)).init(model_key, example)["params"]
     codes = l2_normalize(jax.random.normal(code_key, params["codebook"].shape, jnp.float32))
-    # Parts that the run before did not have begin as they are drawn.
-    params = (
-        {**params, "codebook": codes} if start is None else {**params, **jax.tree.map(jnp.asarray, start)}
-    )
+    params = {**params, "codebook": codes} if start is None else begun_from(start, params)
     critic_params = PatchDiscriminator(**config.critic).init(critic_key, example)["params"]
     optimizer, critic_optimizer = make_optimizers(config)
     return TokenizerState(
@@ -189,6 +187,28 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
         critic=critic_params,
         critic_optimizer=critic_optimizer.init(critic_params),
     )
+
+
+def begun_from(start: PyTree, drawn: PyTree) -> PyTree:
+    """Returns a finished run's parameters, and those that it did not have as they were drawn.
+
+    Residual blocks that it did not have add nothing at first, so that a deeper decoder begins as the one before.
+    Raises LanternError if it has others, or of other shapes.
+    """
+    old, new = flatten_dict(start), flatten_dict(drawn)
+    for path, leaf in old.items():
+        if path not in new or new[path].shape != leaf.shape:
+            raise LanternError(
+                f"the run that start_from names has a {'.'.join(path)} of {leaf.shape}, which this model does not: "
+                "change --config.model"
+            )
+
+    def first(path: tuple[str, ...], leaf: Array) -> Array:
+        if path in old:
+            return jnp.asarray(old[path])
+        return jnp.zeros_like(leaf) if path[-2] == "conv2" else leaf
+
+    return unflatten_dict({path: first(path, leaf) for path, leaf in new.items()})
 
 
 def reconstruct(

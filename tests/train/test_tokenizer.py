@@ -7,6 +7,7 @@ import optax
 import pytest
 
 from configs import demo256_tokenizer, tiny_tokenizer
+from lantern_jax.models.vq import VQModel
 from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves
 from train import codebook as cb
@@ -15,7 +16,14 @@ from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
 from train.painter.landscapes import render_batch
 from train.painter.vocabulary import ATTRIBUTES
 from train.rendered import rendered_landscapes
-from train.tokenizer import LossConfig, make_task, picture_psnr, prominence, reconstruction_loss
+from train.tokenizer import (
+    LossConfig,
+    make_task,
+    picture_psnr,
+    prominence,
+    reconstruction_loss,
+    vq_config,
+)
 
 
 def get_config():
@@ -166,3 +174,19 @@ def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
     assert set(begun) == {*first, "smoother"}
     for name, part in first.items():
         jax.tree.map(np.testing.assert_array_equal, begun[name], part)
+
+
+def test_a_deeper_decoder_begins_as_the_one_before():
+    config = get_config()
+    pictures = np.random.default_rng(0).integers(0, 256, (2, config.size, config.size, 3), np.uint8)
+    model, real = VQModel(vq_config(config)), pictures / np.float32(127.5) - 1
+    first = make_task(config, pictures).init(jax.random.key(0)).params
+    config.model.decoder_blocks += 2
+    deeper = VQModel(vq_config(config))
+    begun = make_task(config, pictures, first).init(jax.random.key(1)).params
+    assert len(jax.tree.leaves(begun)) > len(jax.tree.leaves(first))
+    np.testing.assert_array_equal(deeper.apply({"params": begun}, real), model.apply({"params": first}, real))
+    config.model.decoder_blocks -= 2
+    config.model.decoder_ch = 2 * model.config.decoder_width
+    with refused(r"start_from.*decoder\..*change --config\.model"):
+        make_task(config, pictures, first).init(jax.random.key(1))
