@@ -142,6 +142,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--overwrite", action="store_true", help="with --checkpoint: replace a checkpoint that exists")
     options = parser.parse_args(argv)
     check_new(options.out, options.overwrite or options.checkpoint is None)
+    if options.checkpoint is not None and options.fit:
+        raise LanternError(
+            "--fit is not for --checkpoint: leave it out, and run train.fit on what is written"
+        )
     for folder in options.drafter:
         read_config(folder)
     with locks.sole(options.out):

@@ -38,7 +38,7 @@ _HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "
 _WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
 
 _METHODS = {
-    AUTO: Method("the fastest strict method for this platform and checkpoint", {}),
+    AUTO: Method("plain decoding, jacobi or led, whichever should be fastest here", {}),
     "ar": Method("plain autoregressive decoding, a token per pass", {"tree": "none"}),
     "gumbel": Method(
         "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",

@@ -7,6 +7,7 @@ import pytest
 
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint
 from train import export
 
@@ -42,3 +43,11 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
 def test_one_a_kind(runs):
     with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
         export.read_drafters(["heads", "more heads"], "target")
+
+
+def test_fitting_is_not_for_a_checkpoint(runs, tmp_path):
+    old = save(tmp_path / "old", tiny_checkpoint(), dtype="float16")
+    words = [f"--checkpoint={old}", f"--drafter={tmp_path}", "--fit=4", f"--out={tmp_path / 'new'}"]
+    with refused("--fit is not for --checkpoint.*train.fit"):
+        export.main(words)
+    assert not (tmp_path / "new").exists()
