@@ -179,13 +179,16 @@ def _grow_dynamic_tree(config, params, case):
 
 
 def _drafter_prefix(case, first):
-    """Makes the target's prefix, one longer than the drafter's, which absorbs the last position's feature."""
+    """Makes the target's prefix, one longer than the drafter's, which absorbs the last position's feature.
+
+    A part of it is padding, which the published drafters see as the rest.
+    """
     features = case.arrays["features"][:, None]
     rows = len(features)
     return Prefix(
         features=features[:, :, : first + 1],
         tokens=np.zeros((rows, 1, first + 1), np.int32),
-        mask=np.ones((rows, 1, first + 1), bool),
+        mask=np.broadcast_to(np.arange(first + 1) >= first // 2, (rows, 1, first + 1)),
         positions=np.zeros((rows, 1, first + 1), np.int32),
         guidance=jnp.asarray([case.config["cfg_scale"]], jnp.float32),
     )

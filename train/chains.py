@@ -18,7 +18,7 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits, sequence_rotary
+from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits, seen, sequence_rotary
 from lantern_jax.models.eagle3 import Eagle3Config, Eagle3Model
 from lantern_jax.models.medusa import MedusaConfig, MedusaModel
 from lantern_jax.models.parallel import ParallelConfig, ParallelModel
@@ -64,7 +64,8 @@ def drafter_passes(
     chain would begin before the first token, read the target's features in all passes.
     """
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
-    rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
+    valid = seen(model.config, inputs.valid)
+    rotary, keys = sequence_rotary(model.config, valid), valid[..., None, :]
     own, handed_on = inputs.features, jax.lax.stop_gradient
     if isinstance(model, Eagle3Model):
         own = model.apply({"params": params}, own[..., : -model.config.dim], method="fuse")
@@ -76,7 +77,7 @@ def drafter_passes(
         predicted, (block,) = model.apply({"params": params}, features, inputs.tokens, rotary, *places)
         return predicted.astype(jnp.float32), block
 
-    predicted, block = apply(own, padded_causal_mask(inputs.valid))
+    predicted, block = apply(own, padded_causal_mask(valid))
     made, blocks = [predicted], [block]
     for depth in range(1, passes):
         shifted = jnp.concatenate([own[..., :1, :], made[-1][..., :-1, :]], axis=-2)
@@ -179,7 +180,8 @@ def parallel_chain(
     if depths > 1 + model.config.masks:
         raise LanternError(f"{depths} passes: the drafter has depth 0 and {model.config.masks} masks")
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
-    rotary, keys = sequence_rotary(model.config, inputs.valid), inputs.valid[..., None, :]
+    valid = seen(model.config, inputs.valid)
+    rotary, keys = sequence_rotary(model.config, valid), valid[..., None, :]
     anchors = jnp.arange(inputs.first, length - depths + 1, dtype=jnp.int32)
     counts = [len(anchors)] * (depths - 1)
     if key is not None:
@@ -190,7 +192,7 @@ def parallel_chain(
         inputs.features,
         inputs.tokens,
         rotary,
-        padded_causal_mask(inputs.valid),
+        padded_causal_mask(valid),
         method="committed",
     )
     where = jnp.arange(inputs.first, length, dtype=jnp.int32)

@@ -192,7 +192,7 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
 def begun_from(start: PyTree, drawn: PyTree) -> PyTree:
     """Returns a finished run's parameters, and those that it did not have as they were drawn.
 
-    Residual blocks that it did not have add nothing at first, so that a deeper decoder begins as the one before.
+    Blocks that it did not have add nothing at first, so that a deeper decoder begins as the one before.
     Raises LanternError if it has others, or of other shapes.
     """
     old, new = flatten_dict(start), flatten_dict(drawn)
@@ -206,7 +206,8 @@ def begun_from(start: PyTree, drawn: PyTree) -> PyTree:
     def first(path: tuple[str, ...], leaf: Array) -> Array:
         if path in old:
             return jnp.asarray(old[path])
-        return jnp.zeros_like(leaf) if path[-2] == "conv2" else leaf
+        # The last layers of residual blocks and of attention.
+        return jnp.zeros_like(leaf) if path[-2] in ("conv2", "proj_out") else leaf
 
     return unflatten_dict({path: first(path, leaf) for path, leaf in new.items()})
 

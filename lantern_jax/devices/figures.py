@@ -28,9 +28,10 @@ _READING, _PRODUCTS, _IN_FULL = 0.87, 0.5, 0.125
 _READING_HERE, _PRODUCTS_HERE, _MOST_PER_BYTE = 0.65, 0.65, 8
 # Seconds of a kernel that does next to nothing, in a loop on the device.
 _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
-# JAX's name of a kind of device holds the word of its data sheet; the first that fits counts.
+# JAX's name of a kind of device matches the word of its data sheet; the first that fits counts.
 _WORDS = {
-    "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5": "v5p", "v4": "v4", "tpu7x": "tpu7x",
+    "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5p": "v5p", "v5": "v5p", "v4(?! lite)": "v4",
+    "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
 # Weights of more bytes than the caches of most processors hold, the rows that read and those that compute, their
 # width, and the seconds of each piece.

@@ -73,6 +73,8 @@ def drafter_config_from_shapes(
     vocab_size, dim = shapes[DRAFTER_NAMES["tokens"]]
     found: dict[str, Any] = {} if target is None else dict(target.shared_with_drafter)
     found |= {"dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0]}
+    # LANTERN trains and runs its drafters for LlamaGen without a mask of the prefix; that for Anole has one.
+    found["sees_padding"] = found.get("rotary", "grid") == "grid"
     if norm in tensors:
         found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
     return config_from(DrafterConfig, found, settings, None if target is None else target.num_heads)

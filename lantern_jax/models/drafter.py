@@ -48,6 +48,8 @@ class DrafterConfig:
             factors zero), position P - 1 + g belongs to grid cell g.
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
+        sees_padding: attend to the padding of a prefix as to the rest: LANTERN's drafters for LlamaGen were trained
+            and published so.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -65,6 +67,7 @@ class DrafterConfig:
     rope_base: float = 10000.0
     rotary: str = "grid"
     qk_norm: str = ""
+    sees_padding: bool = False
 
     def __post_init__(self):
         check_sizes(self, may_be_zero=("markov_rank",))
@@ -182,6 +185,11 @@ def sequence_rotary(
     return jnp.asarray(factors[: valid.shape[-1]])[(None,) * (valid.ndim - 1)]
 
 
+def seen(config: DrafterConfig, valid: Bool[Array, "*rows S"]) -> Bool[Array, "*rows S"]:
+    """Returns which positions the drafter treats as valid: those that are, or all where it sees padding."""
+    return jnp.ones_like(valid) if config.sees_padding else valid
+
+
 @flax.struct.dataclass
 class DrafterState:
     """Committed tokens and this round's nodes, for a drafter that continues from its own output.
@@ -232,7 +240,7 @@ def chained_drafter(model: nn.Module) -> Drafter:
 
 def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:
     """Runs the prefix; returns the drafter's cache of it."""
-    valid = prefix.mask[:, :, :-1]
+    valid = seen(model.config, prefix.mask[:, :, :-1])
     _, block = model.apply(
         params["drafter"],
         prefix.features[:, :, :-1],

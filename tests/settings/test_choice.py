@@ -59,7 +59,7 @@ def test_passes_that_were_measured_on_an_h100_are_expected():
 @pytest.mark.parametrize(("kind", "name"), [
     ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
     ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("cpu", None),
-    ("NVIDIA L40S", None),
+    ("NVIDIA L40S", None), ("TPU v5p", "v5p"), ("TPU v4", "v4"), ("TPU v4 lite", None),
 ])  # fmt: skip
 def test_devices_are_known_by_their_kind(kind, name):
     sheet = data_sheet(kind)

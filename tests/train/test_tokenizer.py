@@ -178,6 +178,7 @@ def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
 
 def test_a_deeper_decoder_begins_as_the_one_before():
     config = get_config()
+    config.model.level_attention = True
     pictures = np.random.default_rng(0).integers(0, 256, (2, config.size, config.size, 3), np.uint8)
     model, real = VQModel(vq_config(config)), pictures / np.float32(127.5) - 1
     first = make_task(config, pictures).init(jax.random.key(0)).params
