@@ -22,7 +22,7 @@ from lantern_jax.io.archives import read_arrays as read_archive
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_folder, open_file, parse_json, read_bounded, write_file
 from lantern_jax.metrics.moments import Moments
-from lantern_jax.pictures.images import encode_png, open_image
+from lantern_jax.pictures.images import encode_png, read_image
 from lantern_jax.sets.plan import SetPlan, shard_paths
 
 # The EXIF tag that describes a picture in words.
@@ -84,7 +84,7 @@ def _tarred(files: Mapping[str, bytes]) -> bytes:
 
 
 def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[int, Image.Image]]:
-    """Yields (number, picture, its pixels not decoded yet) of a shard.
+    """Yields (number, picture) of a shard.
 
     Raises:
         LanternError: damaged, or a picture whose prompt or number is not the plan's.
@@ -93,7 +93,11 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
     with _opened(directory, plan, shard) as read:
         for number in plan.numbers(shard).tolist():
             name = _name(plan, number)
-            image = open_image(io.BytesIO(read(name)))
+            content = io.BytesIO(read(name))
+            try:
+                image = read_image(content)
+            except ValueError as error:
+                raise damaged(path, name) from error
             _check(f"{path}, {name}", image, plan.prompt(number), number)
             yield number, image
 
@@ -136,9 +140,10 @@ def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
         return not all(os.access(path, os.R_OK) for path in shard_paths(directory, plan, shard))
 
 
-def damaged(path: Path) -> LanternError:
-    """Returns the error for a file of a shard that is not whole."""
-    return LanternError(f"{path} is damaged: remove it and run the set's command again")
+def damaged(path: Path, picture: str = "") -> LanternError:
+    """Returns the error for a file or folder of a shard that is not whole, or for one of its pictures."""
+    where = f" ({picture} is not a readable picture)" if picture else ""
+    return LanternError(f"{path} is damaged{where}: remove it and run the set's command again")
 
 
 def sums_start(plan: SetPlan) -> str:

@@ -26,7 +26,7 @@ from lantern_jax.sets.worker import discard_damaged
 from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found, Shelf
-from tests.sets.making import KNOBS, READER, SHARD, SUMS, a_plan, contents, make, refused
+from tests.sets.making import KNOBS, READER, SUMS, a_plan, contents, make, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_pipeline
 
 
@@ -229,19 +229,6 @@ def test_what_is_known_is_kept_again_and_again(tmp_path, monkeypatch):
     )
     make(tmp_path / "set")
     assert len(kept) > 5 and max(kept) >= 2 and kept[-1] == 0
-
-
-def test_webp_keeps_pixels_and_prompts(whole, tmp_path):
-    prompts = ("ein Wald, 森 \"&' <b>\\n", "\t\u2028", "a lake")
-    plan, directory = a_plan(format="webp", prompts=prompts, num=1, sums=None), tmp_path / "set"
-    pictures = [picture.picture for picture in read_set(whole)][:SHARD]
-    tokens = np.zeros((SHARD, TOKENS), np.int32)
-    begin(directory, plan)
-    write_shard(directory, plan, 0, pictures, tokens, tokens[:, 0])
-    assert merge(directory).pictures == SHARD
-    for picture, original, prompt in zip(read_set(directory), pictures, prompts, strict=True):
-        np.testing.assert_array_equal(picture.picture, original)
-        assert picture.prompt == prompt
 
 
 def test_sums_of_shards_are_those_of_the_set(whole, tmp_path):
