@@ -59,30 +59,33 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.sets.comparison import build_reader, check_sizes, compare, score_pictures
     from lantern_jax.sets.sources import read_pictures, with_prompts
-    from lantern_jax.sets.statistics import statistics_file, statistics_of
+    from lantern_jax.sets.statistics import is_statistics, statistics_file, statistics_of
 
     keep_compiled_programs()
-    slips, saved = preset.slips if preset else (), []
+    slips = preset.slips if preset else ()
     report = {"set": arguments.set, "reference": arguments.reference, "preset": arguments.preset}
     report |= {"slips": [
         {"what": slip.what, "applied": arguments.with_slips and slip.step is not None} for slip in slips
     ], "distances": [], "scores": [], "versions": _versions()}  # fmt: skip
     with working("measuring"):
-        for reading in readings:
-            reader = build_reader(reading, files[reading.features])
-            real, made = statistics_of(arguments.reference, reader), statistics_of(arguments.set, reader)
+        # What is refused for its files is refused before pictures are read: networks, then files of statistics.
+        readers = [build_reader(reading, files[reading.features]) for reading in readings]
+        built = {name: SCORES[name].build(files[name]) for name in scores}
+        sets = dict.fromkeys([arguments.reference, arguments.set] if readers else [])
+        files_first = sorted(sets, key=is_statistics, reverse=True)
+        read = {path: [statistics_of(path, reader) for reader in readers] for path in files_first}
+        for number, reading in enumerate(readings):
+            made, real = read[arguments.set][number], read[arguments.reference][number]
             if preset is not None:
                 check_sizes(preset, made, real)
             report["distances"].append(compare(made, real, reading, arguments.replicates))
-            saved.append(real)
-        for name in scores:
-            score = SCORES[name].build(files[name])
+        for name, score in built.items():
             steps = preset.score_steps(name, arguments.with_slips) if preset else []
             pictures = with_prompts(read_pictures(arguments.set), prompts)
             report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
     outputs = {}
     if arguments.save_reference is not None:
-        outputs[Path(arguments.save_reference)] = statistics_file(saved)
+        outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])
     if arguments.out is not None:
         outputs[Path(arguments.out)] = json.dumps(report, indent=1) + "\n"
     write_files(outputs)
@@ -135,8 +138,12 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         raise LanternError(f"{outputs[0]} is named for two outputs: give each its own file")
     for path in outputs:
         check_new_file(path, arguments.overwrite)
-    if arguments.save_reference is not None and not arguments.save_reference.endswith(".npz"):
-        raise LanternError(f"--save-reference {arguments.save_reference}: end its name in .npz")
+    if arguments.save_reference is not None:
+        from lantern_jax.sets.statistics import check_counted
+
+        if not arguments.save_reference.endswith(".npz"):
+            raise LanternError(f"--save-reference {arguments.save_reference}: end its name in .npz")
+        check_counted(arguments.reference)
 
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:

@@ -87,6 +87,12 @@ def is_statistics(path: str | Path) -> bool:
     return _READERS in names or {"mu", "sigma"} <= names
 
 
+def check_counted(path: str | Path) -> None:
+    """Raises LanternError for a file whose statistics ``statistics_file`` does not take."""
+    if is_statistics(path) and _READERS not in _names(Path(path)):
+        raise LanternError(f"{path} holds statistics already: use it as it is, without --save-reference")
+
+
 def statistics_file(statistics: Sequence[Statistics]) -> Contents:
     """Returns what one or several readers read of a set as the contents of a file.
 

@@ -13,11 +13,14 @@ from safetensors.numpy import save_file
 
 from lantern_jax.commands import report
 from lantern_jax.commands.main import main
+from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics import protocols, registry
 from lantern_jax.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.metrics.features import FeatureReader, Score
 from lantern_jax.metrics.moments import Moments, frechet_distance
 from lantern_jax.metrics.preprocessing import lantern_square, truncate_levels
+from lantern_jax.sets import statistics
+from tests.command import assert_refused, must_not_run
 from tests.metrics.published_networks import inception_tensors
 
 COUNT = 12
@@ -202,6 +205,27 @@ def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
     told = capsys.readouterr()
     assert told.err.count("\n") == 1 and words in told.err and not told.out
     assert {path: path.stat().st_mtime_ns for path in clutter.rglob("*")} == before
+
+
+@pytest.mark.parametrize(("line", "words"), [
+    ("made --reference theirs.npz --save-reference new.npz", "use it as it is, without --save-reference"),
+    ("made --reference made --scores clip --weights clip=weights", ". holds no tokenizer"),
+    ("made --reference made --scores clip-lantern --weights weights", "weights holds no levels"),
+    ("stats.npz --reference made --preprocessing upper", "was read by 'colours, whole', not by 'colours, upper'"),
+])  # fmt: skip
+def test_a_wrong_file_is_told_before_pictures_are_read(line, words, folder, capsys, monkeypatch):
+    def build(weights):
+        raise LanternError(f"{weights} holds no levels: give another file")
+
+    write_folder(folder / "made", 1, prompts=["a lake"] * COUNT)
+    (folder / "weights").write_text("")
+    np.savez(folder / "theirs.npz", mu=np.zeros(3), sigma=np.eye(3))
+    assert run("made", "--reference", "made", "--features", "colours", "--save-reference", "stats.npz") == 0
+    kind = registry.ScoreKind("level", build, "file of levels")
+    monkeypatch.setitem(registry.SCORES.theirs, "clip-lantern", kind)
+    monkeypatch.setattr(statistics, "read_statistics", must_not_run)
+    capsys.readouterr()
+    assert words in assert_refused(["metrics", *line.split(), "--features", "colours"], capsys)
 
 
 def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys):
