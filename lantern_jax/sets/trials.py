@@ -30,13 +30,14 @@ def decoded(
     """Decodes sequences as ``Plan.stream`` does, the most of them in the way that was seen to be the fastest.
 
     A batch is decoded alone while something is to be found out: the first one, in the way that was chosen, then one in
-    each way that may be faster and was never timed, as long as these take few per cent of the time.
+    each way that may be faster and was never timed, as long as these take few per cent of the time. A trial is expected
+    to take as long as the slowest batch so far, and accounted by what it took.
     """
     if opened.asked is None:
         yield from call.stream(job, numbers, rows)
         return
     pipeline, batch, tried = opened.pipeline, call.settings.batch, set()
-    settings, left = call.settings, None
+    settings, left, slowest = call.settings, None, 0.0
     while len(numbers) > batch:
         tried.add(point_of(settings))
         parts = []
@@ -49,12 +50,13 @@ def decoded(
             note(point_of(settings), summarise(joined, run.timing))
         numbers, rows = numbers[batch:], rows[batch:]
         choice = pipeline.auto.choice(batch, opened.asked, max(1.0, len(numbers) / batch))
-        if left is None:
-            cost = run.timing.compiling + run.timing.decoding
-            left = SHARE * run.timing.decoding * len(numbers) / batch
-        trial, left = choice.untried(tried), left - cost
-        settings = _settings(opened, (choice.way if trial is None or left < 0 else trial).knobs)
-        if trial is None or left < 0:
+        spent = run.timing.compiling + run.timing.decoding
+        # The first batch is no trial: it says how long the set should take.
+        left = SHARE * run.timing.decoding * len(numbers) / batch if left is None else left - spent
+        slowest = max(slowest, spent)
+        trial = choice.untried(tried) if slowest <= left else None
+        settings = _settings(opened, (trial or choice.way).knobs)
+        if trial is None:
             break
     yield from call.stream(pipeline.job(settings), numbers, rows)
 
