@@ -35,7 +35,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_link, check_writable, new_folder
+from lantern_jax.io.files import check_link, check_makeable, new_folder
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.hub import repository_of
@@ -77,7 +77,7 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
         raise LanternError(f"{directory} exists: name a new folder or allow overwriting")
     if directory.exists() and not (directory / "config.json").is_file():
         raise LanternError(f"{directory} exists and is not a checkpoint: name another folder")
-    check_writable(next(parent for parent in directory.absolute().parents if parent.exists()))
+    check_makeable(directory.absolute().parent)
     return directory
 
 

@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 from lantern_jax.decoding.knobs import MOST_INT, MOST_SEED, Knob
 from lantern_jax.io.errors import quoted
-from lantern_jax.io.files import check_new_file, check_writable, open_file
+from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
 MOST = MOST_INT
 
@@ -111,8 +111,7 @@ def working_folder(text: str) -> Path:
     path = _path(text)
     if path.exists() and not path.is_dir():
         raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")
-    lowest = next(place for place in (path.absolute(), *path.absolute().parents) if place.exists())
-    _told(check_writable, lowest)
+    _told(check_makeable, path)
     return path
 
 

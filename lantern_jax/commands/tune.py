@@ -9,7 +9,7 @@ from lantern_jax.commands.arguments import number, whole
 from lantern_jax.commands.options import Command, encoded_prompts, open_pipeline
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_new_file, check_writable, write_file
+from lantern_jax.io.files import check_makeable, check_new_file, write_file
 from lantern_jax.io.terminal import say, telling
 from lantern_jax.measuring.clock import Clock
 from lantern_jax.settings.resolution import check_knobs
@@ -75,7 +75,7 @@ def _run(arguments: argparse.Namespace) -> None:
     if arguments.out is not None:
         file = Path(arguments.out)
     else:
-        check_writable(next(folder for folder in tuned_directory().parents if folder.is_dir()))
+        check_makeable(tuned_directory())
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
     pictures = arguments.pictures or int(min(PICTURES, max(2, PICTURES_A_MINUTE * arguments.minutes)))
     goal = Goal(knobs, budget, pictures, arguments.minutes)
@@ -88,10 +88,13 @@ def _run(arguments: argparse.Namespace) -> None:
             tell(lambda: f"tuning, {timedelta(seconds=round(max(clock.remaining, 0)))} left: {text}")
 
         tuning = Tuner(subject, goal, key, report, clock, starts).run()
-    write_file(file, tuning.tuned.to_json(), parents=True)
-    if arguments.out is None:
-        notes.add(*tuning.runs())
-    _show(tuning)
+    try:
+        write_file(file, tuning.tuned.to_json(), parents=True)
+        if arguments.out is None:
+            notes.add(*tuning.runs())
+    finally:
+        # What was measured is seen even where it cannot be written.
+        _show(tuning)
     wrote = f"wrote {file}: {tuning.tuned.words}"
     if tuning.is_stopped:
         raise KeyboardInterrupt(f"interrupted, {wrote}")

@@ -299,6 +299,12 @@ def check_writable(folder: Path) -> None:
         raise LanternError(errors.unwritable(f"into {folder}", error, "folder")) from None
 
 
+def check_makeable(folder: Path) -> None:
+    """Raises LanternError unless files can be made in ``folder``, or it in the lowest folder above it that exists."""
+    folder = folder.absolute()
+    check_writable(next(place for place in (folder, *folder.parents) if place.exists()))
+
+
 def _beside(path: Path, kind: str = "part") -> Path:
     return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
 

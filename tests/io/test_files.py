@@ -89,6 +89,22 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path):
         files.check_writable(Path("/proc"))
 
 
+def test_the_lowest_folder_that_exists_decides_whether_one_can_be_made(tmp_path, monkeypatch):
+    (tmp_path / "linked").symlink_to("/proc")
+    for unwritable in (tmp_path / "linked", Path("/proc/new/folder")):
+        with refused("cannot write into .*(linked|proc)"):
+            files.check_makeable(unwritable)
+    (tmp_path / "a").write_bytes(b"old")
+    with refused("not a folder: make it first"):
+        files.check_makeable(tmp_path / "a" / "b")
+    asked = []
+    monkeypatch.setattr(files, "check_writable", asked.append)
+    (tmp_path / "there").mkdir()
+    for folder in ("there", "new/folder"):
+        files.check_makeable(tmp_path / folder)
+    assert asked == [tmp_path / "there", tmp_path]
+
+
 @pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
 def test_permissions_are_the_umasks(tmp_path, monkeypatch, mask, file_mode, folder_mode):
     """Which is not changed meanwhile: it is the whole process's."""

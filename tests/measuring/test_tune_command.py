@@ -4,6 +4,7 @@ import dataclasses
 import json
 from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -118,6 +119,30 @@ def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, ca
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
     given = arguments if "--model" in arguments else [*arguments, "--model", str(tiny_folder)]
     assert words in assert_refused(["tune", *given], capsys)
+
+
+def test_a_cache_that_cannot_be_written_is_told_before_any_work(tiny_folder, folder, capsys, monkeypatch):
+    folder.parent.mkdir()
+    folder.symlink_to("/proc")
+    monkeypatch.setattr(tune.Tuner, "run", must_not_run)
+    told = assert_refused(["tune", "--model", str(tiny_folder), *ONE_DEVICE], capsys)
+    assert f"cannot write into {folder}" in told
+
+
+def test_a_table_that_cannot_be_written_is_shown(tiny_folder, folder, capsys, monkeypatch):
+    """Something went wrong with the folder meanwhile."""
+    made = SimpleNamespace(tuned=SimpleNamespace(to_json=lambda: "{}"))
+
+    def run(self):
+        folder.parent.mkdir(exist_ok=True)
+        folder.write_text("a file")
+        return made
+
+    monkeypatch.setattr(tune.Tuner, "run", run)
+    monkeypatch.setattr("lantern_jax.commands.tune._show", lambda tuning: print("a table" * (tuning is made)))
+    assert main(["tune", "--model", str(tiny_folder), *ONE_DEVICE]) != 0
+    printed = capsys.readouterr()
+    assert printed.out == "a table\n" and "cannot write" in printed.err
 
 
 def test_a_budget_needs_a_codebook(tmp_path, capsys, monkeypatch):
