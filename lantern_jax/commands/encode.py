@@ -27,12 +27,12 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    out = Path(arguments.out)
-    check_new_file(out, arguments.overwrite)
-
     from lantern_jax.commands.report import working
-    from lantern_jax.text.encoded import save_encoded
+    from lantern_jax.text.encoded import check_ending, save_encoded
 
+    out = Path(arguments.out)
+    check_ending(out)
+    check_new_file(out, arguments.overwrite)
     pipeline = open_pipeline(arguments)
     with working("encoding"):
         encoded = pipeline.encode(arguments.prompts, arguments.negative)

@@ -45,6 +45,12 @@ class EncodedPrompts:
     arrays: dict[str, np.ndarray]
 
 
+def check_ending(path: Path) -> None:
+    """Raises LanternError unless a file for encoded prompts ends in .npz."""
+    if path.suffix != ".npz":
+        raise LanternError(f"{path} does not end in .npz: give such a name")
+
+
 def save_encoded(
     path: str | Path, kind: str, prompts: Sequence[str], arrays: Mapping[str, np.ndarray]
 ) -> None:
@@ -64,8 +70,7 @@ def save_encoded(
         ('tabby cat',)
     """
     path = Path(path)
-    if path.suffix != ".npz":
-        raise LanternError(f"{path} does not end in .npz: give such a name")
+    check_ending(path)
     if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
         raise LanternError("prompts are not a list of texts: give texts, a class number as '207'")
     packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]

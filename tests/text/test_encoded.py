@@ -4,8 +4,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lantern_jax.commands import encode
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows
+from tests.command import assert_refused, must_not_run
 from tests.refused import refused
 
 ARRAYS = {
@@ -52,6 +54,13 @@ def test_what_cannot_be_written(tmp_path, name, arrays, match):
     for mask in ({}, {"mask": ~rows.mask}):
         with refused("^features: give"):
             save_encoded(tmp_path / "b.npz", "captions", list("abcd"), {"features": rows, **mask})
+
+
+def test_the_command_refuses_another_ending_before_any_work(tmp_path, capsys, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(encode, "open_pipeline", must_not_run)
+    arguments = ["encode", "a lake", "--model", "demo", "--out", "prompts.pt"]
+    assert "prompts.pt does not end in .npz: give such a name" in assert_refused(arguments, capsys)
 
 
 def test_foreign_and_truncated_files(tmp_path):
