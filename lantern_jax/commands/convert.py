@@ -93,6 +93,11 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
     check_new_folder(out, arguments.overwrite)
+
+    from lantern_jax.checkpoints.store import check_new, load
+
+    # Nor is a folder of anything else replaced.
+    check_new(out, arguments.overwrite)
     with sole(out):
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
@@ -100,7 +105,6 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         say(f"wrote {out}")
         if arguments.push is not None:
             from lantern_jax.checkpoints.hub import push
-            from lantern_jax.checkpoints.store import load
 
             push(load(out, abstract=True), arguments.push)
             say(f"pushed it to {arguments.push}")

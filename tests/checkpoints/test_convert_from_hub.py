@@ -87,6 +87,15 @@ def test_refused_before_anything_is_fetched(options, message, hub, capsys):
     assert not fetched(hub)
 
 
+def test_a_folder_that_is_no_checkpoint_is_refused_before_anything_is_fetched(hub, capsys):
+    Path("pictures").mkdir()
+    options = ["--from-hub", REPO, *GPT, "--out", "pictures", "--overwrite"]
+    assert "pictures exists and is not a checkpoint" in assert_refused(
+        ["convert", "llamagen", *options], capsys
+    )
+    assert not fetched(hub)
+
+
 def test_files_that_are_all_here_need_no_hub(hub, repository, capsys):
     gpt = str(repository / "gpts" / "small.pt")
     options = ["--gpt", gpt, "--config", "sizes.json", "--from-hub", REPO, "--out", "new"]
