@@ -6,7 +6,8 @@ A drafter is the working folder of a run of `train.drafter`; the drafters of the
 measured first. Prints a JSON object a drafter: at each depth below a root, along the true tokens, the mean J
 (`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q), and how often both
 have the same best code; and `chain`, the expected accepted length of a chain of that depth, the product of J along it.
-The features must be of pictures that training has not seen.
+The features must be of this very target, of the layers that the drafters read and of pictures that training has not
+seen.
 
 Axes: G guidance rows, B batch, S features of a sequence, P prefix, T tokens of a stream, D width, V codes.
 """
@@ -28,8 +29,9 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.heads import head_logits, head_width
 from train import drafter, script, target
-from train.chains import drafter_inputs, inputs_width, kind_of
+from train.chains import check_layers, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
+from train.features import stored_layers
 from train.loop import read_config
 from train.losses import agreement, match_chance
 
@@ -114,12 +116,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     steps = store.shapes["tokens"][0]
     if options.depths >= steps:
         raise LanternError(f"--depths {options.depths} is too many: pictures have {steps} tokens")
+    layers = stored_layers(options.features, checkpoint, options.target)
+    for name, (sizes, _) in drafters.items():
+        check_layers(sizes, layers, name)
     for name, (sizes, params) in drafters.items():
-        width = store.shapes["features"][-1]
-        if inputs_width(sizes) > width:
-            raise LanternError(
-                f"{name} reads features of width {inputs_width(sizes)}, not {width}: give others"
-            )
         means = measure(sizes, params, head, store, options.depths, options.guidance)
         print(json.dumps({"drafter": Path(name).name, **means}), flush=True)
 

@@ -6,7 +6,7 @@ Axes: G guidance rows, B batch, P prefix, T tokens of a stream, N = P + T - 2 dr
 F width of the stored features, R positions of a depth.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits, seen, sequence_rotary
 from lantern_jax.models.eagle3 import Eagle3Config, Eagle3Model
@@ -275,3 +276,18 @@ def inputs_width(sizes: Any) -> int:
     The last D are the target's final features, which say what to predict; EAGLE-3 reads the taps before them.
     """
     return sizes.dim * (1 + len(getattr(sizes, "taps", ())))
+
+
+def check_layers(sizes: Any, stored: Sequence[int], name: str) -> None:
+    """Raises LanternError unless stored features end with the states that a drafter's training reads.
+
+    Args:
+        stored: the layers that the states enter, the number of layers last (`train.features.stored_layers`).
+        name: of the drafter, for messages.
+    """
+    wanted = (*getattr(sizes, "taps", ()), stored[-1])
+    if tuple(stored[-len(wanted) :]) != wanted:
+        raise LanternError(
+            f"{name} reads layers {errors.listed(wanted)}, the features are of {errors.listed(stored)}: "
+            f"extract others, with --taps={','.join(map(str, wanted))}"
+        )

@@ -44,12 +44,11 @@ from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
 from train import script, target
 from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
-from train.chains import KINDS, drafter_inputs, inputs_width, kind_of
+from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
-from train.features import target_claims
+from train.features import stored_layers
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, distribution_loss, soft_cross_entropy
-from train.sources import claimed
 
 
 def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
@@ -241,23 +240,13 @@ def train(
     # A run's parameters are float32, a checkpoint's stay as stored: few of 7 billion are needed.
     checkpoint = target.read_target(target_folder, None)
     sizes = checkpoint.target_config
-    found = claimed(Path(features_folder))
-    wanted = target_claims(sizes, checkpoint.target_params, found.get("dtype", "float32"))
-    if any(found.get(name) != value for name, value in wanted.items()):
-        raise LanternError(
-            f"{features_folder} holds features of another target than {target_folder}: extract them again"
-        )
-    free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
-    head = read_head(checkpoint)
     with script.reading("the experiment", "change --config.model"):
         drafter_sizes = drafter_config(config, sizes)
     distribution_loss(config.get("loss", "cross_entropy"))
-    width = store.shapes["features"][-1]
-    if inputs_width(drafter_sizes) > width:
-        raise LanternError(
-            f"this drafter reads features of width {inputs_width(drafter_sizes)}, {features_folder} holds {width}: "
-            "extract others, with --taps"
-        )
+    layers = stored_layers(features_folder, checkpoint, target_folder)
+    check_layers(drafter_sizes, layers, "this drafter")
+    free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
+    head = read_head(checkpoint)
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
     del checkpoint
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)

@@ -30,6 +30,7 @@ Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a 
 """
 
 import argparse
+import ast
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
@@ -60,7 +61,7 @@ from train import script, target
 from train.feature_store import count_shards, write_shard
 from train.loop import working
 from train.reports import Reporter
-from train.sources import Source, claim, landscapes, parameters_digest, prompted, read_prompts
+from train.sources import Source, claim, claimed, landscapes, parameters_digest, prompted, read_prompts
 from train.vocabularies import name_of
 
 # A shard is one file in memory: its most pictures, and its most bytes unless one picture has more.
@@ -158,6 +159,18 @@ def claims(
         knobs = {name: getattr(settings, name) for name in ("guidance", "temperature", "top_k", "top_p")}
         made["settings"] = repr({"seed": seed, **knobs})
     return made | {source.name: f"{source.count} {source.digest}" for source in sources}
+
+
+def stored_layers(folder: str | Path, checkpoint: Checkpoint, name: str | Path) -> tuple[int, ...]:
+    """Returns the layers whose inputs a folder's features are, the number of layers last.
+
+    Raises LanternError unless they are features of the checkpoint's target; `name` is how the message calls it.
+    """
+    config, found = checkpoint.target_config, claimed(Path(folder))
+    wanted = target_claims(config, checkpoint.target_params, found.get("dtype", "float32"))
+    if any(found.get(part) != value for part, value in wanted.items()):
+        raise LanternError(f"{folder} holds features of another target than {name}: extract them again")
+    return ast.literal_eval(found["taps"]) if "taps" in found else (config.num_layers,)
 
 
 def extract(

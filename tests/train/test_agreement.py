@@ -7,12 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
 from lantern_jax.text.landscapes import ATTRIBUTES
-from tests.refused import refused
+from tests.refused import refused, refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
-from train import agreement, chains, classifier, evaluate
+from train import agreement, chains, classifier, drafter, evaluate, features, sources, target
 from train.feature_store import FeatureStore, write_shard
 from train.losses import match_chance
 from train.painter.landscapes import render_batch
@@ -45,6 +46,38 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     expected = 1 + np.cumprod(along, axis=0).mean(axis=(1, 2)).cumsum()
     np.testing.assert_allclose(found["chain"], expected, atol=1e-3)
     assert jax.tree.all(jax.tree.map(lambda value: value >= 0, found))
+
+
+def test_features_of_other_layers_or_of_another_target_are_refused(tmp_path, monkeypatch):
+    """Of as many layers: only the note in their folder tells which."""
+    sizes, params = kinds.sizes_and_params("eagle3")
+    trained = Checkpoint(
+        model="tiny", target_config=kinds.SIZES, target_params={"params": kinds.target_params()},
+        drafters={"eagle3": (sizes, {"params": params})},
+    )  # fmt: skip
+    monkeypatch.setattr(target, "read_target", lambda *_, **__: trained)
+    shapes = (8, 2, 19, 3 * kinds.SIZES.dim), (8, 2, 4), (8, 16)
+    write_shard(tmp_path, 0, *(np.zeros(shape, np.float32) for shape in shapes))
+    made = features.target_claims(kinds.SIZES, trained.target_params, np.float32)
+    sources.claim(tmp_path, made | {"taps": "(1, 0, 2)"})
+
+    def trains():
+        drafter.train(kinds.config_of("eagle3"), "the target", tmp_path, tmp_path / "run")
+
+    def measures():
+        agreement.main(["--target", str(tmp_path), "--features", str(tmp_path)])
+
+    why = "reads layers 0, 1, 2, the features are of 1, 0, 2: extract others, with --taps=0,1,2"
+    refused_each({f"this drafter {why}": trains, f", eagle3 {why}": measures})
+    for stored in ((0, 1, 2), (1, 0, 1, 2)):
+        chains.check_layers(sizes, stored, "this drafter")
+    chains.check_layers(kinds.sizes_and_params("medusa")[0], (2,), "these heads")
+    trained = dataclasses.replace(
+        trained, target_params=jax.tree.map(lambda leaf: leaf + 1, trained.target_params)
+    )
+    refused_each({"holds features of another target than the target": trains})
+    refused_each({f"holds features of another target than {tmp_path}": measures})
+    assert not (tmp_path / "run").exists()
 
 
 def test_a_checkpoint_of_landscapes_is_measured():
