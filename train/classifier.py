@@ -41,7 +41,8 @@ from lantern_jax.metrics.agreement import (
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
 from train.averaging import cosine_decay
-from train.encode import read_tokenizer
+from train.claims import claim
+from train.encode import Tokenizer, claims, read_tokenizer
 from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.scenes import sample_scene
@@ -75,20 +76,18 @@ def reconstruct(
     return jnp.round((jnp.clip(made, -1.0, 1.0) + 1.0) * 127.5).astype(jnp.uint8)
 
 
-def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], tokenizer: str | Path) -> np.ndarray:
+def reconstructed(path: Path, pictures: UInt8[np.ndarray, "n H W 3"], tokenizer: Tokenizer) -> np.ndarray:
     """Returns pictures as a tokenizer reconstructs them, read-only and memory-mapped.
 
-    The first call writes them to ``path``; a killed call leaves no file of that name. ``tokenizer`` is as
-    ``read_tokenizer`` takes it.
+    The first call writes them to ``path``; a killed call leaves no file of that name.
     """
     if not path.exists():
-        trained = read_tokenizer(tokenizer)
         with new_file(path) as temporary:
             store = np.lib.format.open_memmap(temporary, mode="w+", dtype=np.uint8, shape=pictures.shape)
             for first in range(0, len(pictures), CHUNK):
                 part = pictures[first : first + CHUNK]
                 filled = np.resize(part, (CHUNK, *part.shape[1:]))
-                made = reconstruct(trained.config, {"params": trained.params}, filled)
+                made = reconstruct(tokenizer.config, {"params": tokenizer.params}, filled)
                 store[first : first + len(part)] = np.asarray(made)[: len(part)]
             store.flush()
     return map_array(path)
@@ -223,15 +222,17 @@ def train(
         task = make_task(config, example, example, none)
     check(task, loop)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
-    read_tokenizer(tokenizer)
+    trained = read_tokenizer(tokenizer)
     if config.held_out < CHUNK:
         raise LanternError(f"--config.held_out {config.held_out} is too few: give at least {CHUNK}")
     with working(workdir, config):
-        train_in(config, loop, tokenizer, workdir, Path(out or workdir / "demo_classifier.npz"))
+        train_in(config, loop, trained, workdir, Path(out or workdir / "demo_classifier.npz"))
 
 
-def train_in(config: ConfigDict, loop: LoopConfig, tokenizer: str | Path, workdir: Path, path: Path) -> None:
-    """Trains once all is checked."""
+def train_in(config: ConfigDict, loop: LoopConfig, tokenizer: Tokenizer, workdir: Path, path: Path) -> None:
+    """Trains once all is checked, but for the folder: raises LanternError if it holds pictures of another tokenizer."""
+    given = tokenizer._replace(seed=config.data_seed, side=config.size, vocabulary=config.vocabulary)
+    claim(workdir, claims(given, pictures=config.pictures, held_out=config.held_out))
     told, sets = vocabulary_named(config.vocabulary).attributes, {}
     for name, seed, count in (
         ("pictures", config.data_seed, config.pictures),

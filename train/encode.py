@@ -10,7 +10,8 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
     vocabulary  text, the name of the tokenizer's vocabulary (`train.vocabularies`), whose attributes they are
 
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed. A killed run goes on after
-its last part.
+its last part. What decides the files is noted beside them (`train.claims`), the tokenizer's weights included: with
+anything else the folder is refused.
 """
 
 from collections.abc import Sequence
@@ -30,6 +31,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
+from train.claims import claim, parameters_digest
 from train.loop import read_config, working
 from train.rendered import rendered_chunks
 from train.reports import Reporter
@@ -105,6 +107,13 @@ def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray, vocabul
     write_file(path, lambda file: np.savez(file, **arrays), parents=True)
 
 
+def claims(tokenizer: Tokenizer, **counts: int) -> dict[str, str]:
+    """Returns all that decides what a tokenizer makes of its landscapes, for `claim`; `counts` are theirs by name."""
+    weights = f"{tokenizer.config} {parameters_digest(tokenizer.params)}"
+    landscapes = {name: getattr(tokenizer, name) for name in ("seed", "side", "vocabulary")}
+    return {name: str(value) for name, value in {"tokenizer": weights, **landscapes, **counts}.items()}
+
+
 def read_tokenizer(folder: str | Path) -> Tokenizer:
     """Reads the tokenizer of a run's working folder, or of a checkpoint directory.
 
@@ -148,6 +157,8 @@ def main(argv: Sequence[str] | None = None) -> None:
     tokenizer = read_tokenizer(options.tokenizer)
     sets = (("validation", options.validation, 2), ("train", options.pictures, 0))
     with working(options.workdir):
+        decided = claims(tokenizer, pictures=options.pictures, validation=options.validation)
+        claim(options.workdir, decided)
         for name, count, offset in sets:
             path = options.workdir / f"{name}.npz"
             if not path.exists():

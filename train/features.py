@@ -58,10 +58,11 @@ from lantern_jax.settings.resolution import resolve_settings
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
+from train.claims import claim, claimed, parameters_digest
 from train.feature_store import count_shards, write_shard
 from train.loop import working
 from train.reports import Reporter
-from train.sources import Source, claim, claimed, landscapes, parameters_digest, prompted, read_prompts
+from train.sources import Source, landscapes, prompted, read_prompts
 from train.vocabularies import name_of
 
 # A shard is one file in memory: its most pictures, and its most bytes unless one picture has more.

@@ -12,9 +12,8 @@ Axes: n pictures, P prefix, C codes of a picture.
 
 import dataclasses
 import hashlib
-import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -22,17 +21,18 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Int, PyTree
+from jaxtyping import Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json, read_text, write_file
+from lantern_jax.io.files import read_text
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
 from lantern_jax.text.landscapes import UNSPECIFIED, Vocabulary
+from train.claims import claim, parameters_digest
 from train.encode import encode_pictures
 from train.feature_store import map_array, write_array
 from train.painter.scenes import sample_scene
@@ -44,7 +44,6 @@ from train.vocabularies import name_of
 CACHED = 64
 # Bytes of a list of prompts.
 _LARGEST = 128 * 2**20
-CLAIM = "sources.json"
 # Pictures through the VQ tokenizer at a time.
 ENCODED = 8
 
@@ -245,23 +244,6 @@ def class_numbers(captions: Sequence[str]) -> Sequence[str]:
     return [numbers[caption] for caption in captions]
 
 
-def claim(folder: Path, digests: Mapping[str, str]) -> None:
-    """Notes what a folder is filled with. Raises LanternError if a note is there that says anything else."""
-    path = folder / CLAIM
-    if not path.is_file():
-        write_file(path, json.dumps(digests) + "\n", parents=True)
-    found = claimed(folder)
-    other = [name for name in {**found, **digests} if found.get(name) != digests.get(name)]
-    if other:
-        raise LanternError(f"{folder} holds work on another {', '.join(other)}: name another --workdir")
-
-
-def claimed(folder: Path) -> dict[str, str]:
-    """Reads what `claim` noted of a folder; empty if it did not."""
-    path = folder / CLAIM
-    return read_json(path, 2**20) if path.is_file() else {}
-
-
 def read_prompts(file: str | Path) -> list[str]:
     """Reads the prompts of a text file, one a line. Raises LanternError if there are none."""
     file = Path(file)
@@ -271,22 +253,6 @@ def read_prompts(file: str | Path) -> list[str]:
     if not prompts:
         raise LanternError(f"{file} is empty: give prompts, one a line")
     return prompts
-
-
-def parameters_digest(params: PyTree, dtype: Any = None) -> str:
-    """Returns a short name of all values of a parameter tree, but not of their shapes.
-
-    Args:
-        params: NumPy or JAX arrays, read leaf by leaf.
-        dtype: that the values are cast to; None keeps each as it is.
-    """
-    digest = hashlib.sha256()
-    for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:
-        values = np.asarray(leaf)
-        values = np.ascontiguousarray(values if dtype is None else values.astype(dtype, copy=False))
-        digest.update(f"{jax.tree_util.keystr(path)} {values.dtype.name}".encode())
-        digest.update(values.reshape(-1).view(np.uint8))
-    return digest.hexdigest()[:16]
 
 
 def _digest(*values: Any) -> str:

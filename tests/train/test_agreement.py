@@ -13,7 +13,8 @@ from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_cl
 from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.refused import refused, refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
-from train import agreement, chains, classifier, drafter, evaluate, features, sources, target
+from train import agreement, chains, classifier, drafter, evaluate, features, target
+from train.claims import claim
 from train.feature_store import FeatureStore, write_shard
 from train.losses import match_chance
 from train.painter.landscapes import render_batch
@@ -59,7 +60,7 @@ def test_features_of_other_layers_or_of_another_target_are_refused(tmp_path, mon
     shapes = (8, 2, 19, 3 * kinds.SIZES.dim), (8, 2, 4), (8, 16)
     write_shard(tmp_path, 0, *(np.zeros(shape, np.float32) for shape in shapes))
     made = features.target_claims(kinds.SIZES, trained.target_params, np.float32)
-    sources.claim(tmp_path, made | {"taps": "(1, 0, 2)"})
+    claim(tmp_path, made | {"taps": "(1, 0, 2)"})
 
     def trains():
         drafter.train(kinds.config_of("eagle3"), "the target", tmp_path, tmp_path / "run")

@@ -4,6 +4,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from ml_collections import ConfigDict
 
 from configs.demo_classifier import get_config
 from lantern_jax.metrics.agreement import (
@@ -17,7 +18,7 @@ from lantern_jax.metrics.agreement import (
 from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
 from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE
-from train import classifier
+from train import classifier, encode
 from train.painter.vocabulary import ATTRIBUTES
 
 
@@ -78,12 +79,38 @@ def test_a_file_says_what_its_classifier_reads(tmp_path):
 
 def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkeypatch):
     pictures = np.random.default_rng(0).integers(256, size=(5, SIDE, SIDE, 3), dtype=np.uint8)
-    made = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
+    given = tmp_path / "rebuilt.npy", pictures, encode.read_tokenizer(tiny_folder)
+    made = classifier.reconstructed(*given)
     assert made.shape == pictures.shape and made.dtype == np.uint8 and not np.array_equal(made, pictures)
     assert [path.name for path in tmp_path.iterdir() if path.is_file()] == ["rebuilt.npy"]
-    monkeypatch.setattr(classifier, "read_tokenizer", None)
-    again = classifier.reconstructed(tmp_path / "rebuilt.npy", pictures, str(tiny_folder))
+    monkeypatch.setattr(classifier, "reconstruct", None)
+    again = classifier.reconstructed(*given)
     np.testing.assert_array_equal(again, made)
+
+
+def test_pictures_that_anything_else_decided_are_not_trained_on(tmp_path, tiny_folder, monkeypatch):
+    config, loop, trained = get_config(), None, encode.read_tokenizer(tiny_folder)
+
+    def rendered(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(classifier, "rendered_landscapes", rendered)
+
+    def train(tokenizer, **changes):
+        changed = ConfigDict({**config, **changes})
+        classifier.train_in(changed, loop, tokenizer, tmp_path, tmp_path / "classifier.npz")
+
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train(trained)
+    other = trained._replace(params=jax.tree.map(lambda leaf: leaf + 1e-3, trained.params))
+    refused_each({
+        "holds work on another tokenizer: name another --workdir": lambda: train(other),
+        "another side": lambda: train(trained, size=64), "another seed": lambda: train(trained, data_seed=9),
+        "another vocabulary": lambda: train(trained, vocabulary="painter"),
+        "another pictures": lambda: train(trained, pictures=32),
+        "another held_out": lambda: train(trained, held_out=32),
+    })  # fmt: skip
 
 
 def test_it_learns(optax_promotion):

@@ -24,6 +24,7 @@ from tests.train.families import (
     retrained,
 )
 from train import features, sources, target
+from train.claims import claim, parameters_digest
 from train.encode import encode_pictures
 from train.feature_store import FeatureStore
 from train.picture_folder import PictureFolder
@@ -119,7 +120,7 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
     checkpoint = target.read_target(converted("c2i"))
     (tmp_path / "empty.txt").write_text("\n")
     record = family_of(checkpoint.target_config).target(checkpoint.target_config, FLOAT32)
-    sources.claim(tmp_path / "work", {"pictures": "a"})
+    claim(tmp_path / "work", {"pictures": "a"})
     refused_each({
         "give --folder, --prompts or both": lambda: sources.prompted(checkpoint, tmp_path),
         "'Snow, and a dog in it' is not a class": lambda: sources.prompted(checkpoint, tmp_path, pictures("t2i")),
@@ -127,7 +128,7 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
         "is empty: give prompts": lambda: sources.read_prompts(tmp_path / "empty.txt"),
         "expected 16 per picture below 64": lambda: features.streams(record, np.zeros((2, 9), np.int32)),
         "holds work on another pictures: name another --workdir": (
-            lambda: sources.claim(tmp_path / "work", {"pictures": "b"})
+            lambda: claim(tmp_path / "work", {"pictures": "b"})
         ),
     })  # fmt: skip
 
@@ -190,11 +191,11 @@ def test_codes_and_captions_of_other_weights_are_not_reused(pictures, extracted)
 
 def test_a_digest_is_of_values_in_a_dtype():
     params = {"a": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), "b": {"c": np.ones((), np.float32)}}
-    digest = sources.parameters_digest(params)
-    assert digest == sources.parameters_digest(jax.tree.map(jnp.asarray, params))
-    assert digest == sources.parameters_digest(params | {"a": params["a"].reshape(3, 2)})
+    digest = parameters_digest(params)
+    assert digest == parameters_digest(jax.tree.map(jnp.asarray, params))
+    assert digest == parameters_digest(params | {"a": params["a"].reshape(3, 2)})
     half = jax.tree.map(lambda leaf: leaf.astype(jnp.bfloat16), params)
-    assert sources.parameters_digest(half) == sources.parameters_digest(params, "bfloat16") != digest
+    assert parameters_digest(half) == parameters_digest(params, "bfloat16") != digest
     changed = params | {"a": np.nextafter(params["a"], np.float32(2))}
-    assert sources.parameters_digest(changed) != digest
-    assert sources.parameters_digest({"b": params["b"], "d": params["a"]}) != digest
+    assert parameters_digest(changed) != digest
+    assert parameters_digest({"b": params["b"], "d": params["a"]}) != digest

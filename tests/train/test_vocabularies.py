@@ -102,6 +102,39 @@ def test_a_killed_encoding_goes_on_after_its_last_part(tmp_path, monkeypatch):
         np.testing.assert_array_equal(part, expected)
 
 
+def test_tokens_that_anything_else_decided_are_not_gone_on_with(tmp_path, tiny_folder, monkeypatch):
+    """Neither where a call was killed nor where one is done."""
+    monkeypatch.setattr(encode, "PART", 2)
+    trained, work, calls = encode.read_tokenizer(tiny_folder), encode.encode_landscapes, []
+
+    def killed(*arguments):
+        calls.append(arguments)
+        if len(calls) == 2:
+            raise KeyboardInterrupt
+        return work(*arguments)
+
+    def run(tokenizer=trained, pictures=3, validation=3):
+        monkeypatch.setattr(encode, "read_tokenizer", lambda folder: tokenizer)
+        counts = f"--pictures={pictures}", f"--validation={validation}"
+        encode.main([f"--tokenizer={tiny_folder}", f"--workdir={tmp_path}", *counts])
+
+    other = trained._replace(params=jax.tree.map(lambda leaf: leaf + 1e-3, trained.params))
+    others = {
+        "tokenizer": lambda: run(other), "seed": lambda: run(trained._replace(seed=7)),
+        "side": lambda: run(trained._replace(side=32)), "pictures": lambda: run(pictures=4),
+        "vocabulary": lambda: run(trained._replace(vocabulary="painter")), "validation": lambda: run(validation=4),
+    }  # fmt: skip
+    others = {f"holds work on another {name}: name another --workdir": call for name, call in others.items()}
+    monkeypatch.setattr(encode, "encode_landscapes", killed)
+    with pytest.raises(KeyboardInterrupt):
+        run()
+    refused_each(others)
+    run()
+    run()
+    refused_each(others)
+    assert len(calls) == 5 and len(target.read_tokens(tmp_path, "train")[0]) == 3
+
+
 def test_a_checkpoints_tokenizer_is_for_its_own_vocabulary(tmp_path):
     for name, words in (("released", RELEASED), ("painter", PAINTER)):
         labels = words.num_labels, words.num_attributes, tuple(words.null_labels().tolist())
