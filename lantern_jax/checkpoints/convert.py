@@ -16,7 +16,7 @@ from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.given_settings import read_settings, settings_beside
-from lantern_jax.checkpoints.store import check_new, load, save
+from lantern_jax.checkpoints.store import check_dtype, check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
@@ -78,6 +78,7 @@ class Conversion:
     progress: Callable[[str, int, int], None] = lambda stage, done, total: None
 
     def __post_init__(self):
+        check_dtype(self.dtype)
         if self.neighbour_space not in NEIGHBOUR_SPACES:
             raise LanternError(
                 f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"

@@ -81,6 +81,12 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     return directory
 
 
+def check_dtype(dtype: Any) -> None:
+    """Raises LanternError unless parameters can be stored in a dtype."""
+    if not any(jnp.dtype(name) == dtype for name in DTYPES):
+        raise errors.invalid("dtype", dtype, f"one of {', '.join(DTYPES)}")
+
+
 def save(
     directory: str | Path,
     checkpoint: Checkpoint,
@@ -112,8 +118,8 @@ def save(
         ['config.json', 'model.safetensors']
     """
     directory = check_new(directory, overwrite)
-    if dtype is not None and jnp.dtype(dtype).name not in DTYPES:
-        raise LanternError(f"dtype {jnp.dtype(dtype).name} is not valid: give one of {', '.join(DTYPES)}")
+    if dtype is not None:
+        check_dtype(dtype)
     held = checkpoint.target_params, [params for _, params in checkpoint.drafters.values()]
     if any(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(held)):
         raise LanternError(

@@ -141,7 +141,14 @@ def test_a_second_convert_into_a_folder_is_refused(folder, tmp_path, capsys, mon
 
 @pytest.mark.parametrize(
     ("options", "match"),
-    [({"neighbour_space": "l1"}, "neighbour space"), ({"neighbours": -1}, "-1 neighbours")],
+    [
+        ({"neighbour_space": "l1"}, "neighbour space"),
+        ({"neighbours": -1}, "-1 neighbours"),
+        *(
+            ({"dtype": dtype}, "dtype .* is not valid: give one")
+            for dtype in (None, "int8", np.float64, "owl")
+        ),
+    ],
 )
 def test_wrong_options(published, options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
