@@ -319,6 +319,8 @@ def _convert(
     check_new(out, conversion.overwrite)
     settings = read_settings(config, alone)
     paths = {part: Path(path) for part, path in sources.items() if path is not None}
+    if ("t5" in paths) != ("t5_tokenizer" in paths):
+        raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     # Before the first tensor is read, so that a wrong name is an error immediately.
     tensors = {part: open_tensors(path) for part, path in paths.items() if part not in _TEXTS}
     checkpoint, order = begin(tensors, settings.get("target"), conversion)
@@ -332,7 +334,7 @@ def _convert(
             tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
         )
         changes["drafters"] = {**checkpoint.drafters, kind: made}
-    if {"t5", "t5_tokenizer"} & paths.keys():
+    if "t5" in paths:
         if not family_of(target).text_width(target):
             raise LanternError("the target is not caption-conditional: it takes no text encoder")
         changes |= _text_parts(paths, tensors.get("t5"), settings.get("text_encoder"), conversion)
@@ -351,8 +353,6 @@ def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]
 
 
 def _text_parts(paths, tensors, settings, conversion: Conversion) -> dict[str, Any]:
-    if len({"t5", "t5_tokenizer"} & paths.keys()) < 2:
-        raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     tokenizer, settings = paths["t5_tokenizer"], settings_beside(paths["t5"], settings)
     check_tokenizer(load_tokenizer(tokenizer), t5_config_from_shapes(tensors, settings).vocab_size, tokenizer)
     config, params = convert_t5(tensors, settings, **conversion.reading("the text encoder"))

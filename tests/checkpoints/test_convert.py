@@ -115,6 +115,7 @@ class Evil:
     ({"gpt": "missing.safetensors"}, "is not a file"), ({"gpt": "vq.pt"}, "not a LlamaGen GPT"),
     ({"drafter": "evil.pt"}, "run code: refused"), ({"drafter": "gpt.pt"}, "not a LANTERN drafter"),
     ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"), ({"out": "settings.json"}, "settings.json"),
+    ({"t5": "vq.pt"}, "give both --t5 and"), ({"t5-tokenizer": "settings.json"}, "give both --t5 and"),
     ({"out": "there"}, "there exists"), ({"out": "settings.json/new"}, "settings.json"),
     ({"out": "nowhere/new"}, "make it first"), ({"out": "/proc/new"}, "cannot write into /proc"),
     ({"config": "gpt.pt"}, "is not JSON"), ({"config": None}, "number of heads"),
