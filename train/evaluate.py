@@ -91,16 +91,21 @@ def drafter_agreement(
     return found
 
 
-def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
-    """Returns all metrics of a checkpoint of landscapes, on whole batches of held-out pictures.
-
-    Raises LanternError if the checkpoint has no tokenizer, no drafter or a vocabulary of no landscapes.
-    """
+def check_parts(checkpoint: Checkpoint) -> None:
+    """Raises LanternError if a checkpoint has no tokenizer, no drafter or a vocabulary of no landscapes."""
     if None in (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle")):
         raise LanternError(
             f"checkpoint {checkpoint.model}: expected a tokenizer and a drafter; give the demo's directory"
         )
     name_of(checkpoint.vocabulary)
+
+
+def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
+    """Returns all metrics of a checkpoint of landscapes, on whole batches of held-out pictures.
+
+    Raises LanternError as `check_parts`.
+    """
+    check_parts(checkpoint)
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
     record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
@@ -157,6 +162,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     checkpoint = load(model_directory(options.checkpoint))
     classifier = shipped_classifier() if options.classifier is None else read_classifier(options.classifier)
+    check_parts(checkpoint)
     shares = told(checkpoint, classifier, options.pictures)
     metrics = evaluate(checkpoint, options.pictures)
     print(json.dumps({name: round(value, 4) for name, value in metrics.items()} | {"told": shares}, indent=1))

@@ -11,6 +11,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
 from lantern_jax.text.landscapes import ATTRIBUTES
+from tests.command import must_not_run
 from tests.refused import refused, refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
 from train import agreement, chains, classifier, drafter, evaluate, features, target
@@ -87,8 +88,16 @@ def test_a_checkpoint_of_landscapes_is_measured():
     assert min(found["nats_a_token"], found["guidance_1/target_entropy"]) > 0
     shares = [value for name, value in found.items() if name.endswith(("top1", "overlap"))]
     assert len(shares) == 2 * (2 * evaluate.DEPTHS + 1) and all(0 <= share <= 1 for share in shares)
-    with pytest.raises(ValueError, match="expected a tokenizer and a drafter"):
-        evaluate.evaluate(dataclasses.replace(tiny_checkpoint(), drafters={}), evaluate.BATCH)
+
+
+def test_a_checkpoint_without_a_drafter_is_refused_before_any_work(monkeypatch):
+    bare = dataclasses.replace(tiny_checkpoint(), drafters={})
+    monkeypatch.setattr(evaluate, "load", lambda directory: bare)
+    for name in ("render_batch", "told"):
+        monkeypatch.setattr(evaluate, name, must_not_run)
+    for call in (lambda: evaluate.main([]), lambda: evaluate.evaluate(bare, evaluate.BATCH)):
+        with refused("expected a tokenizer and a drafter"):
+            call()
 
 
 def test_a_classifier_tells_what_pictures_were_to_show(monkeypatch):
