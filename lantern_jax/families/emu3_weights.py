@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from lantern_jax.families.token_weights import (
+    heads_of,
     language_names,
     language_settings,
     language_sizes,
@@ -62,10 +63,10 @@ def emu3_config_from_shapes(
     """
     names = emu3_names(tensors)
     found = language_sizes(tensors, names, WHAT)
-    settings = {"num_heads": Emu3Config.num_heads} | language_settings(settings)
+    settings = language_settings(settings)
+    heads = heads_of(settings, Emu3Config)
     query, key = (names[part].format(i=0) for part in ("q", "k"))
     shapes = deciding_shapes(tensors, {query: 2, key: 2}, WHAT)
-    heads = settings.get("num_attention_heads", settings["num_heads"])
     shared = max(1, heads * shapes[key][0] // shapes[query][0])
     found["kv_heads"] = None if shared == heads else shared
     return config_from(Emu3Config, found, settings, heads)

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.families.token_weights import (
+    heads_of,
     language_names,
     language_settings,
     language_sizes,
@@ -61,8 +62,8 @@ def liquid_config_from_shapes(
         LanternError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
     """
     found = language_sizes(tensors, NAMES, WHAT)
-    settings = {"num_heads": LiquidConfig.num_heads} | language_settings(settings)
-    heads = settings.get("num_attention_heads", settings["num_heads"])
+    settings = language_settings(settings)
+    heads = heads_of(settings, LiquidConfig)
     query = NAMES["q"].format(i=0)
     found["head_width"] = deciding_shapes(tensors, {query: 2}, WHAT)[query][0] // heads
     return config_from(LiquidConfig, found, settings, heads)

@@ -10,9 +10,16 @@ import jax
 import numpy as np
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.models.sizes import check_size
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
-from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
+from lantern_jax.tensors.layer_names import (
+    LLAMA_LAYER_NAMES,
+    count_layers,
+    deciding_shapes,
+    layer_table,
+    normalize_settings,
+)
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
 # Of prompts that are made up, as many as a caption has.
@@ -61,6 +68,17 @@ def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
         if settings.get("num_key_value_heads") == settings.get("num_attention_heads"):
             settings.pop("num_key_value_heads", None)
     return settings
+
+
+def heads_of(settings: Mapping[str, Any], kind: type) -> int:
+    """Returns the number of heads that settings tell, by which shapes are divided; the usual one of ``kind`` if none.
+
+    Raises:
+        LanternError: it is not a number of heads, or a setting is unknown.
+    """
+    heads = normalize_settings(settings, kind).get("num_heads", kind.num_heads)
+    check_size("num_heads", heads)
+    return heads
 
 
 def language_table(

@@ -32,11 +32,9 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
         if kind == int | None and value is None:
             continue
         if kind in (int, int | None):
-            least = 0 if field.name in may_be_zero else 1
-            most = _MOST.get(field.name, _MOST_OF_ANY)
-            valid = is_size(value, least) and value <= most
-            wanted = f"a whole number from {least} to {most}"
-        elif kind is float:
+            check_size(field.name, value, 0 if field.name in may_be_zero else 1)
+            continue
+        if kind is float:
             number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
             valid = number and _LEAST_NUMBER <= value <= _MOST_NUMBER
             wanted = f"a number from {_LEAST_NUMBER:g} to {_MOST_NUMBER:g}"
@@ -49,6 +47,13 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
             valid, wanted = kind is not str or isinstance(value, str), "text"
         if not valid:
             raise errors.invalid(field.name, value, wanted)
+
+
+def check_size(name: str, value: Any, least: int = 1) -> None:
+    """Raises LanternError unless the field of a name may be a value: a whole number from ``least`` to its limit."""
+    most = _MOST.get(name, _MOST_OF_ANY)
+    if not is_size(value, least) or value > most:
+        raise errors.invalid(name, value, f"a whole number from {least} to {most}")
 
 
 def shape_of(config: Any) -> tuple[int, int]:

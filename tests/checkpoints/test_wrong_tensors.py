@@ -9,6 +9,8 @@ import pytest
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.chameleon_weights import convert_chameleon
 from lantern_jax.families.drafter_weights import convert_drafter
+from lantern_jax.families.emu3_weights import convert_emu3
+from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.families.medusa_weights import convert_medusa, medusa_table
@@ -19,6 +21,7 @@ from lantern_jax.metrics.inception import convert_inception, inception_table
 from lantern_jax.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.tensors.matching import describe_mismatch
+from tests.fixtures import guided_layouts, guided_shapes
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures import published_shapes as published
 from tests.metrics.published_networks import TINY_VGG
@@ -47,6 +50,8 @@ drafter = partial(convert_drafter, target=CAPTION)
 chameleon = partial(convert_chameleon, config={"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
 clip = partial(convert_clip, told={"activation": "gelu"})
 vgg = partial(convert_vgg, sizes=TINY_VGG)
+guided = {"grid": guided_layouts.GRID, "num_codes": guided_layouts.CODES}
+LIQUID, EMU3 = guided | {"num_heads": 2}, guided | {"num_heads": 4, **guided_layouts.EMU3_ENDS}
 medusa = partial(convert_medusa, target=CLASS)
 HEADS = MedusaConfig(CLASS.dim, CLASS.num_codes, CLASS.num_codes, heads=2, layers=1)
 # reader -> (what converts, what tells names and shapes, tensors that decide no size: one to lose, one to bend).
@@ -75,6 +80,15 @@ READERS = {
     ),
     "heads": (medusa, lambda: of_table(medusa_table(HEADS, CLASS.num_codes)),
         "0.0.linear.bias", "1.1.weight"),
+    "Liquid": (
+        partial(convert_liquid, config=LIQUID), lambda: guided_shapes.liquid_shapes(guided_layouts.TINY_LIQUID),
+        "model.norm.weight", "model.layers.1.mlp.down_proj.weight",
+    ),
+    "Emu3": (
+        partial(convert_emu3, config=EMU3),
+        lambda: guided_shapes.emu3_shapes(guided_layouts.TINY_EMU3, guided_layouts.TINY_EMU3_VQ, "original"),
+        "model.norm.weight", "model.layers.1.mlp.down_proj.weight",
+    ),
     "T5": (
         convert_t5, lambda: published.t5_shapes(layouts.TINY_T5, decoder=True),
         "encoder.final_layer_norm.weight",
@@ -178,6 +192,12 @@ GPT = {"num_heads": 2, "grid": 4}
     ("heads", {"target": replace(CAPTION, dim=64)}, "not a set of Medusa heads: .*misshapen"),
     ("drafter", {"target": replace(CAPTION, vocab_size=48)}, "vocab_size is 64, the target's 48"),
     ("drafter", {"target": replace(CAPTION, dim=64)}, "dim is 32, the target's 64"),
+    *(
+        (reader, {"config": config | changes}, r"num_heads \S+ is not valid: give a whole number from 1 to 4096")
+        for reader, config in (("GPT", GPT), ("Liquid", LIQUID), ("Emu3", EMU3))
+        for changes in ({"num_heads": 0}, {"num_heads": "two"}, {"num_attention_heads": -2}, {"num_heads": 2.0})
+    ),
+    ("Liquid", {"config": LIQUID | {"heads": 2}}, "unknown setting heads"),
     ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
 ])  # fmt: skip
 def test_settings_of_another_model(reader, options, match):
