@@ -25,11 +25,10 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.convert import make_codebook
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families.drafters import kind_name
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
@@ -52,20 +51,17 @@ def build(
     metadata: dict,
 ) -> Checkpoint:
     """Builds the checkpoint of training runs; codes are neighbours as the decoder sees them."""
-    vq_config, vq_params = tokenizer.export(tokenizer_folder)
+    vq_config, params = tokenizer.export(tokenizer_folder)
+    vq_params = {"params": params}
     trained = target.read_target(target_folder)
-    codes = vq_params["codebook"]
-    if vq_config.l2_norm:
-        codes = codes / np.linalg.norm(codes, axis=-1, keepdims=True)
-    neighbours = nearest_codes(codes, min(NEIGHBOURS, len(codes) - 1))
     return Checkpoint(
         model=model,
         target_config=trained.target_config,
         target_params=trained.target_params,
         tokenizer_config=vq_config,
-        tokenizer_params={"params": vq_params},
+        tokenizer_params=vq_params,
         drafters=read_drafters(drafter_folders, target_folder),
-        codebook=Codebook(neighbours=neighbours, codes=codes),
+        codebook=make_codebook(vq_config, vq_params, NEIGHBOURS),
         vocabulary=trained.vocabulary,
         defaults=defaults,
         metadata=metadata,

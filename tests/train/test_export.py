@@ -8,7 +8,7 @@ import pytest
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
 from tests.refused import refused
-from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, tiny_checkpoint
+from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
 
 MEDUSA = MedusaConfig(TARGET.dim, CODES, CODES, heads=2)
@@ -43,6 +43,23 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
 def test_one_a_kind(runs):
     with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
         export.read_drafters(["heads", "more heads"], "target")
+
+
+def test_a_code_of_zeros_has_neighbours(monkeypatch):
+    """As `lantern convert` makes them of such a codebook."""
+    checkpoint, params = tiny_checkpoint(), dict(tiny_checkpoint().tokenizer_params["params"])
+    params["codebook"] = params["codebook"].copy()
+    params["codebook"][3] = 0
+    monkeypatch.setattr(export.tokenizer, "export", lambda folder: (VQ, params))
+    monkeypatch.setattr(export.target, "read_target", lambda folder: checkpoint)
+    found = export.build("tokenizer", "target", [], model="m", defaults={}, metadata={}).codebook
+    codes = params["codebook"]
+    codes = codes / np.maximum(np.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
+    np.testing.assert_allclose(found.codes, codes, rtol=1e-6)
+    # All others are as far from it as their length, 1 but for rounding.
+    assert sorted(found.neighbours[3].tolist()) == [*range(3), *range(4, CODES)]
+    others = np.delete(np.arange(CODES), 3)
+    np.testing.assert_array_equal(found.neighbours[others], nearest(codes, CODES - 1)[others])
 
 
 def test_fitting_is_not_for_a_checkpoint(runs, tmp_path):
