@@ -161,7 +161,8 @@ class _Server:
     async def edits(self, request: Request) -> Response:
         began, limits = time.perf_counter(), self.worker.limits
         content = await _body(request, limits, limits.form_bytes)
-        fields, files = read_form(content, request.headers.get("content-type", ""))
+        # Some megabytes of any bytes: no other client waits for them.
+        fields, files = await run_in_threadpool(read_form, content, request.headers.get("content-type", ""))
         rows = self.entry["lantern"]["rows"]
         picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
         if "start" in fields or (keep_rows is not None and "keep_rows" in fields):

@@ -20,6 +20,8 @@ from lantern_jax.serve.limits import Refused
 from lantern_jax.settings.settings import KNOBS
 
 MOST_PARTS = 64
+# Bytes of the lines that name a part: clients send a hundred or two.
+MOST_HEAD = 4096
 # Of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
 # Fields that are no text, besides knobs that are numbers or trees.
@@ -34,6 +36,10 @@ _JSON = (
     "tree",
     "mixture",
 )
+# In one line of a part's head: a search across lines would take the square of their length.
+_NAME = re.compile(
+    rb'^content-disposition:[^\r\n]*?[; \t]name="([^"\r\n]{1,100})"', re.IGNORECASE | re.MULTILINE
+)
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
@@ -41,21 +47,20 @@ def read_form(content: bytes, media_type: str) -> tuple[dict[str, Any], dict[str
     """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
 
     Raises:
-        Refused: no such form, more parts than any client sends, or several pictures.
+        Refused: no such form, more parts or longer heads than any client sends, or several pictures.
     """
     header = Message()
     header["Content-Type"] = media_type
     boundary = header.get_boundary()
     if header.get_content_type() != "multipart/form-data" or not boundary:
         raise Refused(415, "the body is no form with files: send Content-Type: multipart/form-data")
-    parts = (b"\r\n" + content).split(b"\r\n--" + boundary.encode("latin-1"))
+    parts = (b"\r\n" + content).split(b"\r\n--" + boundary.encode("latin-1"), MOST_PARTS)
     if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
         raise Refused(400, f"the form is not whole, or has more than {MOST_PARTS} parts: send it again")
     fields: dict[str, Any] = {}
     files: dict[str, bytes] = {}
     for part in parts[1:-1]:
-        head, _, value = part.partition(b"\r\n\r\n")
-        name = _name(head)
+        name, value = _name_and_value(part)
         if name in _FILES:
             if _FILES[name] in files:
                 raise Refused(
@@ -67,11 +72,16 @@ def read_form(content: bytes, media_type: str) -> tuple[dict[str, Any], dict[str
     return fields, files
 
 
-def _name(head: bytes) -> str:
-    found = re.search(rb'content-disposition:[^\r\n]*?[;\s]name="([^"\r\n]{1,100})"', head, re.IGNORECASE)
+def _name_and_value(part: bytes) -> tuple[str, bytes]:
+    end = part.find(b"\r\n\r\n", 0, MOST_HEAD)
+    found = _NAME.search(part, 0, end) if end >= 0 else None
     if found is None:
-        raise Refused(400, "a part of the form has no name: send Content-Disposition: form-data; name=...")
-    return found[1].decode("utf-8", "replace")
+        raise Refused(
+            400,
+            f"a part of the form has no name in its first {MOST_HEAD} bytes: send Content-Disposition: form-data; "
+            "name=...",
+        )
+    return found[1].decode("utf-8", "replace"), part[end + 4 :]
 
 
 def _value(name: str, value: bytes) -> Any:

@@ -7,6 +7,7 @@ import logging
 import time
 from dataclasses import replace
 
+import httpx
 import numpy as np
 import pytest
 from PIL import Image
@@ -15,8 +16,9 @@ from starlette.testclient import TestClient
 from lantern_jax.serve import kept
 from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import application
-from lantern_jax.serve.forms import MOST_PARTS
+from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form
 from lantern_jax.serve.kept import Kept
+from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import OWN
 from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
@@ -181,6 +183,31 @@ def test_edits_that_say_something_wrong(server):
 def test_what_is_no_form(scaling, body, kind, status):
     answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind})
     assert answer.status_code == status and "\n" not in answer.json()["error"]["message"]
+
+
+NAMED = b'Content-Disposition: form-data; name="n"'
+
+
+@pytest.mark.parametrize("part", [
+    NAMED, b"X-%s\r\n\r\n1" % NAMED,
+    b"X: %s\r\n%s\r\n\r\n1" % (bytes(MOST_HEAD), NAMED), b"content-disposition:" * 15_000,
+], ids=["no end", "another header", "long", "over and over"])  # fmt: skip
+def test_a_part_without_a_short_head_is_refused_at_once(part):
+    """To look for a name in all of it would take the square of its length."""
+    began = time.monotonic()
+    with pytest.raises(Refused, match="no name"):
+        read_form(b"--x\r\n%s\r\n--x--" % part, "multipart/form-data; boundary=x")
+    assert time.monotonic() - began < 2
+
+
+def test_others_are_answered_while_a_form_is_read(server, monkeypatch):
+    def among_others(*given):
+        assert httpx.get(f"{server.url}/health", timeout=5).status_code == 200
+        return read_form(*given)
+
+    monkeypatch.setattr("lantern_jax.serve.application.read_form", among_others)
+    answer = server.client.post(EDITS, data={}, files={"image": GOOD})
+    assert answer.status_code == 400 and "prompt" in answer.json()["error"]["message"]
 
 
 def test_pages_that_were_named_may_ask(scaling):
