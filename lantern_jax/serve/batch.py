@@ -264,7 +264,11 @@ class Batch:
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
         counters = self._tools.counters
         seconds = self._spent - order.began
-        picture = self._tools.painter.draw(codes)
+        try:
+            picture = self._tools.painter.draw(codes)
+        except Exception as error:  # Its slot is free already, and the pictures in the others may be drawn.
+            order.ticket.tell(failure(error))
+            return
         counters.pictures += 1
         counters.tokens += len(codes)
         counters.rounds += rounds

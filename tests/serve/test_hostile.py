@@ -2,6 +2,8 @@
 
 import json
 import socket
+import time
+from functools import partial
 
 import httpx
 import pytest
@@ -13,7 +15,7 @@ from lantern_jax.serve.access import Access, is_local
 from lantern_jax.serve.application import application
 from lantern_jax.serve.server import Escaped
 from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
-from tests.serve.running import LIMITS, outlive, said, strange_lines
+from tests.serve.running import LIMITS, in_threads, outlive, said, strange_lines
 from tests.tiny_checkpoint import tiny_pipeline
 
 LAKE = {"prompt": "a lake"}
@@ -128,6 +130,28 @@ def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, capl
         logged = Escaped().format(record)
         assert "in fail" in logged and "\x1b" not in logged and len(logged) < 10_000
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
+
+
+@pytest.mark.parametrize(("error", "status", "said"), [
+    (LanternError("the pictures are not finite: fetch it again"), 500, "fetch it again"),
+    (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
+], ids=["not finite", "memory"])  # fmt: skip
+def test_a_picture_that_cannot_be_drawn_is_told_at_once_and_others_are_drawn(
+    server, monkeypatch, error, status, said
+):
+    plain, failing = server.worker._tools.painter.draw, [error]
+
+    def draw(codes):
+        if failing:
+            raise failing.pop()
+        return plain(codes)
+
+    monkeypatch.setattr(server.worker._tools.painter, "draw", draw)
+    began = time.monotonic()
+    answers = in_threads([partial(server.ask, seed=seed) for seed in (1, 2)])
+    good, bad = sorted(answers, key=lambda answer: answer.status_code)
+    assert (good.status_code, bad.status_code) == (200, status) and said in error_of(bad)["message"]
+    assert time.monotonic() - began < LIMITS.seconds / 2
 
 
 ELSEWHERE = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
