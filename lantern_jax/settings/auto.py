@@ -1,6 +1,8 @@
 """What a pipeline chooses for calls that say nothing of how to guess, and what it notes of them."""
 
 import math
+import threading
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any
@@ -35,6 +37,8 @@ ACCEPTANCE = "tokens_per_pass"
 # So few pictures are decoded one after the other, by the programs of one, where together they should take more than
 # this share of the time: compiling programs for two, or four, would take longer than many calls gain.
 _FEW, _WORTH = 4, 0.9
+# Kinds of calls whose choice is kept, the ones used last: a server's clients may give any temperature.
+MOST_KEPT = 64
 
 
 class Auto:
@@ -49,7 +53,9 @@ class Auto:
     def __init__(self, checkpoint: Checkpoint, recipe: Recipe, devices: np.ndarray, shelf: Shelf | None):
         self._checkpoint, self._recipe, self._devices, self._shelf = checkpoint, recipe, devices, shelf
         self._chooses = shelf is not None and not shelf.named
-        self._choices: dict[Key, dict[float, Choice]] = {}
+        # Under the lock: a server checks requests in several threads.
+        self._lock = threading.Lock()
+        self._choices: OrderedDict[Key, dict[float, Choice]] = OrderedDict()
 
     def find(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Found:
         """Returns what a call takes from tuned settings, else from the choice, with a line that says so or why not.
@@ -84,11 +90,19 @@ class Auto:
         if not keeps_tokens(settings):
             return None
         key = self._key(pictures, knobs)
-        turns, made = turns or pictures / key.batch, self._choices.setdefault(key, {})
+        turns, made = turns or pictures / key.batch, self._kept(key)
         if turns not in made:
             known = self.notes(key).known() if key.checkpoint else Known()
             made[turns] = self._chosen(key, settings, known, turns)
         return made[turns]
+
+    def _kept(self, key: Key) -> dict[float, Choice]:
+        with self._lock:
+            made = self._choices.setdefault(key, {})
+            self._choices.move_to_end(key)
+            if len(self._choices) > MOST_KEPT:
+                self._choices.popitem(last=False)
+        return made
 
     def _expected(self, pictures: int, knobs: Mapping[str, Any], turns: float | None) -> Choice:
         key = self._key(pictures, knobs)
@@ -113,7 +127,8 @@ class Auto:
                 if point.window:
                     ms *= slowest(key.batch) / slowest(key.batch, count / key.batch)
                 self.notes(key).add(Run(point, made.step_compression, ms))
-                self._choices.pop(key, None)
+                with self._lock:
+                    self._choices.pop(key, None)
 
         return note
 

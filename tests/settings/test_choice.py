@@ -15,7 +15,7 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.data_sheets import DEVICES
 from lantern_jax.devices.figures import Figures, data_sheet, figures_of, sheet_figures
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings import choice, tuned
+from lantern_jax.settings import auto, choice, tuned
 from lantern_jax.settings.choice import (
     PLAIN,
     TOKENS,
@@ -307,6 +307,18 @@ def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(open
     assert off.auto.choice(1, {}) is None and not off.tuning(1).note
     off.generate("a lake", seed=5)
     assert not list(tmp_path.iterdir())
+
+
+def test_of_many_choices_those_that_were_used_last_are_kept(opened, monkeypatch):
+    """Clients of a server may give any temperature, again and again another one."""
+    monkeypatch.setattr(auto, "MOST_KEPT", 3)
+    pipeline = opened()
+    first = pipeline.auto.choice(1, {})
+    for temperature in (0.5, 0.6, 0.7, 0.8):
+        second = pipeline.auto.choice(1, {"temperature": temperature})
+        assert pipeline.auto.choice(1, {}) is first, "it was used in between"
+    assert pipeline.auto.choice(1, {"temperature": 0.8}) is second
+    assert len(pipeline.auto._choices) == 3
 
 
 def test_the_platforms_window_is_taken_where_expectations_are_alike(monkeypatch):
