@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import time
 from collections.abc import AsyncIterator, Awaitable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
 from typing import Any
@@ -105,6 +105,8 @@ class _Server:
     scales: bool
     html: str
     kept: Kept
+    # Of forms that are read at a time: a picture of a few KB may take 64 MB, several times over.
+    reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def page(self, request: Request) -> Response:
         return HTMLResponse(self.html)
@@ -159,16 +161,21 @@ class _Server:
         return await self._images(request, self._read(fields), began)
 
     async def edits(self, request: Request) -> Response:
-        began, limits = time.perf_counter(), self.worker.limits
+        began = time.perf_counter()
+        return await self._images(request, await self._edit(request), began)
+
+    async def _edit(self, request: Request) -> PictureRequest:
+        """Reads a form. Its files are let go of here, before the pictures wait for their turn."""
+        limits, media_type = self.worker.limits, request.headers.get("content-type", "")
         content = await _body(request, limits, limits.form_bytes)
-        # Some megabytes of any bytes: no other client waits for them.
-        fields, files = await run_in_threadpool(read_form, content, request.headers.get("content-type", ""))
         rows = self.entry["lantern"]["rows"]
-        picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
+        async with self.reading:
+            # Megabytes of any bytes: no other client waits for them.
+            fields, files = await run_in_threadpool(read_form, content, media_type)
+            picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
         if "start" in fields or (keep_rows is not None and "keep_rows" in fields):
             raise Refused(400, "start is the picture, and keep_rows its mask: give each once", "start")
-        wanted = self._read({"keep_rows": keep_rows, **fields}, picture)
-        return await self._images(request, wanted, began)
+        return self._read({"keep_rows": keep_rows, **fields}, picture)
 
     def _read(self, fields: dict[str, Any], picture: Image.Image | None = None) -> PictureRequest:
         return read_request(fields, self.worker.limits, self.entry["id"], self.size, self.scales, picture)

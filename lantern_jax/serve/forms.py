@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import open_image
+from lantern_jax.pictures.images import fitted, open_image
 from lantern_jax.serve.limits import Refused
 from lantern_jax.settings.settings import KNOBS
 
@@ -101,9 +101,8 @@ def _wanted(name: str) -> str:
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:
-    """Returns the picture of a form, and how many of the model's rows of codes its mask keeps; None without a mask.
-
-    ``size`` is that of the model's pictures: of the form's, the middle part of that shape is drawn.
+    """Returns a form's picture, fitted to the model's ``size``: the middle part of that shape; and how many of the
+    model's rows of codes its mask keeps, None without a mask.
 
     The mask is clear (without opacity) where the picture is painted anew: all of it below a line. Without a mask the
     picture's own opacity is one.
@@ -118,13 +117,15 @@ def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Ima
     if mask.size != picture.size:
         sizes = f"{mask.width}x{mask.height}, the picture {picture.width}x{picture.height}"
         raise Refused(400, f"the mask has {sizes}: send one of the picture's size", "mask")
+    kept = None
     if "A" in mask.getbands() or "transparency" in mask.info:
         opacity = np.asarray(mask.convert("RGBA").getchannel("A"))
         if opacity.min() < 255 or mask is not picture:
-            return picture, _kept_rows(opacity, rows, size)
+            kept = _kept_rows(opacity, rows, size)
     elif mask is not picture:
         raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
-    return picture, None
+    # What was sent may have hundreds of times the pixels, and would be kept until its turn comes.
+    return Image.fromarray(fitted(picture, *map(int, size.split("x")))), kept
 
 
 _LINE = "make it opaque above a line and clear below, where the picture is painted anew"

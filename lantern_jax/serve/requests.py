@@ -55,7 +55,7 @@ class PictureRequest:
         stream: whether to send events while the pictures are made.
         partial_images: unfinished pictures that a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
-        start: a picture, or the codes of one, whose first rows stay; or None.
+        start: a picture of the model's size, or the codes of one, whose first rows stay; or None.
         keep_rows: how many of them; None for half.
         negative_prompt: words that guidance leads away from; None for none.
         output: what becomes of the pictures.

@@ -13,17 +13,18 @@ import pytest
 from PIL import Image
 from starlette.testclient import TestClient
 
+from lantern_jax.pictures.images import fitted
 from lantern_jax.serve import kept
 from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import application
-from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form
+from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import OWN
 from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
 from tests.hostile.requests import PATH
-from tests.serve.running import LIMITS, running
+from tests.serve.running import LIMITS, in_threads, running
 from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
 
 EDITS = "/v1/images/edits"
@@ -143,6 +144,35 @@ def test_an_edit_goes_on_below_the_masks_line(server):
     form = {"prompt": "a lake", "stream": "true", "seed": "7"}
     with server.client.stream("POST", EDITS, data=form, files={"image": png(picture)}) as response:
         assert b"event: image_edit.completed" in response.read()
+
+
+def test_what_waits_of_a_picture_is_what_the_model_takes():
+    """Upright, and no larger, however many pixels were sent."""
+    for shape in ((400, 600), (16, 16), (3, 5)):
+        sent = Image.fromarray(np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8))
+        turned, buffer = sent.getexif(), io.BytesIO()
+        turned[274] = 6
+        sent.save(buffer, "PNG", exif=turned)
+        picture, kept_rows = read_start({"image": buffer.getvalue()}, GRID, f"{SIDE}x{SIDE}")
+        expected = fitted(Image.open(buffer), SIDE, SIDE)
+        assert picture.size == (SIDE, SIDE) and kept_rows is None
+        np.testing.assert_array_equal(np.asarray(picture), expected)
+        np.testing.assert_array_equal(fitted(picture, SIDE, SIDE), expected)
+
+
+def test_two_pictures_are_read_at_a_time(server, monkeypatch):
+    reading, most = [], []
+
+    def read(*given):
+        reading.append(1)
+        most.append(len(reading))
+        time.sleep(0.05)
+        reading.pop()
+        return read_start(*given)
+
+    monkeypatch.setattr("lantern_jax.serve.application.read_start", read)
+    answers = in_threads([lambda: server.client.post(EDITS, files={"image": GOOD})] * 6)
+    assert [answer.status_code for answer in answers] == [400] * 6 and max(most) <= 2
 
 
 LAKE = {"prompt": "a lake"}
