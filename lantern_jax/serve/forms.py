@@ -3,10 +3,10 @@
 Axes: H W height and width.
 """
 
+import contextlib
 import io
 import json
 import re
-from email.message import Message
 from typing import Any
 
 import numpy as np
@@ -24,7 +24,7 @@ MOST_PARTS = 64
 MOST_HEAD = 4096
 # Of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
-# Fields that are no text, besides knobs that are numbers or trees.
+# Fields that are no text, besides knobs that are numbers.
 _JSON = (
     "details",
     "keep_rows",
@@ -33,8 +33,12 @@ _JSON = (
     "partial_images",
     "seed",
     "stream",
-    "tree",
-    "mixture",
+)
+# Names, or lists in JSON.
+_EITHER = ("tree", "mixture")
+# The media type of a form, and in it the boundary, which is of visible ASCII.
+_FORM = re.compile(
+    r'multipart/form-data\s*;(?:.*;)?\s*boundary=("?)([!#-:<-~]{1,70})\1\s*(?:;.*)?', re.ASCII | re.IGNORECASE
 )
 # In one line of a part's head: a search across lines would take the square of their length.
 _NAME = re.compile(
@@ -49,12 +53,12 @@ def read_form(content: bytes, media_type: str) -> tuple[dict[str, Any], dict[str
     Raises:
         Refused: no such form, more parts or longer heads than any client sends, or several pictures.
     """
-    header = Message()
-    header["Content-Type"] = media_type
-    boundary = header.get_boundary()
-    if header.get_content_type() != "multipart/form-data" or not boundary:
-        raise Refused(415, "the body is no form with files: send Content-Type: multipart/form-data")
-    parts = (b"\r\n" + content).split(b"\r\n--" + boundary.encode("latin-1"), MOST_PARTS)
+    form = _FORM.fullmatch(media_type.strip())
+    if form is None:
+        raise Refused(
+            415, "the body is no form with files: send Content-Type: multipart/form-data; boundary=..."
+        )
+    parts = (b"\r\n" + content).split(b"\r\n--" + form[2].encode("ascii"), MOST_PARTS)
     if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
         raise Refused(400, f"the form is not whole, or has more than {MOST_PARTS} parts: send it again")
     fields: dict[str, Any] = {}
@@ -85,19 +89,20 @@ def _name_and_value(part: bytes) -> tuple[str, bytes]:
 
 
 def _value(name: str, value: bytes) -> Any:
+    is_json = name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float))
     try:
         text = value.decode("utf-8")
-        if name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float)):
+        if is_json:
             return json.loads(text)
     except (ValueError, RecursionError):
+        wanted = "a number, true, false or a list" if is_json else "text in UTF-8"
         raise Refused(
-            400, f"{errors.quoted(name, 60)} of the form cannot be read: give {_wanted(name)}", name
+            400, f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}", name
         ) from None
+    if name in _EITHER:
+        with contextlib.suppress(ValueError, RecursionError):
+            return json.loads(text)
     return text
-
-
-def _wanted(name: str) -> str:
-    return "a number, true, false or a list" if name in _JSON or name in KNOBS else "text in UTF-8"
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:

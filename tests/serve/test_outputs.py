@@ -190,6 +190,7 @@ WRONG = {
     "another size": (LAKE, {"image": GOOD, "mask": mask(2, 20)}, "20x20, the picture 40x40"),
     "twice": ({**LAKE, "keep_rows": "2"}, {"image": GOOD, "mask": mask(2)}, "give each once"),
     "no number": ({**LAKE, "n": "two"}, {"image": GOOD}, "'n' of the form cannot be read"),
+    "no tree": ({**LAKE, "tree": "oak"}, {"image": GOOD}, "unknown tree 'oak'"),
     "unknown": ({**LAKE, "strength": "1"}, {"image": GOOD}, "unknown field 'strength'"),
     "no prompt": ({}, {"image": GOOD}, "prompt"),
 }  # fmt: skip
@@ -209,9 +210,12 @@ def test_edits_that_say_something_wrong(server):
     (PART.replace(b'"n"', b'"image"') * 2 + b"--x--", "multipart/form-data; boundary=x", 400),
     (PART.replace(b"\r\n\r\n1", b"\r\n\r\n\xff") + b"--x--", "multipart/form-data; boundary=x", 400),
     (bytes(70000), "multipart/form-data; boundary=x", 413),
+    *((PART + b"--x--", f"multipart/form-data; {other}", 415) for other in (
+        "boundary*=utf-8''%E2%82%AC", "boundary*=idna''x", "boundary=\xe9", "boundary=", 'boundary="x', "boundary",
+    )),
 ])  # fmt: skip
 def test_what_is_no_form(scaling, body, kind, status):
-    answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind})
+    answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind.encode("latin-1")})
     assert answer.status_code == status and "\n" not in answer.json()["error"]["message"]
 
 
@@ -228,6 +232,29 @@ def test_a_part_without_a_short_head_is_refused_at_once(part):
     with pytest.raises(Refused, match="no name"):
         read_form(b"--x\r\n%s\r\n--x--" % part, "multipart/form-data; boundary=x")
     assert time.monotonic() - began < 2
+
+
+@pytest.mark.parametrize("kind", [
+    "multipart/form-data; boundary=x", "Multipart/Form-Data;boundary=x", 'multipart/form-data; boundary="x"',
+    "multipart/form-data; charset=utf-8; Boundary=x ; more=y",
+])  # fmt: skip
+def test_a_form_has_the_fields_that_json_has(kind):
+    given = {
+        "n": "2", "stream": "true", "prompt": "207", "method": "ar", "temperature": "0.5", "tree": "chain",
+        "mixture": "1,2",
+    }  # fmt: skip
+    expected = {**given, "n": 2, "stream": True, "temperature": 0.5}
+
+    def read(fields: dict[str, str]) -> dict:
+        parts = (
+            f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
+            for name, value in fields.items()
+        )
+        return read_form("".join([*parts, "--x--\r\n"]).encode(), kind)[0]
+
+    assert read(given) == expected
+    assert read({"tree": "[[0], [1]]", "mixture": "[1]"}) == {"tree": [[0], [1]], "mixture": [1]}
+    assert read({"tree": "[" * 9000, "mixture": '"1,2"'}) == {"tree": "[" * 9000, "mixture": "1,2"}
 
 
 def test_others_are_answered_while_a_form_is_read(server, monkeypatch):
