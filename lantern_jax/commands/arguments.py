@@ -3,18 +3,23 @@
 It checks before any work. An ``ArgumentTypeError`` is one line: what was given and what to give.
 """
 
+import contextlib
 import dataclasses
+import ipaddress
 import math
+import re
 from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from lantern_jax.decoding.knobs import MOST_INT, MOST_SEED, Knob
 from lantern_jax.io.errors import quoted
 from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
 MOST = MOST_INT
+# Browsers send names of other letters in this form too (xn--...).
+_NAME = "[a-z0-9._-]+"
+_PORTS, _MOST_PORT = {"http": 80, "https": 443}, 65535
 
 
 def typed(knob: Knob) -> Callable[[str], int | float]:
@@ -85,18 +90,28 @@ def model(text: str) -> str:
     return text if text == "demo" else str(folder(text))
 
 
+def host_name(text: str) -> str:
+    """Returns the name or address of a server as it stands in requests: in lower case, without a port."""
+    with contextlib.suppress(ValueError):
+        return str(ipaddress.ip_address(text.strip("[]")))
+    if not re.fullmatch(_NAME, text.lower()):
+        raise ArgumentTypeError(
+            f"{quoted(text)} is no name of a server: give it without a scheme or port, pictures.example.org say"
+        )
+    return text.lower()
+
+
 def origin(text: str) -> str:
-    """Returns the origin of a web page as browsers send it, such as "https://example.org"."""
-    parts = urlsplit(text)
-    if (
-        parts.scheme not in ("http", "https")
-        or not parts.netloc
-        or f"{parts.scheme}://{parts.netloc}" != text
-    ):
+    """Returns the origin of a web page as browsers send it, such as "https://example.org": in lower case, without the
+    port that its scheme has anyway."""
+    found = re.fullmatch(rf"(https?)://({_NAME}|\[[0-9a-f:.]+\])(?::(\d{{1,5}}))?", text.lower(), re.ASCII)
+    if found is None or int(found[3] or 0) > _MOST_PORT:
         raise ArgumentTypeError(
             f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say"
         )
-    return text
+    scheme, name, port = found.groups()
+    is_said = port and int(port) != _PORTS[scheme]
+    return f"{scheme}://{name}:{int(port)}" if is_said else f"{scheme}://{name}"
 
 
 def new_file(text: str) -> Path:

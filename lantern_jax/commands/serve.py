@@ -6,7 +6,7 @@ import os
 import socket
 from pathlib import Path
 
-from lantern_jax.commands.arguments import number, origin, whole
+from lantern_jax.commands.arguments import host_name, number, origin, whole
 from lantern_jax.commands.options import Command, open_pipeline
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
@@ -39,7 +39,7 @@ def add(commands) -> None:
     token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
     take("--token-file", "FILE", token)
     name = "a name by which browsers may call the server, behind a proxy say; may be given again"
-    take("--allowed-host", "NAME", name, action="append")
+    take("--allowed-host", "NAME", name, action="append", type=host_name)
     page = "a page elsewhere that may ask, such as https://example.org; may be given again"
     take("--allowed-origin", "ORIGIN", page, action="append", type=origin)
     take("--served-model-name", "NAME", "what clients call the model (default: its folder's name)")

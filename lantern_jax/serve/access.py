@@ -60,10 +60,13 @@ class Access:
     def of(
         cls, host: str, token: str | None, names: Collection[str] = (), origins: Collection[str] = ()
     ) -> "Access":
-        """Allows ``names`` and, if only this machine reaches ``host``, its own; others allow ``names``, or any."""
-        if not is_local(host):
-            return cls(token, frozenset(names) or None, frozenset(origins))
-        return cls(token, frozenset({*_LOCAL, "127.0.0.1", "::1", host, *names}), frozenset(origins))
+        """Allows ``names`` and, if only this machine reaches ``host``, its own; others allow ``names``, or any.
+
+        Names and origins are in any case: browsers send them in lower case.
+        """
+        own = {*_LOCAL, "127.0.0.1", "::1", host} if is_local(host) else set()
+        hosts, pages = ({one.lower() for one in some} for some in ({*own, *names}, origins))
+        return cls(token, frozenset(hosts) or None, frozenset(pages))
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
         """Raises Refused for a request that is not allowed; names of ``headers`` are in any case."""
@@ -168,7 +171,7 @@ def is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host in _LOCAL
+        return host.lower() in _LOCAL
 
 
 def content_policy(page: str) -> str:

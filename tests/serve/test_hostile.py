@@ -208,7 +208,9 @@ def test_a_token_is_wanted_where_there_is_one():
 def test_names_of_this_machine():
     assert is_local("127.0.0.1") and is_local("localhost") and is_local("::1")
     assert not is_local("0.0.0.0") and not is_local("example.org") and not is_local("::")
-    assert "lantern.example" in Access.of("127.0.0.1", None, ["lantern.example"]).hosts
+    access = Access.of("LocalHost", None, ["Lantern.example"], ["https://Page.example"])
+    for name in ("lantern.example", "LANTERN.example:8443", "localhost:80"):
+        access.check("/", {"host": name, "origin": "https://page.example"})
     assert Access.of("0.0.0.0", None).hosts is None
 
 

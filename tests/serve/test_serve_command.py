@@ -38,6 +38,12 @@ def folder(tmp_path, monkeypatch):
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
     ("--allowed-origin example.org", "'example.org' is no origin"), ("--log xml", "--log"),
     ("--allowed-origin https://example.org/page", "give a scheme and a name"),
+    *((f"--allowed-origin {wrong}", "is no origin") for wrong in (
+        "https://me@example.org", "https://example.org:x", "https://example.org:99999", "https://[x", "https://",
+    )),
+    *((f"--allowed-host {wrong}", f"{wrong!r} is no name of a server") for wrong in (
+        "pictures.example.org:8443", "[::1]:80", "https://example.org", "*",
+    )),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
     ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
@@ -76,13 +82,19 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
     monkeypatch.setattr(Server, "run", run)
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
-    named = ["--served-model-name", "pictures", "--upscale", "--allowed-origin", "https://example.org"]
+    named = ["--served-model-name", "pictures", "--upscale"]
+    # As people write them, and browsers do not.
+    named += ["--allowed-origin", "https://Example.org:443", "--allowed-origin", "HTTP://example.org:8080"]
+    named += ["--allowed-host", "Pictures.example.org", "--allowed-host", "[FE80::1]"]
     assert main(["serve", "--model", "demo", "--port", "0", "--host", host, "--queue", "3", *named]) == 0
     ((app, (address, port)),) = served
     said = capsys.readouterr()
     assert address == host and f"serving pictures at http://{host}:{port}/, Ctrl-C ends it" in said.out
     assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
+    access = app.user_middleware[0].kwargs["access"]
+    assert access.origins == {"https://example.org", "http://example.org:8080"}
+    assert {"pictures.example.org", "fe80::1"} <= access.hosts
     assert app.state.connections.limits.queue == 3 and app.state.connections.limits.pictures == 3
 
 
