@@ -114,8 +114,13 @@ def _bound(host: str, port: int) -> socket.socket:
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
         bound = socket.socket(family, kind, protocol)
-    except OSError as error:
-        raise OSError(f"cannot find {host}: {error.strerror or error}") from None
+    except (OSError, UnicodeError) as error:
+        # Parts of a name that are empty or have over 63 letters cannot be encoded.
+        why = "not a name" if isinstance(error, UnicodeError) else error.strerror or error
+        shown = errors.printable(host, 100)
+        raise OSError(
+            f"cannot find {shown} ({why}): give --host a name or an address of this machine"
+        ) from None
     try:
         if os.name == "posix":  # A port that was just freed can be bound immediately.
             bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

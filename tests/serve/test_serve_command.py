@@ -46,6 +46,8 @@ def folder(tmp_path, monkeypatch):
     )),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
+    ("--host ..", "cannot find .. (not a name)"),
+    (f"--host {'a' * 64}.org", f"cannot find {'a' * 64}.org (not a name)"),
     ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
 ])  # fmt: skip
 def test_what_is_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
