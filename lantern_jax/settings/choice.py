@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.costs import Costs
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 
@@ -117,11 +118,21 @@ def point_of(settings: Any) -> WindowPoint | None:
         return None
     if settings.is_plain:
         return PLAIN
+    if settings.drafting not in ("led", "jacobi"):
+        return None
     passes = settings.refine + 1 if settings.drafting == "led" else 0
     nodes = settings.tree.nodes if isinstance(settings.tree, GapTree) else 0
     point = WindowPoint(settings.window, settings.branches, settings.levels, passes, nodes)
-    is_window = settings.drafting in ("led", "jacobi") and settings.tree == point.tree
-    return point if is_window else None
+    # A tree that was given leaves the window's sizes unread, and they need not make one.
+    return point if _tree_of(point) == settings.tree else None
+
+
+def _tree_of(point: WindowPoint) -> DraftTree | GapTree | None:
+    """Returns a window's tree; None where its sizes make none."""
+    try:
+        return point.tree
+    except LanternError:
+        return None
 
 
 @dataclass(frozen=True)

@@ -154,7 +154,8 @@ def _guesses(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[
             nodes = values["nodes"]
         if nodes and not front:
             return shape | {"tree": GapTree(shape["window"], nodes, values["sharpness"])}
-        tree = DraftTree.window(shape["window"], shape["branches"], min(shape["levels"], shape["window"]))
+        shape["levels"] = min(shape["levels"], shape["window"])
+        tree = DraftTree.window(shape["window"], shape["branches"], shape["levels"])
         return shape | {"tree": tree}
     tree = values["tree"]
     if kind.nodes in (ROWS, OWN):

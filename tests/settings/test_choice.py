@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.data_sheets import DEVICES
 from lantern_jax.devices.figures import Figures, data_sheet, figures_of, sheet_figures
@@ -140,6 +141,21 @@ def test_windows_have_names_knobs_and_a_form_in_files():
         "4,1,0,0,0": None, "8,1,0,4,7": 2, "8,1,0,4,300": 2,
     }  # fmt: skip
     assert read_acceptance(wrong) == read_acceptance(None) == read_acceptance([1]) == {}
+
+
+def test_a_call_is_noted_by_the_sizes_that_it_decodes_with():
+    """A window has several guesses for its own places alone; one that a given tree leaves unread need not be one."""
+    pipeline = tiny_pipeline()
+    for knobs, point in (
+        ({"method": "jacobi", "window": 2, "branches": 2, "levels": 3}, WindowPoint(2, 2, 2)),
+        ({"method": "led", "window": 1, "levels": 2, "refine": 1}, WindowPoint(1, 1, 1, 2)),
+        ({"method": "jacobi", "tree": "chain", "branches": 64, "levels": 2}, None),
+        ({"method": "led", "tree": "chain", "window": 1, "levels": 2}, None),
+        ({"method": "led", "tree": GapTree(6, 12), "window": 1}, None),
+    ):
+        settings = pipeline.settings(knobs)
+        assert point_of(settings) == point
+        assert point is None or (settings.levels, settings.tree) == (point.levels, point.tree)
 
 
 def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
