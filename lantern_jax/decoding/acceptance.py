@@ -268,6 +268,9 @@ class _NearestCodes(Rule):
 
     def lend(self, p, token, depth, codebook) -> Loan:
         """Lends A(x) and its total."""
+        if not self.k:
+            # There may be no codebook.
+            return Loan(jnp.zeros(token.shape, jnp.float32), jnp.full((*token.shape, 0), -1, jnp.int32))
         neighbours = codebook.neighbours[:, : self.k][token]
         near = jnp.where(neighbours >= 0, p.at(jnp.maximum(neighbours, 0)), jnp.inf)
         inside = jnp.cumsum(near, axis=-1) <= self.bound(p.at(token))[..., None]

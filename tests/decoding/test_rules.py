@@ -198,6 +198,17 @@ def test_rules_with_no_freedom_are_strict(name, knobs):
     jax.tree.map(np.testing.assert_array_equal, walk(rule, CHAIN, *pairs), walk(Strict(), CHAIN, *pairs))
 
 
+def test_cool_without_neighbours_needs_no_codebook():
+    log_p, tokens, noise = cases(2)
+    draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
+    log_probs, rule = jnp.stack([log_p, log_p], axis=1), rule_from_name("cool", 0, omega=8.0)
+    for draws in (SharedNoise(jnp.stack([noise, noise], axis=1)), Greedy()):
+        verdicts = [
+            verify_tree(draft, log_probs, draws, coupling=Gumbel(), rule=each) for each in (rule, Strict())
+        ]
+        jax.tree.map(np.testing.assert_array_equal, *verdicts)
+
+
 def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
     depth, rows = 3, 60
     tree = DraftTree.chain(depth)
