@@ -274,6 +274,11 @@ class DraftTree:
         return max((path[-1] for path in self.paths), default=-1)
 
     @property
+    def has_spine(self) -> bool:
+        """Whether the path of best children is as long as any other."""
+        return not self.paths or (0,) * self.max_depth in self.paths
+
+    @property
     def has_rank_gaps(self) -> bool:
         """Whether some node's children do not have exactly the ranks 0, 1, 2, ..."""
         known = set(self.paths)

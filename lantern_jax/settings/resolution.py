@@ -170,9 +170,6 @@ def _guesses(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[
 
 
 def _dynamic(values: Mapping[str, Any]) -> DynamicTree:
-    drafting = values["drafting"]
-    if DRAFTINGS[drafting].nodes == WINDOW:
-        raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     sizes = ("nodes", "depth", "frontier", "children", "ranking", "sharpness", "threshold")
     return DynamicTree(**{name: values[name] for name in sizes})
 
@@ -226,6 +223,8 @@ def _check_drafter(values: Mapping[str, Any], given: Mapping[str, Any], drafters
 def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
     tree, drafting, rule = (values[name] for name in ("tree", "drafting", "rule"))
     coupling, dynamic = base_of(values["coupling"]), isinstance(tree, DynamicTree)
+    if DRAFTINGS[drafting].nodes == WINDOW:
+        _check_window(tree, called(drafting))
     if tree.max_rank >= vocab_size:
         raise LanternError(
             f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
@@ -259,6 +258,16 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
                 f"{what} needs the coupling {' or '.join(kind.couplings)}: "
                 f"it does not go with {called(values['coupling'])}"
             )
+
+
+def _check_window(tree: Any, drafting: str) -> None:
+    """Raises LanternError for a tree that no window's guesses are put on."""
+    if isinstance(tree, DynamicTree):
+        raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
+    if isinstance(tree, DraftTree) and not tree.has_spine:
+        raise LanternError(
+            f"drafting {drafting} needs a tree whose path of best guesses is as long as any other: add [0], [0, 0], ..."
+        )
 
 
 def for_platform(value: Any, platform: str) -> Any:

@@ -185,6 +185,9 @@ def test_knobs_that_do_not_fit_each_other_are_refused():
     for given, line in (
         ({"method": "zipar", "tree": "chain"}, "drafting zipar takes no tree"),
         ({"method": "jacobi", "tree": "dynamic"}, "drafting jacobi has no dynamic tree"),
+        ({"method": "jacobi", "tree": DynamicTree(9, 4)}, "drafting jacobi has no dynamic tree"),
+        ({"method": "led", "tree": [[0], [1], [1, 0]]}, "drafting led needs a tree whose path of"),
+        ({"method": "jacobi", "tree": [[1]]}, "drafting jacobi needs a tree whose path of"),
         ({"tree": "dynamic", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
         ({"coupling": "block", "tree": "mc_sim_7b_63"}, "the coupling block needs a chain"),
         ({"coupling": "block", "rule": "lantern"}, "the coupling block has no relaxed rule"),
@@ -200,6 +203,7 @@ def test_knobs_that_do_not_fit_each_other_are_refused():
     assert resolve({"coupling": "block"}).redraw == "independent" and resolve().redraw == "maximal"
     assert resolve({"method": "zipar", "tree": "none"}).is_plain
     assert not resolve({"method": "zipar"}).is_plain
+    assert resolve({"method": "jacobi", "tree": []}).is_plain
 
 
 def test_the_order_of_given_method_checkpoint_and_default():

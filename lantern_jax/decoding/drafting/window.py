@@ -95,7 +95,7 @@ class Window:
         if isinstance(self.tree, GapTree):
             if self.redraw is not None:
                 raise LanternError("a gap tree needs the shared noise: give a window without redraw")
-        elif not self.tree.max_depth or (0,) * self.tree.max_depth not in self.tree.paths:
+        elif not self.tree.max_depth or not self.tree.has_spine:
             raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
             )
