@@ -149,7 +149,9 @@ def check_seed(seed: Any, name: str = "seed") -> int:
 
 
 def check_numbers(prompts: int, num: Any, seed: Any, first: Any, most: int = MOST_PICTURES) -> int:
-    """Returns how many pictures a call makes; LanternError for a number that is not valid."""
+    """Returns how many pictures a call makes; LanternError for no prompts, or a number that is not valid."""
+    if not prompts:
+        raise LanternError("no prompts: give at least one")
     count = check_count("num", num) * prompts
     if count > most:
         raise LanternError(

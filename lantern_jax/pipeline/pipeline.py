@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
 from lantern_jax.decoding.completion import Completion
-from lantern_jax.decoding.knobs import MOST_PICTURES, check_numbers
+from lantern_jax.decoding.knobs import MOST_PICTURES, check_count, check_numbers
 from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
@@ -249,9 +249,9 @@ class Pipeline:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.
 
         Raises:
-            LanternError: a number of the sampling distribution, or a batch, that is not valid.
+            LanternError: a number of pictures or of the sampling distribution, or a batch, that is not valid.
         """
-        return self.auto.find(pictures, knobs)
+        return self.auto.find(check_count("pictures", pictures), knobs)
 
     def settings(self, knobs: Knobs) -> Settings:
         """Returns the settings that these knobs make with this checkpoint; LanternError where they do not fit."""

@@ -34,6 +34,7 @@ from lantern_jax.settings.choice import (
 from lantern_jax.settings.costs import Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.tuned import Key, Shelf
+from tests.refused import refused
 from tests.tiny_checkpoint import tiny_pipeline
 
 LED, JACOBI = WindowPoint(3, passes=2), WindowPoint(5)
@@ -305,6 +306,13 @@ def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little
     assert batch(2, 0.95) == 1
     assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}, one picture after the other"
     assert pipeline.check("a lake", num=2).batch == 1
+
+
+def test_nothing_is_chosen_for_no_pictures(opened):
+    with refused("no prompts: give at least one"):
+        opened().generate([])
+    with refused("pictures 0 is not valid: give a whole number >= 1"):
+        opened().tuning(0)
 
 
 def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):
