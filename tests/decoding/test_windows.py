@@ -41,6 +41,7 @@ REFUSED = {
     "window 0 is not valid: give 1 to 64": lambda: jacobi(12, window=0),
     "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(12, initial="below"),
     "row None is not valid: initial 'above' needs the length of a row": lambda: jacobi(12, initial="above"),
+    "row 0 is not valid: initial 'mixed' needs the length of a row": lambda: jacobi(12, initial="mixed", row=0),
     "unknown redraw 'new': choose one of independent, maximal, shared": lambda: speculative_jacobi(12, 4, "new"),
     "levels 5 is not valid: give 0 to the window, 4": lambda: pac(12, 4, 2, 5),
     "13 guesses for a position are more than 12 codes": lambda: pac(12, 4, 13),

@@ -88,9 +88,9 @@ class Window:
             raise errors.unknown("redraw", self.redraw, REDRAWS)
         if self.initial not in INITIALS:
             raise errors.unknown("initial", self.initial, INITIALS)
-        if self.initial == "above" and (self.row is None or self.row < 1):
+        if self.initial in _LOOK_UP and (self.row is None or self.row < 1):
             raise LanternError(
-                f"row {self.row} is not valid: initial 'above' needs the length of a row, 1 or more"
+                f"row {self.row} is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
             )
         if isinstance(self.tree, GapTree):
             if self.redraw is not None:
