@@ -13,7 +13,7 @@ up to ``TAIL`` places. Needs no JAX.
 import itertools
 import math
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -77,9 +77,10 @@ class GapTree:
                 raise LanternError(f"{name} {value!r} of a gap tree is not valid: give 1 to {most}")
         if not 0 < self.sharpness < math.inf:
             raise LanternError(f"sharpness {self.sharpness} is not valid: give a finite number > 0")
-        if self.nodes > len(self.pool.depth):
+        most = len(_paths(self.window))
+        if self.nodes > most:
             raise LanternError(
-                f"a gap tree of {self.window} places has {len(self.pool.depth)} nodes: give no more, not {self.nodes}"
+                f"a gap tree of {self.window} places has {most} nodes: give no more, not {self.nodes}"
             )
 
     @property
@@ -130,7 +131,8 @@ class GapTree:
         )
 
 
-def _paths(window: int) -> set[tuple[int, ...]]:
+@cache
+def _paths(window: int) -> frozenset[tuple[int, ...]]:
     """Returns the ranks along every path of the pool."""
     found = {(0,) * depth for depth in range(1, window + 1)}
     front = min(FRONT, window)
@@ -140,4 +142,4 @@ def _paths(window: int) -> set[tuple[int, ...]]:
         last = max(place for place, rank in enumerate(ranks) if rank) + 1
         for depth in range(1, min(last + TAIL, window) + 1):
             found.add((*ranks, *(0,) * window)[:depth])
-    return found
+    return frozenset(found)

@@ -9,6 +9,7 @@ import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 from lantern_jax.decoding.gap_tree import GapTree
@@ -127,6 +128,7 @@ def point_of(settings: Any) -> WindowPoint | None:
     return point if _tree_of(point) == settings.tree else None
 
 
+@lru_cache(256)
 def _tree_of(point: WindowPoint) -> DraftTree | GapTree | None:
     """Returns a window's tree; None where its sizes make none."""
     try:
@@ -287,8 +289,11 @@ def read_acceptance(values: Any) -> dict[WindowPoint, float]:
             sound = (
                 1 <= point.window <= 64 and 1 <= point.branches <= 8 and point.levels <= min(point.window, 4)
             )
-            sound = sound and point.passes <= 65 and (not point.nodes or point.window <= point.nodes <= 256)
-            if sound and isinstance(tokens, int | float) and 1 <= tokens <= point.window + 1:
+            # A tree chosen by the gaps is led.
+            by_gaps = point.passes and point.window <= point.nodes <= 256
+            sound = sound and point.passes <= 65 and (not point.nodes or by_gaps)
+            sound = sound and isinstance(tokens, int | float) and 1 <= tokens <= point.window + 1
+            if sound and _tree_of(point) is not None:
                 found[point] = float(tokens)
     return found
 

@@ -139,7 +139,9 @@ def test_windows_have_names_knobs_and_a_form_in_files():
     assert read_acceptance(write_acceptance(TOKENS.items())) == dict(TOKENS)
     wrong = {
         "5,1,0,0": 2, "a,1,0,0,0": 2, "5,1,0,0,0": "2", "3,1,0,99,0": 2, "65,1,0,0,0": 2, "2,1,0,0,0": 9,
-        "4,1,0,0,0": None, "8,1,0,4,7": 2, "8,1,0,4,300": 2,
+        "4,1,0,0,0": None, "8,1,0,4,7": 2, "8,1,0,4,300": 2, "8,1,0,0,16": 2,
+        # More nodes than a window of one place, and than any tree, has.
+        "1,1,0,1,256": 1.5, "4,8,4,0,0": 2,
     }  # fmt: skip
     assert read_acceptance(wrong) == read_acceptance(None) == read_acceptance([1]) == {}
 
