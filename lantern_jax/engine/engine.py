@@ -240,7 +240,7 @@ class Engine:
         """Draws codes; returns pictures, which of them are all numbers (others mean nothing), and the seconds.
 
         Raises:
-            LanternError: unknown codes.
+            LanternError: no codes, or unknown ones.
         """
         programs.check_codes(self._tokenizer, tokens)
         (pictures, finite), timing = self._with_tokenizer("draw", np.asarray(tokens, np.int32), most)
@@ -250,7 +250,7 @@ class Engine:
         """Encodes pictures as codes.
 
         Raises:
-            LanternError: sides that do not divide into codes, or another dtype than uint8.
+            LanternError: no pictures, sides that do not divide into codes, or another dtype than uint8.
         """
         programs.check_pictures(pictures)
         return self._with_tokenizer("encode", pictures, None)[0]

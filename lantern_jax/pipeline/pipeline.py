@@ -270,7 +270,7 @@ class Pipeline:
         return self.engine.encode(self._grid.pictures(images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Returns pictures of their codes; LanternError for other models' codes, or without a sound VQ tokenizer."""
+        """Returns pictures of their codes; LanternError for none or other models', or without a sound VQ tokenizer."""
         self.check_draws()
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 

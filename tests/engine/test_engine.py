@@ -5,7 +5,9 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.engine import programs
+from lantern_jax.engine import compiler, programs
+from tests.command import must_not_run
+from tests.refused import refused
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.
@@ -109,14 +111,19 @@ def test_what_would_wrap_or_be_cut_is_refused(given, message):
         pipeline.engine.start(pipeline.job(pipeline.check("a lake")), rows, **given)
 
 
-def test_codes_and_pictures_of_another_kind_are_refused():
-    engine = tiny_pipeline().engine
+def test_codes_and_pictures_of_another_kind_are_refused(monkeypatch):
+    pipeline = tiny_pipeline()
+    engine = pipeline.engine
+    monkeypatch.setattr(compiler, "compile_ahead", must_not_run)
     for work, given, message in (
+        (pipeline.draw, np.zeros((0, TOKENS), int), rf"codes have shape \(0, {TOKENS}\): give \[n, C\]"),
+        (engine.draw, np.zeros((1, 2, TOKENS), int), r"codes have shape \(1, 2, .* at least one picture"),
+        (engine.encode, np.zeros((0, 8, 8, 3), np.uint8), "pictures have shape .* at least one"),
         (engine.draw, np.array([[-1] + [0] * (TOKENS - 1)]), "codes are -1 to 0"),
         (engine.draw, np.zeros((1, TOKENS)), "codes are float64"),
         (engine.encode, np.zeros((1, 8, 8, 3), np.float32), "pictures are float32: give uint8"),
     ):
-        with pytest.raises(ValueError, match=message):
+        with refused(message):
             work(given)
 
 
