@@ -71,8 +71,9 @@ class Placement:
 
     def inputs(self, job: Job, groups: int, size: int) -> Inputs:
         """Returns what a program of ``size`` sequences reads, on the devices, but for conditioning and keys."""
-        parameters = self.on(groups)
-        drafting = None if job.drafter is None else self.drafter(job.drafter)
+        with self._reading:  # Else another thread may move the parameters between the two.
+            parameters = self.on(groups)
+            drafting = None if job.drafter is None else self.drafter(job.drafter)
         codebook = None if job.rule.is_strict else parameters.codebook
         guidance = programs.scales(job.guidance, size)
         return self.given(

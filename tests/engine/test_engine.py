@@ -1,11 +1,17 @@
 """Which programs are compiled, how large they are, and what devices have to do with it: nothing but speed."""
 
+import threading
+from types import SimpleNamespace
+
 import jax
 import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.decoding.acceptance import Strict
+from lantern_jax.devices.partition import place
 from lantern_jax.engine import compiler, programs
+from lantern_jax.engine.placement import Placement
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
@@ -91,6 +97,30 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
 )  # fmt: skip
 def test_sizes_of_programs(count, devices, most, expected):
     assert programs.spread(count, devices, most) == expected
+
+
+def test_target_and_drafter_come_from_the_same_devices():
+    """Though another thread asks for others in between."""
+    one = np.zeros(1, np.float32)
+    placement = Placement(
+        lambda where: programs.Parameters(place(one, where), {}, None, None),
+        lambda name, parameters, where: place(one, where),
+        jax.devices()[:2],
+    )
+    drafter, threads = placement.drafter, []
+
+    def disturbed(name):
+        threads.append(threading.Thread(target=placement.on, args=(1,)))
+        threads[-1].start()
+        threads[-1].join(0.2)
+        return drafter(name)
+
+    placement.drafter = disturbed
+    job = SimpleNamespace(drafter="eagle", rule=Strict(), guidance=1, sampling=None)
+    inputs = placement.inputs(job, 2, 2)
+    threads[0].join()
+    assert inputs.target_params.devices() == inputs.drafting_params.devices() == set(jax.devices()[:2])
+    assert placement.parameters.target.devices() == set(jax.devices()[:1])
 
 
 @pytest.mark.parametrize(
