@@ -4,7 +4,8 @@ Axes: n sequences asked for, B sequences of a program (with padding).
 """
 
 import threading
-from collections.abc import Callable
+from collections import defaultdict
+from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager
 from dataclasses import replace
 from functools import partial
@@ -39,8 +40,8 @@ class Placement:
         self.spans = hosts.spans(self.devices)
         self.chooses_layouts = layouts.are_chosen(self.devices[0, 0].platform)
         self._parameters: Parameters | None = None
-        # Whose parameters lie as the compiler chose: "target" and drafters' names.
-        self._laid: set[str] = set()
+        # Number of groups -> how its programs want parameters to lie, of the "target" and of drafters by name.
+        self._formats: defaultdict[int, dict[str, PyTree]] = defaultdict(dict)
         self._groups = 0
         self._reading = threading.RLock()
 
@@ -56,7 +57,9 @@ class Placement:
                 where = where_on(self.devices[:groups])
                 parameters = self._parameters or self.read(where)
                 parts = jax.block_until_ready(place(vars(parameters), where))
-                self._parameters, self._groups, self._laid = Parameters(**parts), groups, set()
+                self._parameters, self._groups = Parameters(**parts), groups
+                del parameters, parts  # So that each array is forgotten once it lies anew.
+                self._lay(self._formats[groups])
             return self._parameters
 
     def drafter(self, name: str) -> PyTree:
@@ -67,6 +70,7 @@ class Placement:
                 drafter = self.read_drafter(name, parameters, where_on(self.devices[: self._groups]))
                 drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
                 self._parameters = replace(parameters, drafters=drafters)
+                self._lay([name])
             return self._parameters.drafters[name]
 
     def inputs(self, job: Job, groups: int, size: int) -> Inputs:
@@ -103,26 +107,30 @@ class Placement:
             beginning, inputs = jax.tree.map(layouts.shape, read())
             beginning = beginning.replace(active=jax.ShapeDtypeStruct((key.size,), bool))
             keys, state = layouts.state_shapes(begin, beginning, sequences, mesh, self.devices[0, 0])
-            laid = "target" in self._laid, drafter in self._laid
+            known = self._formats[key.groups]
+            laid = "target" in known, drafter in known
             arguments, options = layouts.choosing(inputs.replace(keys=keys), state, laid)
             program, seconds = cache.obtain(key, lambda: compile_ahead(step, *arguments, **options))
             formats = program.input_formats[0][0]
-            self._lay(formats.target_params, drafter, formats.drafting_params)
+            chosen = {"target": formats.target_params, drafter: formats.drafting_params}
+            new = [name for name in chosen if name is not None and name not in known]
+            known |= {name: chosen[name] for name in new}
+            self._lay(new)
         return seconds
 
-    def _lay(self, target: PyTree, drafter: str | None, drafting: PyTree) -> None:
-        """Puts parameters into layouts, by their leaves, unless they lie in chosen ones."""
-        parameters, placed = self._parameters, {}
-        tree, drafters = [parameters.target], dict(parameters.drafters)
-        # These two alone hold the arrays from here on: each is forgotten once it lies anew.
+    def _lay(self, names: Iterable[str]) -> None:
+        """Puts parameters into layouts, by their leaves, where any were chosen for as many groups as they lie on."""
+        parameters, known, placed = self._parameters, self._formats[self._groups], {}
+        parts = {"target": parameters.target, **parameters.drafters}
+        # ``parts`` alone holds the arrays from here on: each is forgotten once it lies anew.
         others, self._parameters = replace(parameters, target=None, drafters={}), None
         groups, self._groups = self._groups, 0
         del parameters
-        held = tree.pop() if "target" in self._laid else layouts.put(tree, target, placed)
-        if drafter is not None and drafter not in self._laid:
-            drafters[drafter] = layouts.put([drafters.pop(drafter)], drafting, placed)
-        self._laid |= {"target", drafter} - {None}
-        self._parameters, self._groups = replace(others, target=held, drafters=drafters), groups
+        for name in names:
+            if name in known and name in parts:
+                parts[name] = layouts.put([parts.pop(name)], known[name], placed)
+        target = parts.pop("target")
+        self._parameters, self._groups = replace(others, target=target, drafters=parts), groups
 
     def state_lies(self, program: Callable | None) -> tuple | None:
         """Returns how (keys, state) lie that a compiled program advances; None where that is left to the compiler."""

@@ -2,6 +2,7 @@
 
 from functools import cache
 
+import jax
 import numpy as np
 import pytest
 
@@ -12,7 +13,7 @@ from lantern_jax.measuring.random_models import TINY, random_model
 KNOBS = {"plain": {}, "eagle": {"drafting": "eagle"}, "window": {"drafting": "jacobi", "window": 4}}
 
 
-def decoded(method, devices):
+def prepared(method, devices):
     knobs, model = KNOBS[method], random_model(TINY)
     recipe = model.recipe(np.float32)
     job = recipe.job(recipe.settings(knobs), plain=not knobs)
@@ -20,6 +21,11 @@ def decoded(method, devices):
         lambda where: model.read(np.dtype("float32"), where), devices=devices,
         read_drafter=lambda name, parameters, where: model.read_drafter(np.dtype("float32"), name, parameters, where),
     )  # fmt: skip
+    return model, job, engine
+
+
+def decoded(method, devices):
+    model, job, engine = prepared(method, devices)
     run = engine.advance(engine.start(job, model.conditioning(2), seed=1), 3)
     run = engine.refill(run, np.array([0]), model.conditioning(1), np.array([7]))
     if len(engine.devices) == 1:
@@ -53,3 +59,36 @@ def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
     tokens, engine = decoded(method, devices)
     assert engine.placement.chooses_layouts
     np.testing.assert_array_equal(tokens, expected)
+
+
+def choosing_by_devices(inputs, state, laid, choosing=layouts.choosing):
+    """Chooses other layouts for one device than for several; a CPU's compiler always chooses the same."""
+    arguments, options = choosing(inputs, state, laid)
+
+    def chosen(format, leaf):
+        if format.layout is not layouts.Layout.AUTO:
+            return format
+        axes = tuple(range(leaf.ndim))
+        order = axes[::-1] if len(format.sharding.device_set) == 1 else axes
+        return layouts.Format(layouts.Layout(order), format.sharding)
+
+    names = ("target_params", "drafting_params")
+    wanted, *others = options["formats"]
+    parts = {name: jax.tree.map(chosen, getattr(wanted, name), getattr(arguments[0], name)) for name in names}
+    return arguments, options | {"formats": (wanted.replace(**parts), *others)}
+
+
+def test_parameters_lie_again_as_the_programs_of_a_group_of_devices_want_them(monkeypatch):
+    monkeypatch.setattr(layouts, "_PLATFORMS", ("cpu",))
+    monkeypatch.setattr(layouts, "choosing", choosing_by_devices)
+    model, job, engine = prepared("eagle", "data=2,model=1")
+    rows, lies = [], []
+    for count in (1, 2, 1):
+        run = engine.advance(engine.start(job, model.conditioning(count), seed=1))
+        rows.append(engine.finish(run).tokens[0])
+        lies.append(
+            [leaf.format for leaf in jax.tree.leaves((run.inputs.target_params, run.inputs.drafting_params))]
+        )
+    np.testing.assert_array_equal(rows[1:], rows[:-1])
+    assert lies[0] == lies[2] and len(engine.programs) == 4
+    assert {format.layout for format in lies[0]} != {format.layout for format in lies[1]}
