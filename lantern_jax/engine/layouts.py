@@ -95,22 +95,24 @@ def choosing(inputs: Inputs, state: PyTree, laid: tuple[bool, bool]) -> tuple[tu
     return to_lower(arguments, formats), options
 
 
-def put(tree: PyTree, formats: PyTree, placed: dict[int, Array]) -> PyTree:
+def put(tree: PyTree, formats: PyTree, placed: dict[tuple, Array]) -> PyTree:
     """Puts a tree's arrays into layouts, one after the other, and forgets each as it goes.
 
     Args:
         tree: a list with the tree as its only entry, which is taken out: nothing else should hold the arrays.
         formats: of its leaves; None where none was asked for.
-        placed: arrays that were put before, by the identity of the old ones; grows.
+        placed: arrays that were put before, by the identity of the old ones and their format; grows. A head that target
+            and drafter share stays one array where both want it alike.
     """
     leaves, structure = jax.tree.flatten(tree.pop())
     wanted = jax.tree.leaves(formats, is_leaf=lambda leaf: leaf is None or isinstance(leaf, Format))
     for number, format in enumerate(wanted):
         leaf, leaves[number] = leaves[number], None
-        if id(leaf) not in placed:
+        key = id(leaf), format
+        if key not in placed:
             fits = format is None or format.layout is None or format == leaf.format
-            placed[id(leaf)] = leaf if fits else jax.block_until_ready(jax.device_put(leaf, format))
-        leaves[number] = placed[id(leaf)]
+            placed[key] = leaf if fits else jax.block_until_ready(jax.device_put(leaf, format))
+        leaves[number] = placed[key]
     return structure.unflatten(leaves)
 
 
