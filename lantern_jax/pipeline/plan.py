@@ -152,7 +152,7 @@ class Plan:
         count, held, batch = self.count, _Held(), self.settings.batch
         job = self.recipe.job(self.settings, plain)
         # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
-        assert self.conditioning is not None
+        _ = self.conditioning
         if self.draws:
             self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
