@@ -293,5 +293,7 @@ class Pipeline:
         )  # fmt: skip
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
-        codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
+        distinct = {id(one): one for one in starts}  # One start may be for all prompts.
+        codes = {key: self.encode_pictures(one)[0] if one.ndim == 3 else one for key, one in distinct.items()}
+        codes = np.stack([codes[id(one)] for one in starts])
         return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.columns))

@@ -69,11 +69,16 @@ def test_what_was_given_is_not_counted(completed):
     assert len(completed.draw_acceptance()) == 2
 
 
-def test_one_start_is_for_all_prompts(made):
+def test_one_start_is_for_all_prompts(made, monkeypatch):
     """As pictures: their codes are the tokenizer's. Half of them stays unless more is said."""
-    pipeline = tiny_pipeline()
+    pipeline, encoded = tiny_pipeline(), []
+    encode = pipeline.engine.encode
     codes = pipeline.encode_pictures(made.images[0])
+    monkeypatch.setattr(
+        pipeline.engine, "encode", lambda pictures: encoded.append(pictures) or encode(pictures)
+    )
     pictures = pipeline.generate(PROMPTS, seed=4, start=made.images[0]).tokens
+    assert len(encoded) == 1
     np.testing.assert_array_equal(pictures[:, : TOKENS // 2], np.repeat(codes, 2, axis=0)[:, : TOKENS // 2])
     both = pipeline.generate(PROMPTS, seed=4, start=[made.pictures[0], codes[0]]).tokens
     np.testing.assert_array_equal(both, pictures)
