@@ -2,7 +2,9 @@
 
 The given tokens are read like a prompt: scored in pieces and committed. Then the drafting is led along them: a short
 stream of only the given tokens is decoded with a target that looks its results up instead of computing them. So a
-drafting sees what it would have seen had it guessed all of them, and needs no code for completion.
+drafting needs no code for completion: it sees the tokens and the target's features as if it had guessed all of them.
+Of the target's distributions it sees point masses at the given tokens, and nothing of what comes after them: so what
+echo and led remember of nodes is forgotten.
 
 What follows is plain decoding's continuation of the same tokens, since token i reads the noise of position i in any
 case. So a picture's own seed completes its beginning to the same picture.
@@ -15,6 +17,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -22,6 +25,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding import contracts
 from lantern_jax.decoding.concrete import at_hand, check_ids
+from lantern_jax.decoding.echo import Memory
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.stream import Stream, draft_of, point_masses
@@ -133,6 +137,19 @@ def along(
     short = _looked_up(target, given, features)
     # The short stream may have fewer pending tokens; the drafting gets as many places as later.
     return short, _led(drafting, given, Stream(target).longest - Stream(short).longest)
+
+
+def forgotten(drafting: Any) -> Any:
+    """Returns a drafting's state without nodes that are remembered: after those of given tokens nothing was said."""
+
+    def is_memory(part) -> bool:
+        return isinstance(part, Memory)
+
+    return jax.tree.map(
+        lambda part: part.replace(positions=jnp.full_like(part.positions, -1)) if is_memory(part) else part,
+        drafting,
+        is_leaf=is_memory,
+    )
 
 
 def _looked_up(target: Target, given, features) -> Target:

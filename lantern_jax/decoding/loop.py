@@ -172,7 +172,7 @@ def _completed(program: Program, inputs: Inputs, given: Int[Array, "B K"], finit
             )
             certain = inputs.replace(rule=Strict(), codebook=None)
             begun = _begun(short, certain, given[:, :1], finite, jnp.zeros_like(given[:, 0]), drafting)
-            drafting = advance(short, certain, begun).drafting
+            drafting = completion.forgotten(advance(short, certain, begun).drafting)
     return _begun(program, inputs, given, finite, cache, drafting)
 
 

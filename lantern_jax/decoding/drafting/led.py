@@ -109,8 +109,9 @@ class Led:
         committed, start = catch_up(self.drafter, params, state.committed, pending)
         log_q = process_logits(start.logits, sampling)[:, None]
         unseen, _ = coming(self.settings, state.window, pending.position)
-        # Before the first round the target has said nothing.
-        unseen = jnp.where((state.window.position < 0)[:, None, None], log_q, unseen)
+        # Before the first round, after given tokens too, the target has said nothing.
+        is_first = jnp.all(state.memory.positions < 0, axis=1)
+        unseen = jnp.where(is_first[:, None, None], log_q, unseen)
         state = state.replace(committed=committed, window=state.window.replace(position=pending.position))
         # What comes before the guesses is known for place 0 alone.
         history = jnp.full((*unseen.shape[:2], COMPARED), -2, jnp.int32).at[:, 0].set(pending.history)
