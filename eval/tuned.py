@@ -53,7 +53,8 @@ def compare(subject: Subject, tuned: Tuned, repeats: int, trees: bool = True) ->
     made = alternate({name: task(job) for name, job in jobs.items()}, repeats)
     ours = np.array([part.timing.decoding for part in made[TUNED]])
     predicted = {row["name"]: row["predicted"][0] for row in tuned.found["candidates"]}
-    predicted |= {TUNED: predicted[tuned.name], DEFAULT: predicted[tuned.found["default"]]}
+    # A tuning that was interrupted early names no default.
+    predicted |= {TUNED: predicted[tuned.name], DEFAULT: predicted.get(tuned.found["default"])}
     rows = []
     for name, parts in made.items():
         seconds = np.array([part.timing.decoding for part in parts])

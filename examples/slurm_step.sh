@@ -18,4 +18,5 @@ OUT=${OUT:-pictures}
 # Programs that one task compiled are there for the next.
 export JAX_COMPILATION_CACHE_DIR=${CACHE:-$PWD/cache}
 
-srun --kill-on-bad-exit=0 --no-kill lantern set --worker auto --model "$MODEL" --prompts "$PROMPTS" --out "$OUT" --seed 1
+# srun does not take over the CPUs that were asked for.
+srun --cpus-per-task="${SLURM_CPUS_PER_TASK:-8}" --kill-on-bad-exit=0 --no-kill lantern set --worker auto --model "$MODEL" --prompts "$PROMPTS" --out "$OUT" --seed 1

@@ -201,10 +201,10 @@ def random_subject(
 
 
 def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[str | int]:
-    """Returns at most ``count`` prompts that a checkpoint takes: words of its vocabulary, classes, or captions."""
+    """Returns ``count`` prompts that a checkpoint takes: words of its vocabulary, classes, or captions by turns."""
     rng = np.random.default_rng(seed)
     if prompt_encoder(checkpoint).kind != "labels":
-        return list(CAPTIONS[:count])
+        return [CAPTIONS[number % len(CAPTIONS)] for number in range(count)]
     vocabulary = checkpoint.vocabulary
     if vocabulary is None:
         config = checkpoint.target_config

@@ -7,5 +7,5 @@ from lantern_jax.measuring import bandwidth, costs
 
 @pytest.fixture(autouse=True)
 def quick_clock(monkeypatch):
-    monkeypatch.setitem(bandwidth._BYTES, "cpu", 1 << 20)
+    monkeypatch.setattr(bandwidth, "_BYTES", 1 << 20)
     monkeypatch.setattr(costs, "_CALL_SECONDS", 0.005)
