@@ -67,6 +67,22 @@ def verified(draft, *given, **options):
     return static
 
 
+def gumbel_batch(tree, seed, greedy=False, batch=40):
+    """Returns tokens, log p, noise and the most that is accepted."""
+    rng = np.random.default_rng(seed)
+    tokens, log_probs = random_tree_batch(tree, rng, batch)
+    noise = rng.gumbel(size=(batch, tree.max_depth + 1, VOCAB)).astype(np.float32) * (not greedy)
+    return tokens, log_probs, noise, rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
+
+
+def gumbel_rows(tree, rule, path, tokens, log_probs, noise, max_count):
+    """Returns what is expected of each row."""
+    return [verify_gumbel(tree, *row[:3], rule, *NUMPY_BOOK, path, row[3])
+            for row in zip(tokens, log_probs, noise, max_count, strict=True)]  # fmt: skip
+
+
+@example(BUSHY, RULES[1], "exact_first", False, 1)
+@example(BUSHY, RULES[2], "longest", False, 1)
 @example(DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 0, 0]]), RULES[-1], "followed", False, 8)
 @given(
     draft_trees(max_nodes=9), st.sampled_from(RULES), st.sampled_from(PATHS), st.booleans(),
@@ -74,21 +90,21 @@ def verified(draft, *given, **options):
 )  # fmt: skip
 @settings(max_examples=3, deadline=None, derandomize=True)
 def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
-    rng, batch = np.random.default_rng(seed), 40
-    tokens, log_probs = random_tree_batch(tree, rng, batch)
-    noise = rng.gumbel(size=(batch, tree.max_depth + 1, VOCAB)).astype(np.float32) * (not greedy)
-    max_count = rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
+    tokens, log_probs, noise, max_count = drawn = gumbel_batch(tree, seed, greedy)
     verdict = verified(
         Draft(jnp.asarray(tokens), tree), log_probs, Greedy() if greedy else SharedNoise(noise),
         coupling=Gumbel(path), rule=make_rule(rule), max_count=max_count,
     )  # fmt: skip
     np.testing.assert_array_equal(verdict.wanted, np.argmax(log_probs + noise[:, tree.depth], axis=-1))
-    for row in range(batch):
-        expected = verify_gumbel(
-            tree, tokens[row], log_probs[row], noise[row], rule, *NUMPY_BOOK, "longest" if greedy else path,
-            max_count[row],
-        )  # fmt: skip
+    for row, expected in enumerate(gumbel_rows(tree, rule, "longest" if greedy else path, *drawn)):
         check(verdict, row, tree, expected)
+
+
+def test_the_examples_above_tell_the_paths_apart():
+    drawn = gumbel_batch(BUSHY, 1)
+    for rule in RULES[1:]:
+        longest, first = ([row[0] for row in gumbel_rows(BUSHY, rule, path, *drawn)] for path in ("longest", "exact_first"))
+        assert longest != first
 
 
 @example(SMALL, RULES[0], False, 7)
@@ -109,6 +125,7 @@ def test_rejection_on_any_tree(tree, rule, deterministic, seed):
     )  # fmt: skip
     uniforms = np.asarray(jax.jit(acceptance_uniforms, static_argnums=3)(*where, tree.num_nodes))
     noise = np.asarray(jax.jit(residual_noise, static_argnums=3)(*where, VOCAB))
+    np.testing.assert_array_equal(verdict.wanted, np.argmax(log_probs + noise[:, None], axis=-1))
     for row in range(batch):
         q_rows = {node: np.exp(log_q[row, place]) for place, node in enumerate(internal)}
         expected = verify_rejection(
