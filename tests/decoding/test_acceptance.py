@@ -68,11 +68,18 @@ def test_a_relaxed_rule_needs_its_neighbours():
     codebook = Codebook(neighbours=jnp.zeros((4, 2), jnp.int32), codes=jnp.zeros((4, 3)))
     check_codebook(Strict(), None)
     check_codebook(rule_from_name("lantern", 2), codebook)
-    beyond = codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(4))
+    below, beyond = (codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(each)) for each in (-2, 4))
+    check_codebook(Strict(), codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(-1)))
     for message, arguments in {
         "needs a codebook": (rule_from_name("lantern", 2), None),
         "the codebook has 4 rows of neighbours and 4 codes, the target 5": (Strict(), codebook, 5),
+        "the codebook has 4 rows of neighbours and 3 codes, the target 4": (
+            Strict(),
+            codebook.replace(codes=codebook.codes[:3]),
+            4,
+        ),
         "the neighbour table holds ids from 0 to 4: give -1": (Strict(), beyond),
+        "the neighbour table holds ids from -2 to 0: give -1": (Strict(), below),
         "the table stores 2": (rule_from_name("lantern", 3), codebook),
     }.items():
         with refused(message):

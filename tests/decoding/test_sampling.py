@@ -19,9 +19,11 @@ from lantern_jax.decoding.sampling import (
     draft_noise,
     first_argmax,
     gumbel_noise,
+    keep_uniforms,
     process_logits,
     residual_noise,
     top_children,
+    window_noise,
 )
 from tests.lowering import lower
 
@@ -204,9 +206,12 @@ def test_streams_differ_by_purpose_position_round_and_node():
     ]
     for i, j in ((0, 0), (0, 1), (1, 0), (1, 1)):
         rows.append(residual_noise(keys, at(i), at(j), 8))
-        rows.append(-np.log(-np.log(acceptance_uniforms(keys, at(i), at(j), 8))))
+        rows += [
+            -np.log(-np.log(draw(keys, at(i), at(j), 8))) for draw in (acceptance_uniforms, keep_uniforms)
+        ]
+    rows.append(window_noise(keys, jnp.arange(3, dtype=jnp.int32)[None], 8))
     values = np.concatenate([np.ravel(row) for row in rows])
-    assert len(np.unique(values)) == values.size == 8 * (3 + 5 + 8)
+    assert len(np.unique(values)) == values.size == 8 * (3 + 5 + 12 + 3)
 
 
 def test_draft_noise_of_traced_nodes_is_that_of_static_ones():

@@ -103,7 +103,9 @@ def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
 def test_the_examples_above_tell_the_paths_apart():
     drawn = gumbel_batch(BUSHY, 1)
     for rule in RULES[1:]:
-        longest, first = ([row[0] for row in gumbel_rows(BUSHY, rule, path, *drawn)] for path in ("longest", "exact_first"))
+        longest, first = (
+            [row[0] for row in gumbel_rows(BUSHY, rule, path, *drawn)] for path in ("longest", "exact_first")
+        )
         assert longest != first
 
 

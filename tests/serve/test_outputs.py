@@ -10,7 +10,7 @@ from dataclasses import replace
 import httpx
 import numpy as np
 import pytest
-from PIL import Image
+from PIL import Image, ImageOps
 from starlette.testclient import TestClient
 
 from lantern_jax.pictures.images import fitted
@@ -20,6 +20,7 @@ from lantern_jax.serve.application import application
 from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.outputs import Output
 from lantern_jax.serve.requests import OWN
 from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
@@ -60,11 +61,21 @@ def test_pictures_have_the_size_and_format_that_is_asked_for(scaling, fields, fo
     assert (picture.format, picture.size) == (form, size)
     assert (answer["output_format"].upper(), answer["size"]) == (form, f"{size[0]}x{size[1]}")
     assert "notes" not in answer["lantern"]
-    # It is the same picture, scaled.
-    plain = np.asarray(
-        opened(scaling.post(PATH, json={"prompt": "a lake", **PLAIN}).json()["data"][0]), float
-    )
-    assert abs(np.asarray(picture, float).mean() - plain.mean()) < 12
+    plain = np.asarray(opened(scaling.post(PATH, json={"prompt": "a lake", **PLAIN}).json()["data"][0]))
+    output = Output(answer["size"], answer["output_format"], fields.get("output_compression", 100))
+    np.testing.assert_array_equal(picture, Image.open(io.BytesIO(output.encode(plain))))
+
+
+@pytest.mark.parametrize("size", [(48, 32), (40, 40), (60, 90)])
+@pytest.mark.parametrize(("form", "most"), [("png", 0), ("jpeg", 6), ("webp", 6)])
+def test_a_scaled_picture_is_the_same_one(size, form, most):
+    """It covers the size, its middle is kept, and it is neither mirrored nor turned."""
+    down, right = np.mgrid[0:32, 0:48]
+    picture = np.stack([5 * right, 7 * down, 2 * (down + right)], axis=-1).astype(np.uint8)
+    file = Output("x".join(map(str, size)), form, 90).encode(picture)
+    made = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), float)
+    expected = ImageOps.fit(Image.fromarray(picture), size, Image.Resampling.LANCZOS)
+    assert np.abs(made - expected).mean() <= most
 
 
 def test_a_size_that_is_not_drawn_gives_the_nearest_and_says_so(server):

@@ -21,6 +21,7 @@ CHANGES = {
     'model "tiny", not "other"': {"model": "other"}, 'dtype "float32", not "bfloat16"': {"dtype": "bfloat16"},
     'format "png", not "webp"': {"format": "webp"}, "shard size 3, not 4": {"shard_size": 4},
     "sums .*, not null": {"sums": None}, "temperature 1.0, not 0.5": {"settings": {"temperature": 0.5}},
+    "tar true, not false": {"tar": False}, 'negative prompt 1 null, not "fog"': {"negatives": ("fog",)},
     "tree {.*": {"settings": {"tree": "chain"}},
 }  # fmt: skip
 
@@ -63,6 +64,8 @@ def test_a_plan_that_another_worker_wrote_meanwhile_stays(tmp_path, monkeypatch)
     {"prompts": {"a lake": 1}}, {"prompts": None}, {"seed": -1}, {"seed": 2**32}, {"seed": 0.5}, {"seed": "3"},
     {"model": None}, {"dtype": 32}, {"settings": []}, {"settings": None}, {"format": "gif"}, {"format": ["png"]},
     {"sums": 3}, {"sums": ["a"]}, {"more": 1},
+    {"tar": 1}, {"tar": None}, {"tar": "yes"}, {"size": 3}, {"negatives": "a"}, {"negatives": [3]}, {"negatives": None},
+    {"negatives": ["fog", "mist"]},
 ], ids=str)  # fmt: skip
 def test_every_field_of_a_plan_is_checked(whole, tmp_path, wrong):
     """It may be a stranger's; a picture more than there can be is looked for without end."""
