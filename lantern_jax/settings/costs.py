@@ -6,12 +6,15 @@ All milliseconds are of a whole batch.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.devices.figures import Figures
+
+if TYPE_CHECKING:
+    from lantern_jax.devices.figures import Figures
 
 # Operations of a program that wait for each other, counted in programs for an H100: of a pass beside its layers, of a
 # layer, of guesses, which are made and verified, of a level of a draft.
@@ -121,7 +124,7 @@ class Sizes:
     tokens: int
 
 
-def expected_costs(sizes: Sizes, figures: Figures, sequences: int) -> Costs:
+def expected_costs(sizes: Sizes, figures: "Figures", sequences: int) -> Costs:
     """Returns what rounds should cost: reading, computing and starting operations, one after the other.
 
     Args:

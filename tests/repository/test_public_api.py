@@ -49,3 +49,16 @@ def test_the_core_needs_no_optional_or_training_package():
     )
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert result.stdout.splitlines()[-1] == "[]"
+
+
+def test_modules_that_say_so_need_no_jax():
+    package = Path(lantern_jax.__file__).parent
+    files = [file for file in package.rglob("*.py") if "needs no jax" in docstring(file).lower()]
+    assert len(files) > 8
+    names = [".".join(file.relative_to(package.parent).with_suffix("").parts) for file in files]
+    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", code, *names], check=True)
+
+
+def docstring(file: Path) -> str:
+    return ast.get_docstring(ast.parse(file.read_text(encoding="utf-8"))) or ""
