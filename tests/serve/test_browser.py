@@ -36,7 +36,8 @@ def page(server, browser):
     api.expect(page.locator("#model")).to_have_text("tiny")
     yield page
     context.close()
-    told = ("400 (Bad Request)", "net::ERR_FAILED")  # Of requests that tests have refused.
+    # Of requests that tests have refused.
+    told = ("400 (Bad Request)", "401 (Unauthorized)", "502 (Bad Gateway)", "503 (Service", "net::ERR_FAILED")
     assert [line for line in wrong if not any(word in line for word in told)] == []
 
 
@@ -252,3 +253,21 @@ def test_a_lost_server_is_said_and_looked_for(page):
     assert page.locator("#lost").is_hidden()
     page.click("#paint")
     done(page)
+
+
+def test_a_proxy_that_does_not_reach_the_server_is_no_server(page):
+    error = {"message": "no memory", "param": None}
+    page.route("**/generations", lambda route: route.fulfill(status=503, json={"error": error}))
+    page.click("#paint")
+    api.expect(page.locator("#error")).to_have_text("no memory")
+    assert page.locator("#lost").is_hidden(), "the server answers"
+    page.unroute("**/generations")
+    page.route("**/*", lambda route: route.fulfill(status=502, body="<h1>502 Bad Gateway</h1>"))
+    page.click("#paint")
+    api.expect(page.locator("#lost")).to_be_visible()
+    with page.expect_response("**/health"):
+        pass
+    assert page.locator("#lost").is_visible()
+    page.unroute("**/*")
+    done(page, "The server is back.")
+    assert page.locator("#lost").is_hidden()
