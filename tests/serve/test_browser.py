@@ -119,6 +119,9 @@ def test_an_error_is_one_line_under_the_prompt(page):
     page.fill("#prompt", " ")
     page.press("#prompt", "Enter")
     api.expect(page.locator("#error")).to_have_text("Say what to paint, or choose one of these.")
+    # The Enter that ends what an input method composes; Safari says so by the code alone.
+    composed = "{ key: 'Enter', keyCode: 229, bubbles: true, cancelable: true }"
+    assert page.evaluate(f"$('prompt').dispatchEvent(new KeyboardEvent('keydown', {composed}))")
     page.fill("#prompt", "a lake")
     page.fill("#negative_prompt", "frog")
     page.click("#advanced summary")
@@ -271,3 +274,29 @@ def test_a_proxy_that_does_not_reach_the_server_is_no_server(page):
     page.unroute("**/*")
     done(page, "The server is back.")
     assert page.locator("#lost").is_hidden()
+
+
+def test_a_lost_race_is_run_again_beside_the_same_picture(page):
+    for prompt in ("a lake", "the sea"):
+        paint(page, prompt)
+        done(page)
+        api.expect(page.locator("#pictures img")).to_have_count(1 if prompt == "a lake" else 2)
+    for path in ("**/generations", "**/health"):
+        page.route(path, lambda route: route.abort())
+    page.click("#compare")
+    api.expect(page.locator("#lost")).to_be_visible()
+    page.click("#pictures .open >> text=a lake")
+    api.expect(page.locator("#stage figcaption")).to_contain_text("a lake")
+    page.unroute("**/generations")
+    page.click("#retry")
+    done(page, "times as fast")
+    assert ["the sea" in text for text in page.locator("#stage figcaption").all_inner_texts()] == [True, True]
+
+
+def test_a_picture_that_comes_back_can_be_varied(page):
+    for seed in (5, 6):
+        paint(page, seed=seed)
+        done(page)
+        api.expect(page.locator("#pictures img")).to_have_count(seed - 4)
+    page.click("#pictures .open >> text=seed 5")
+    api.expect(page.locator("text=Variation")).to_have_attribute("aria-disabled", "false")
