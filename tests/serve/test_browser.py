@@ -300,3 +300,74 @@ def test_a_picture_that_comes_back_can_be_varied(page):
         api.expect(page.locator("#pictures img")).to_have_count(seed - 4)
     page.click("#pictures .open >> text=seed 5")
     api.expect(page.locator("text=Variation")).to_have_attribute("aria-disabled", "false")
+
+
+def test_a_token_is_asked_for_and_tried_once(page):
+    """A new one in the middle of a visit changes nothing in the form."""
+    paint(page)
+    done(page)
+    tokens, good = [], ["one"]
+
+    def answer(route):
+        token = route.request.headers.get("authorization", "").removeprefix("Bearer ")
+        tokens.append(token)
+        if token in good:
+            route.continue_()
+        else:
+            route.fulfill(status=401, json={"error": {"message": "a token is needed"}})
+
+    def give(token: str, then: str = "Enter") -> None:
+        tokens.clear()
+        page.fill("#token", token)
+        page.press("#token", then)
+
+    page.route("**/v1/**", answer)
+    page.reload()
+    api.expect(page.locator("#error")).to_have_text("This server wants a token.")
+    give("пароль")
+    api.expect(page.locator("#error")).to_contain_text("A token is one word")
+    assert page.locator("#lost").is_hidden() and tokens == []
+    give("one")
+    api.expect(page.locator("#stage figure")).to_have_count(1)
+    page.wait_for_timeout(300)
+    assert tokens == ["one"] and page.locator("#pictures img").count() == 1
+    assert page.locator("#prompt").input_value() == "a lake"
+
+    good[:] = ["two"]
+    page.fill("#prompt", "a river")
+    page.fill("#guidance", "3")
+    page.click("#paint")
+    api.expect(page.locator("#token")).to_be_focused()
+    give("two", "Tab")
+    api.expect(page.locator("#token")).to_be_hidden()
+    page.wait_for_timeout(300)
+    assert (
+        page.locator("#prompt").input_value() == "a river" and page.locator("#guidance").input_value() == "3"
+    )
+
+
+def test_what_is_typed_while_the_page_begins_stays(page):
+    paint(page)
+    done(page)
+    held = []
+    page.route("**/v1/models", lambda route: held.append(route))
+    with page.expect_request("**/v1/models"):
+        page.reload()
+    page.fill("#prompt", "a river")
+    held[0].continue_()
+    api.expect(page.locator("#stage figure")).to_have_count(1)
+    assert page.locator("#prompt").input_value() == "a river"
+
+    # The model is known, the pictures of earlier visits are being decoded.
+    page.unroute("**/v1/models")
+    page.add_init_script("""
+        const decode = createImageBitmap, held = new Promise((done) => { window.release = done; });
+        window.createImageBitmap = async (...all) => { await held; return decode(...all); };
+    """)
+    page.reload()
+    api.expect(page.locator("#model")).to_have_text("tiny")
+    page.click("#words >> text=night")
+    prompt = page.locator("#prompt").input_value()
+    page.evaluate("release()")
+    api.expect(page.locator("#stage figure")).to_have_count(1)
+    assert page.locator("#prompt").input_value() == prompt and "night" in prompt
