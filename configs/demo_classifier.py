@@ -1,4 +1,4 @@
-"""The demo's classifier of landscapes, for caption agreement and features: 128 px pictures, four attributes.
+"""The demo's classifier of landscapes, for caption agreement and features: 256 px pictures, eight attributes.
 
 python -m train.classifier --config configs/demo_classifier.py --workdir runs/demo/classifier
 """
@@ -9,13 +9,13 @@ from ml_collections import ConfigDict
 def get_config() -> ConfigDict:
     return ConfigDict(
         {
-            "vocabulary": "released",
-            "size": 128,
-            "pictures": 3072,
+            "size": 256,
+            # As many as an aurora or a rainbow needs, which are in few of them.
+            "pictures": 6144,
             "held_out": 512,
             "data_seed": 20,
             "seed": 0,
-            "steps": 400,
+            "steps": 1400,
             "batch_size": 64,
             "log_every": 20,
             "save_every": 100,
@@ -24,7 +24,7 @@ def get_config() -> ConfigDict:
             "warmup": 40,
             "decay": 0.02,
             "clip": 1.0,
-            "shift": 4,
+            "shift": 8,
             "gain": 0.06,
             "offset": 0.04,
         }

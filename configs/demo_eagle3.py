@@ -1,9 +1,9 @@
 """An EAGLE-3 drafter for the demo: the inputs of layers 2, 6 and 9, and a loss on tokens over four steps.
 
-python -m train.features --target runs/demo/export --tokens runs/demo/tokens --workdir runs/demo/tapped \\
+python -m train.features --target runs/demo/target --tokens runs/demo/tokens --workdir runs/demo/features \\
     --taps=2,6,9,12
-python -m train.drafter --config configs/demo_eagle3.py --target runs/demo/export \\
-    --features runs/demo/tapped --workdir runs/demo/eagle3
+python -m train.drafter --config configs/demo_eagle3.py --target runs/demo/target \\
+    --features runs/demo/features --workdir runs/demo/eagle3
 """
 
 from ml_collections import ConfigDict
@@ -13,10 +13,9 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update({"steps": 500, "batch_size": 8, "passes": 4, "noise": 0.0})
+    config.update({"steps": 1200, "batch_size": 8, "passes": 4, "noise": 0.0})
     config.update({"feature_weight": 0.0, "token_weight": 0.3, "guided_weight": 1.0})
     config.kind = "eagle3"
-    config.embedding_from_target = True
     # A layer that reads twice the width, and no larger a drafter.
     config.model.hidden_dim = 400
     config.model.taps = (2, 6, 9)

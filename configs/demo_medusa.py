@@ -1,6 +1,6 @@
 """Medusa heads for the demo: five of one block, the target's own head behind them, and a Markov term.
 
-python -m train.drafter --config configs/demo_medusa.py --target runs/demo/export \\
+python -m train.drafter --config configs/demo_medusa.py --target runs/demo/target \\
     --features runs/demo/features --workdir runs/demo/medusa
 """
 
@@ -11,9 +11,9 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update({"steps": 500, "batch_size": 8, "passes": 5, "noise": 0.0})
+    config.update({"steps": 800, "batch_size": 8, "passes": 5, "noise": 0.0})
     # All parameters by Adam. Heads predict no features.
     config.update({"rate": 0.0, "feature_weight": 0.0, "token_weight": 0.3, "guided_weight": 1.0})
-    config.kind = "medusa"
+    config.update({"kind": "medusa", "embedding_from_target": False, "frozen": ()})
     config.model = ConfigDict({"heads": 5, "layers": 1, "shared_head": True, "markov_rank": 64})
     return config

@@ -1,7 +1,7 @@
-"""A parallel drafter for the demo: the shipped drafter's layer, seven masks and a Markov term.
+"""A parallel drafter for the demo: the EAGLE drafter's layer, seven masks and a Markov term.
 
-python -m train.drafter --config configs/demo_parallel.py --target runs/demo/export \\
-    --features runs/demo/features --workdir runs/demo/parallel --config.start_from=runs/demo/export
+python -m train.drafter --config configs/demo_parallel.py --target runs/demo/target \\
+    --features runs/demo/features --workdir runs/demo/parallel
 """
 
 from ml_collections import ConfigDict
@@ -11,9 +11,8 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update({"steps": 500, "batch_size": 8, "passes": 8, "noise": 0.05})
+    config.update({"steps": 1400, "batch_size": 8, "passes": 8, "noise": 0.05})
     config.update({"feature_weight": 0.3, "token_weight": 0.1, "guided_weight": 1.0})
-    config.update({"rate": 0.01, "adam_rate": 2e-3})
     # Roots trained at depth d: a share of 0.7^d, a fifth at least (P-EAGLE).
     config.anchors_kept, config.anchors_least = 0.7, 0.2
     config.kind = "parallel"

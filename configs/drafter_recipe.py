@@ -34,6 +34,7 @@ def published_drafter(**changes: Any) -> ConfigDict:
         "token_weight": 0.1,
         "guided_weight": 0.1,
         "embedding_from_target": True,
+        "frozen": (),
         "dtype": "float32",
     }
     return ConfigDict(recipe | changes)

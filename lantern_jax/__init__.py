@@ -127,7 +127,8 @@ _TOPICS = {
     "Prompts": {
         "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
         "text.chameleon": ("ChameleonVocabulary",),
-        "text.landscapes": ("Vocabulary", "parse_prompt"),
+        "text.landscapes": ("parse_prompt",),
+        "text.vocabulary": ("Vocabulary",),
     },
 }
 _MODULES = {module: names for modules in _TOPICS.values() for module, names in modules.items()}

@@ -140,7 +140,7 @@ from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabular
 from lantern_jax.text.encoded import EncodedPrompts as EncodedPrompts
 from lantern_jax.text.encoded import load_encoded as load_encoded
 from lantern_jax.text.encoded import save_encoded as save_encoded
-from lantern_jax.text.landscapes import Vocabulary as Vocabulary
 from lantern_jax.text.landscapes import parse_prompt as parse_prompt
+from lantern_jax.text.vocabulary import Vocabulary as Vocabulary
 
 __version__: str

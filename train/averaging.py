@@ -47,7 +47,7 @@ def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay
     """Returns the next exponential average; short at first, so that it soon forgets the initial weights."""
     count = step.astype(jnp.float32)
     keep = jnp.minimum(jnp.float32(decay), (count + 1) / (count + 10))
-    return jax.tree.map(lambda a, p: keep * a + (1 - keep) * p, average, params)
+    return jax.tree.map(lambda a, p: a + (1 - keep) * (p - a), average, params)
 
 
 def make_optimizer(config: ConfigDict, *prefixes: str) -> optax.GradientTransformation:

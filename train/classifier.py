@@ -3,16 +3,15 @@
     python -m train.classifier [--config FILE] [--tokenizer DIR] [--workdir DIR] [--out FILE] [--config.steps=N ...]
 
 The same command resumes after a kill. Half of the pictures of a batch are as painted, half as the demo's tokenizer
-reconstructs them, all mirrored, moved and tinted a little by chance. The attributes are those of the experiment's
-`vocabulary` (`train.vocabularies`). Writes the parameters in float16 as one .npz, such as
-lantern_jax/assets/demo_classifier.npz, and prints the accuracy of every attribute on held-out pictures, painted and
+reconstructs them, all mirrored, moved and tinted a little by chance. Writes the parameters in float16 as one .npz, such
+as lantern_jax/assets/demo_classifier.npz, and prints the accuracy of every attribute on held-out pictures, painted and
 reconstructed.
 
 Axes: B batch, n pictures, H W height and width, A attributes, V values of all of them.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
 
@@ -36,9 +35,9 @@ from lantern_jax.metrics.agreement import (
     by_attribute,
     classifier_arrays,
     read_classifier,
-    value_counts,
 )
 from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
 from train.averaging import cosine_decay
 from train.claims import claim
@@ -47,7 +46,6 @@ from train.feature_store import map_array
 from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_config, run, working
 from train.painter.scenes import sample_scene
 from train.rendered import rendered_landscapes
-from train.vocabularies import vocabulary_named
 
 # Pictures of one pass.
 CHUNK = 32
@@ -61,10 +59,9 @@ class ClassifierState:
     optimizer: PyTree
 
 
-def attributes_of(seed: int, count: int, attributes: Mapping[str, Sequence[str]]) -> Int[np.ndarray, "n A"]:
+def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
     """Returns the indices of the values of landscapes 0..count-1 of a seed, int32."""
-    scenes = [sample_scene(seed, i, attributes).indices(attributes) for i in range(count)]
-    return np.array(scenes, np.int32)
+    return np.array([sample_scene(seed, i).indices() for i in range(count)], np.int32)
 
 
 @partial(jax.jit, static_argnums=0)
@@ -142,8 +139,7 @@ def make_task(
     attributes: Int[np.ndarray, "n A"],
 ) -> Task:
     """Returns the training task on pictures as painted and as reconstructed (may be memory-mapped)."""
-    told = vocabulary_named(config.vocabulary).attributes
-    model = DemoClassifier(value_counts(told))
+    model = DemoClassifier()
     schedule = cosine_decay(config.rate, config.warmup, config.steps)
     optimizer = optax.chain(
         optax.clip_by_global_norm(config.clip), optax.adamw(schedule, weight_decay=config.decay)
@@ -173,7 +169,7 @@ def make_task(
         (value, right), gradients = jax.value_and_grad(loss, has_aux=True)(state.params)
         changes, optimizer_state = optimizer.update(gradients, state.optimizer, state.params)
         params = optax.apply_updates(state.params, changes)
-        metrics = {"loss": value} | dict(zip(told, right, strict=True))
+        metrics = {"loss": value} | dict(zip(ATTRIBUTES, right, strict=True))
         return ClassifierState(params=params, optimizer=optimizer_state), metrics
 
     return Task(init=init, batch=batch, update=update)
@@ -216,7 +212,7 @@ def train(
     workdir, loop = Path(workdir), loop_config(config)
     example = np.zeros((1, config.size, config.size, 3), np.uint8)
     with script.reading("the experiment", "change its --config"):
-        none = np.zeros((1, vocabulary_named(config.vocabulary).num_attributes), np.int32)
+        none = np.zeros((1, len(ATTRIBUTES)), np.int32)
         if config.size % CELL:
             raise LanternError(f"pictures of {config.size} pixels, no multiple of {CELL}")
         task = make_task(config, example, example, none)
@@ -231,18 +227,18 @@ def train(
 
 def train_in(config: ConfigDict, loop: LoopConfig, tokenizer: Tokenizer, workdir: Path, path: Path) -> None:
     """Trains once all is checked, but for the folder: raises LanternError if it holds pictures of another tokenizer."""
-    given = tokenizer._replace(seed=config.data_seed, side=config.size, vocabulary=config.vocabulary)
+    given = tokenizer._replace(seed=config.data_seed, side=config.size)
     claim(workdir, claims(given, pictures=config.pictures, held_out=config.held_out))
-    told, sets = vocabulary_named(config.vocabulary).attributes, {}
+    sets = {}
     for name, seed, count in (
         ("pictures", config.data_seed, config.pictures),
         ("held_out", config.data_seed + 1, config.held_out),
     ):
-        painted = rendered_landscapes(workdir / name, seed, count, config.size, told)
+        painted = rendered_landscapes(workdir / name, seed, count, config.size)
         rebuilt = reconstructed(workdir / f"{name}_rebuilt_{seed}_{count}.npy", painted, tokenizer)
-        sets[name] = painted, rebuilt, attributes_of(seed, count, told)
+        sets[name] = painted, rebuilt, attributes_of(seed, count)
     state = run(make_task(config, *sets["pictures"]), loop, workdir)
-    trained = Classifier(jax.device_get(state.params), told, config.size)
+    trained = Classifier(jax.device_get(state.params), dict(ATTRIBUTES), config.size)
     write_file(path, lambda file: np.savez(file, **classifier_arrays(trained)))
     classifier = read_classifier(path)
     painted, rebuilt, attributes = sets["held_out"]

@@ -1,10 +1,10 @@
 """Retrain the whole demo with one command.
 
-    python -m train.demo --workdir DIR [--experiment=demo|demo256|tiny] [--STAGE.NAME=VALUE ...]
+    python -m train.demo --workdir DIR [--experiment=demo|tiny] [--STAGE.NAME=VALUE ...]
 
 Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the extraction of
-features, a drafter of each kind, the growing of draft trees, the classifier, the tokenizer's decoder once more on the
-same codes, and the export into DIR/export. Finished stages are skipped and a killed one continues from its last
+features, a drafter of each kind, the growing of draft trees, the tokenizer's decoder once more on the same codes, the
+classifier, and the export into DIR/export. Finished stages are skipped and a killed one continues from its last
 checkpoint, so the same command always continues, in a folder that was moved to another machine too. DIR/seconds.json
 holds the seconds of each stage, all calls together.
 
@@ -50,8 +50,8 @@ STAGES = {
     "medusa": ("train.drafter", _TRAINED),
     "parallel": ("train.drafter", _TRAINED),
     "trees": ("train.tree", {"target": "target", "drafter": "drafter"}),
-    "classifier": ("train.classifier", {"tokenizer": "tokenizer"}),
     "decoder": ("train.tokenizer", {"tokenizer": "config.start_from"}),
+    "classifier": ("train.classifier", {"decoder": "tokenizer"}),
     "export": (
         "train.export",
         {"decoder": "tokenizer", "target": "target"} | dict.fromkeys(DRAFTERS, "drafter"),
@@ -61,19 +61,13 @@ STAGES = {
 # Flags of the stages that have no config: how many pictures they work on above all. Features are in float32 on every
 # device, so that one can go on with what another began.
 _CARD = {"card": "lantern_jax/assets/demo/README.md"}
-_FEATURES = {"batch_size": 16, "taps": "2,6,9,12", "dtype": "float32"}
+_FEATURES = {"batch_size": 64, "taps": "2,6,9,12", "dtype": "float32"}
 EXPERIMENTS: dict[str, dict[str, dict[str, int | str]]] = {
     "demo": {
-        "tokens": {"pictures": 24576, "validation": 512},
-        "features": {"pictures": 1024, "samples": 256, **_FEATURES},
+        "tokens": {"pictures": 65536, "validation": 512},
+        "features": {"pictures": 1024, "samples": 1536, **_FEATURES},
         "trees": {"pictures": 64},
         "export": {"fit": 32, **_CARD},
-    },
-    "demo256": {
-        "tokens": {"pictures": 24576, "validation": 512},
-        "features": {"pictures": 1024, "samples": 1024, **_FEATURES},
-        "trees": {"pictures": 64},
-        "export": {},
     },
     "tiny": {
         "tokens": {"pictures": 512, "validation": 32},

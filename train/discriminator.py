@@ -1,7 +1,8 @@
 """A small patch discriminator (hinge loss), the tokenizer's sharpening term.
 
-It works on pictures folded 4x4 into channels, so that it costs a fraction of the tokenizer, and judges
-overlapping patches of about 44 pixels. After PatchGAN (arXiv 1611.07004) as used by VQGAN (arXiv 2012.09841).
+It works on pictures folded 4x4 into channels, so that it costs a fraction of the tokenizer, and judges overlapping
+patches of about 44 pixels, or of twice as many for each further halving. After PatchGAN (arXiv 1611.07004) as used by
+VQGAN (arXiv 2012.09841).
 
 Axis letters: B batch, H W picture height and width, h w grid of judged patches.
 """
@@ -19,12 +20,14 @@ class PatchDiscriminator(nn.Module):
 
     ch: int = 48
     fold: int = 4
+    halvings: int = 1
 
     @nn.compact
     def __call__(self, pictures: Float[Array, "B H W 3"]) -> tuple[Float[Array, "B h w"], list[Array]]:
         x = rearrange(pictures, "B (h p) (w q) c -> B h w (p q c)", p=self.fold, q=self.fold)
         features = []
-        for i, (width, stride) in enumerate(((self.ch, 1), (2 * self.ch, 2), (2 * self.ch, 1))):
+        layers = [(self.ch, 1), *((2**n * self.ch, 2) for n in range(1, self.halvings + 1))]
+        for i, (width, stride) in enumerate([*layers, (layers[-1][0], 1)]):
             x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
             if i:
                 x = nn.GroupNorm(4, use_fast_variance=False, name=f"norm_{i}")(x)

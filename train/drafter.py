@@ -25,6 +25,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from ml_collections import ConfigDict
@@ -144,6 +145,11 @@ def make_task(
     """
     # At a rate of 0 Adam trains all.
     optimizer = make_optimizer(config, *(("layer_", "fc") if config.rate else ()))
+    if frozen := config.get("frozen", ()):
+        optimizer = optax.multi_transform(
+            {"trained": optimizer, "kept": optax.set_to_zero()},
+            lambda params: {name: "kept" if name in frozen else "trained" for name in params},
+        )
     kind = kind_of(sizes)
     model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
 

@@ -7,7 +7,6 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
 
     tokens      int16 [n, T], row-major codes
     attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
-    vocabulary  text, the name of the tokenizer's vocabulary (`train.vocabularies`), whose attributes they are
 
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed. A killed run goes on after
 its last part. What decides the files is noted beside them (`train.claims`), the tokenizer's weights included: with
@@ -36,7 +35,6 @@ from train.loop import read_config, working
 from train.rendered import rendered_chunks
 from train.reports import Reporter
 from train.tokenizer import export
-from train.vocabularies import FIRST, VOCABULARIES, name_of, vocabulary_named
 
 # Landscapes of a part.
 PART = 2048
@@ -50,14 +48,12 @@ class Tokenizer(NamedTuple):
         params: of `VQModel`, float32.
         seed: of the landscapes, a run's own; 0 of a checkpoint directory.
         side: of a picture in pixels, a run's own; of a checkpoint directory what its target draws.
-        vocabulary: its name.
     """
 
     config: VQConfig
     params: PyTree
     seed: int
     side: int
-    vocabulary: str
 
 
 @partial(jax.jit, static_argnums=0)
@@ -71,13 +67,13 @@ def encode_landscapes(tokenizer: Tokenizer, seed: int, numbers: range) -> tuple[
 
     Raises LanternError if the codebook does not fit int16.
     """
-    vq, drawn_from = tokenizer.config, vocabulary_named(tokenizer.vocabulary).attributes
+    vq = tokenizer.config
     if vq.codebook_size > 2**15:
         raise LanternError(
             f"{vq.codebook_size} codes do not fit int16, at most {2**15} do; use a smaller codebook"
         )
     tokens, attributes, reporter = [], [], Reporter(numbers.stop, numbers.start)
-    chunks = rendered_chunks(seed, numbers.stop, tokenizer.side, attributes=drawn_from, start=numbers.start)
+    chunks = rendered_chunks(seed, numbers.stop, tokenizer.side, start=numbers.start)
     for first, pictures, drawn in chunks:
         codes = encode_pictures(vq, {"params": tokenizer.params}, pictures)
         tokens.append(np.asarray(codes).astype(np.int16))
@@ -93,47 +89,40 @@ def encode_set(tokenizer: Tokenizer, seed: int, count: int, path: Path) -> None:
     files = [path.with_name(f"{path.stem}_{part.start}_{part.stop}.npz") for part in parts]
     for part, file in zip(parts, files, strict=True):
         if not file.exists():
-            write_tokens(file, *encode_landscapes(tokenizer, seed, part), tokenizer.vocabulary)
+            write_tokens(file, *encode_landscapes(tokenizer, seed, part))
     made = [read_arrays(file) for file in files]
-    tokens, attributes = (np.concatenate([arrays[n] for arrays in made]) for n in ("tokens", "attributes"))
-    write_tokens(path, tokens, attributes, tokenizer.vocabulary)
+    write_tokens(path, *(np.concatenate([arrays[n] for arrays in made]) for n in ("tokens", "attributes")))
     for file in files:
         file.unlink()
 
 
-def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray, vocabulary: str) -> None:
-    """Writes both arrays, and the vocabulary's name, into one .npz that appears whole or not at all."""
-    arrays = {"tokens": tokens, "attributes": attributes, "vocabulary": np.array(vocabulary)}
+def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None:
+    """Writes both arrays into one .npz that appears whole or not at all."""
+    arrays = {"tokens": tokens, "attributes": attributes}
     write_file(path, lambda file: np.savez(file, **arrays), parents=True)
 
 
 def claims(tokenizer: Tokenizer, **counts: int) -> dict[str, str]:
     """Returns all that decides what a tokenizer makes of its landscapes, for `claim`; `counts` are theirs by name."""
     weights = f"{tokenizer.config} {parameters_digest(tokenizer.params)}"
-    landscapes = {name: getattr(tokenizer, name) for name in ("seed", "side", "vocabulary")}
+    landscapes = {name: getattr(tokenizer, name) for name in ("seed", "side")}
     return {name: str(value) for name, value in {"tokenizer": weights, **landscapes, **counts}.items()}
 
 
 def read_tokenizer(folder: str | Path) -> Tokenizer:
     """Reads the tokenizer of a run's working folder, or of a checkpoint directory.
 
-    Raises LanternError if the folder is neither, or the checkpoint has no tokenizer or a vocabulary of no landscapes.
+    Raises LanternError if the folder is neither, or the checkpoint has no tokenizer.
     """
     if (Path(folder) / "checkpoints").is_dir():
         config = read_config(folder)
-        return Tokenizer(*export(folder), config.data_seed, config.size, config.get("vocabulary", FIRST))
+        return Tokenizer(*export(folder), config.data_seed, config.size)
     checkpoint = load(folder, np.float32)
     vq = checkpoint.tokenizer_config
     if vq is None:
         raise LanternError(f"{folder} has no VQ tokenizer: give a checkpoint that was converted with one")
     side = checkpoint.target_config.grid * vq.downsampling
-    return Tokenizer(
-        vq,
-        checkpoint.tokenizer_params["params"],
-        0,
-        side,
-        name_of(checkpoint.vocabulary or VOCABULARIES[FIRST]),
-    )
+    return Tokenizer(vq, checkpoint.tokenizer_params["params"], 0, side)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

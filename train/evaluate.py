@@ -3,9 +3,10 @@
     python -m train.evaluate [--checkpoint=DIR] [--classifier=FILE] [--pictures=128]
 
 Prints one JSON object: the tokenizer's PSNR, the target's loss with and without labels and its sharpness, the
-drafter's agreement with the target at each depth (`train.agreement`), without guidance and with it; and, for each
-attribute, how often a classifier tells from pictures what they were to show, from painted, rebuilt and generated ones.
-The pictures come from a seed that no training stage uses. The defaults are what ships with the package.
+drafter's agreement with the target at each depth (`train.agreement`), without guidance and with the checkpoint's; and
+of painted, rebuilt and generated pictures, how often a classifier tells from them what they were to show, attribute by
+attribute, and how far its features are from those of painted ones. The pictures come from a seed that no training
+stage uses. The defaults are what ships with the package.
 
 Axes: G guidance rows, B batch, S features of a sequence, V codes, D width.
 """
@@ -17,7 +18,7 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree, UInt8
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
@@ -28,19 +29,21 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.agreement import Classifier, read_classifier, shipped_classifier
+from lantern_jax.metrics.moments import Moments, frechet_distance
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.settings import Settings
 from train import script
 from train.agreement import measure_batch
-from train.classifier import CHUNK, accuracy
+from train.classifier import CHUNK, accuracy, scaled
 from train.encode import encode_pictures
 from train.features import features_of
 from train.painter.landscapes import render_batch
+from train.painter.scenes import check_vocabulary
+from train.picture_losses import picture_psnr
 from train.target import validation_loss
-from train.tokenizer import picture_psnr
-from train.vocabularies import name_of
 
 SEED, BATCH, DEPTHS = 4, 16, 4
 
@@ -57,11 +60,14 @@ def tokenize(
 
 @jax.jit
 def sharpness(
-    head: Float[Array, "D V"], features: Float[Array, "G B S D"], guidance: Float[Array, ""]
+    head: Float[Array, "D V"],
+    features: Float[Array, "G B S D"],
+    guidance: Float[Array, ""],
+    temperature: Float[Array, ""],
 ) -> dict[str, Array]:
     """Returns the target's mean top-1 probability and entropy in nats after each token of pictures."""
     logits = apply_guidance(features @ head, jnp.broadcast_to(guidance, features.shape[1]))
-    log_probs = jax.nn.log_softmax(logits)
+    log_probs = jax.nn.log_softmax(logits / temperature)
     entropy = -jnp.sum(jnp.exp(log_probs) * log_probs, axis=-1)
     return {
         "target_top1": jnp.mean(jnp.exp(jnp.max(log_probs, axis=-1))),
@@ -76,18 +82,23 @@ def drafter_agreement(
     features: Float[Array, "G B S D"],
     prefix: Int[Array, "G B P"],
     tokens: Int[Array, "B T"],
+    guidance: float,
+    temperature: float,
 ) -> dict[str, float]:
-    """Returns what `train.agreement` measures and the target's sharpness, of conditional rows and under guidance 2."""
+    """Returns what `train.agreement` measures and the target's sharpness, of conditional rows and under guidance.
+
+    The temperature counts for the sharpness under guidance alone.
+    """
     found = {}
-    for scale in (1, 2):
+    for scale, divisor in ((1.0, 1.0), (guidance, temperature)):
         given = features, prefix, tokens, DEPTHS, np.float32(scale)
         means = measure_batch(sizes, params["params"], head, *given)
         for name in ("top1", "overlap"):
             for depth, value in enumerate(means[name].tolist()):
-                found[f"guidance_{scale}/depth_{depth}/{name}"] = value
+                found[f"guidance_{scale:g}/depth_{depth}/{name}"] = value
         # A drafter's first position has seen one token.
-        sharp = sharpness(head, features[:, :, prefix.shape[-1] :], np.float32(scale))
-        found |= {f"guidance_{scale}/{name}": float(value) for name, value in sharp.items()}
+        sharp = sharpness(head, features[:, :, prefix.shape[-1] :], np.float32(scale), np.float32(divisor))
+        found |= {f"guidance_{scale:g}/{name}": float(value) for name, value in sharp.items()}
     return found
 
 
@@ -97,7 +108,7 @@ def check_parts(checkpoint: Checkpoint) -> None:
         raise LanternError(
             f"checkpoint {checkpoint.model}: expected a tokenizer and a drafter; give the demo's directory"
         )
-    name_of(checkpoint.vocabulary)
+    check_vocabulary(checkpoint.vocabulary)
 
 
 def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
@@ -109,14 +120,17 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
     record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
+    sampling = [
+        checkpoint.defaults.get(name, getattr(Settings(), name)) for name in ("guidance", "temperature")
+    ]
     vocabulary, tokens, labels, psnr, drafted = checkpoint.vocabulary, [], [], [], []
     for first in range(0, pictures - BATCH + 1, BATCH):
-        drawn, scenes = render_batch(SEED, range(first, first + BATCH), side, vocabulary.attributes)
+        drawn, scenes = render_batch(SEED, range(first, first + BATCH), side)
         codes, quality = tokenize(checkpoint.tokenizer_config, checkpoint.tokenizer_params, drawn)
         labels.append(vocabulary.label_ids(scenes))
         conditioning = encoder.from_arrays(labels[-1])
         features, prefix = features_of(record)(params, conditioning, codes)
-        given = family_of(sizes).head(params), features, prefix, codes
+        given = family_of(sizes).head(params), features, prefix, codes, *sampling
         drafted.append(drafter_agreement(*checkpoint.drafters["eagle"], *given))
         tokens.append(np.asarray(codes))
         psnr.append(float(quality))
@@ -134,23 +148,36 @@ def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[
     """Returns by attribute the share of pictures from which a classifier tells what they were to show.
 
     Painted pictures, what the tokenizer makes of them, and generated ones of the same attributes: in whole chunks.
+    Beside the attributes is "frechet", the distance of the classifier's features to those of painted pictures.
 
     Raises:
         LanternError: no tokenizer, a vocabulary of no landscapes, or a classifier of other attributes or sizes.
     """
     vocabulary, pipeline = checkpoint.vocabulary, Pipeline(checkpoint)
     pipeline.check_draws()
-    name_of(vocabulary)
+    check_vocabulary(vocabulary)
     side = checkpoint.target_config.grid * checkpoint.tokenizer_config.downsampling
     if (list(classifier.attributes.items()), classifier.side) != (list(vocabulary.attributes.items()), side):
         raise LanternError(
             f"the classifier tells {errors.listed(classifier.attributes)} of {classifier.side} pixels: expected "
             f"{errors.listed(vocabulary.attributes)} of {side}; give --classifier the checkpoint's own"
         )
-    drawn, scenes = render_batch(SEED, range(pictures - pictures % CHUNK), side, vocabulary.attributes)
+    drawn, scenes = render_batch(SEED, range(pictures - pictures % CHUNK), side)
     made = {"painted": drawn, "rebuilt": pipeline.draw(pipeline.encode_pictures(drawn))}
     made["generated"] = pipeline.generate_from(vocabulary.label_ids(scenes), seed=SEED).pictures
-    return {name: accuracy(classifier, part, scenes) for name, part in made.items()}
+    shares = {name: accuracy(classifier, part, scenes) for name, part in made.items()}
+    sums = {name: Moments.of(read_features(classifier, part)) for name, part in made.items()}
+    return {
+        name: shares[name] | {"frechet": round(frechet_distance(sums[name], sums["painted"]), 4)}
+        for name in made
+    }
+
+
+def read_features(classifier: Classifier, pictures: UInt8[np.ndarray, "n H W 3"]) -> Float[np.ndarray, "n F"]:
+    """Returns what a classifier sees in pictures, whole chunks of them."""
+    read = jax.jit(lambda part: classifier.model.apply({"params": classifier.params}, scaled(part))[0])
+    chunks = range(0, len(pictures) - CHUNK + 1, CHUNK)
+    return np.concatenate([np.asarray(read(pictures[first : first + CHUNK])) for first in chunks])
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -128,7 +128,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--trees", type=arguments.file, help="trees.json that train.tree wrote")
     add("--tree", default="demo_4", help="the default on CPUs, where a round is bound by arithmetic")
     add("--large", default="demo_57", help="the default on accelerators")
-    add("--guidance", type=arguments.number(), default=2.0, help="default guidance")
+    add("--guidance", type=arguments.number(), default=target.SAMPLING["guidance"], help="default guidance")
+    wanted = "default temperature"
+    add("--temperature", type=arguments.number(), default=target.SAMPLING["temperature"], help=wanted)
     add(
         "--fit", type=arguments.whole(0), default=0, help="pictures to fit drafting to (train.fit); 0: do not"
     )
@@ -160,8 +162,9 @@ def export(options: argparse.Namespace) -> None:
         tree, large = trees[options.tree], trees[options.large]
     defaults = {
         "guidance": options.guidance,
-        # Measured on an H100: where few kernels count, no drafter beats a drafter's fewer passes.
-        "method": {"cpu": "led", "gpu": "jacobi"},
+        "temperature": options.temperature,
+        # Measured on two cores and on an H100: no drafter, which costs nothing, beats a drafter's fewer passes.
+        "method": {"cpu": "jacobi", "gpu": "jacobi"},
         "tree": {"cpu": tree, "gpu": large, "tpu": large},
     }
     checkpoint = build(

@@ -63,7 +63,6 @@ from train.feature_store import count_shards, write_shard
 from train.loop import working
 from train.reports import Reporter
 from train.sources import Source, landscapes, prompted, read_prompts
-from train.vocabularies import name_of
 
 # A shard is one file in memory: its most pictures, and its most bytes unless one picture has more.
 SHARD, SHARD_BYTES = 64, 1 << 29
@@ -284,13 +283,7 @@ def sources_of(
             samples=options.samples, seed=options.seed, dtype=dtype,
         )  # fmt: skip
     count = 1024 if options.pictures is None else options.pictures
-    tokens, attributes, vocabulary = target.read_tokens(options.tokens, "train")
-    wanted = name_of(checkpoint.vocabulary)
-    if vocabulary != wanted:
-        raise LanternError(
-            f"{options.tokens} holds landscapes of the vocabulary {vocabulary}, the target {options.target} takes the "
-            f"{wanted} one: encode them with its own tokenizer"
-        )
+    tokens, attributes = target.read_tokens(options.tokens, "train")
     samples = 256 if options.samples is None else options.samples
     return landscapes(checkpoint, tokens[:count], attributes[:count], samples, options.seed)
 

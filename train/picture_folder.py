@@ -12,7 +12,7 @@ import numpy as np
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
 from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture, square
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.vocabulary import Vocabulary
 
 MAX_CAPTIONS = 1000
 # Bytes of a caption's file.

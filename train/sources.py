@@ -31,14 +31,13 @@ from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.encoders import CaptionEncoder, Conditioning
-from lantern_jax.text.landscapes import UNSPECIFIED, Vocabulary
+from lantern_jax.text.vocabulary import UNSPECIFIED, Vocabulary
 from train.claims import claim, parameters_digest
 from train.encode import encode_pictures
 from train.feature_store import map_array, write_array
-from train.painter.scenes import sample_scene
+from train.painter.scenes import check_vocabulary, sample_scene
 from train.picture_folder import PictureFolder
 from train.reports import Reporter
-from train.vocabularies import name_of
 
 # Pictures, or captions, of a cached file.
 CACHED = 64
@@ -76,10 +75,10 @@ def random_labels(
 
     Raises LanternError for a checkpoint's vocabulary that is none of landscapes.
     """
-    name_of(vocabulary)
-    attributes, seed = vocabulary.attributes, int(rng.integers(2**32))
-    scenes = [sample_scene(seed, index, attributes).indices(attributes) for index in range(count)]
-    drawn = np.array(scenes, np.int32).reshape(count, len(attributes))
+    check_vocabulary(vocabulary)
+    seed = int(rng.integers(2**32))
+    scenes = [sample_scene(seed, index).indices() for index in range(count)]
+    drawn = np.array(scenes, np.int32).reshape(count, vocabulary.num_attributes)
     return vocabulary.label_ids(np.where(rng.random(drawn.shape) < drop_one, UNSPECIFIED, drawn))
 
 

@@ -7,8 +7,6 @@ codes, all of the conditioning dropped for a tenth of the pictures, so that guid
 Single attributes are dropped as well, so prompts may leave some out. Muon on the layers' matrices, Adam on the
 rest; the exported weights are a running average.
 
-The vocabulary is that of the tokens, and the run keeps its name in its config.
-
 Axes: B batch, A attributes, T codes of a picture.
 """
 
@@ -32,24 +30,25 @@ from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
-from train.vocabularies import FIRST, vocabulary_named
 
 VALIDATION_BATCH = 16
-
-
-def vocabulary_of(config: ConfigDict) -> Vocabulary:
-    """Returns the vocabulary that a run's config names. Raises LanternError for an unknown one."""
-    return vocabulary_named(config.get("vocabulary", FIRST))
+# What pictures are drawn with. Of 192 landscapes a classifier told the terrain in 81 % at guidance 2, in 86 % at 3, in
+# 85 % at 4. At temperature 1 a few tokens in every picture are of what the model has not learnt.
+SAMPLING = {"guidance": 3.0, "temperature": 0.8}
 
 
 def target_config(config: ConfigDict) -> LlamaGenConfig:
     """Returns the target's sizes, from an experiment's config."""
-    nulls = {"null_labels": vocabulary_of(config).null_labels().tolist()}
-    return LlamaGenConfig(**nulls | config.model.to_dict())
+    labels = {
+        "num_labels": LANDSCAPES.num_labels,
+        "label_slots": LANDSCAPES.num_attributes,
+        "null_labels": LANDSCAPES.null_labels().tolist(),
+    }
+    return LlamaGenConfig(**labels | config.model.to_dict())
 
 
 def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
@@ -88,7 +87,7 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
     sizes = target_config(config)
     model, optimizer = LlamaGen(sizes), make_optimizer(config, "layer_")
     labels, null = (
-        vocabulary_of(config).label_ids(attributes),
+        LANDSCAPES.label_ids(attributes),
         jnp.asarray(sizes.unconditional_labels, jnp.int32),
     )
 
@@ -115,21 +114,20 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
     return Task(init=init, batch=batch, update=update)
 
 
-def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray, str]:
-    """Reads tokens [n, T], attributes [n, A] and the vocabulary's name of a file of `train.encode`.
+def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
+    """Reads tokens [n, T] and attributes [n, A] of a file of `train.encode`.
 
     Its `name` is "train" or "validation".
 
-    Raises LanternError if they are missing.
+    Raises LanternError if they are missing, or of landscapes of other attributes.
     """
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
         raise LanternError(f"{path} is missing; run `python -m train.encode` first")
     with script.reading(path, "run `python -m train.encode` again"):
         arrays = read_arrays(path)
-        vocabulary = str(arrays.get("vocabulary", FIRST))
-        vocabulary_named(vocabulary)
-        return arrays["tokens"], arrays["attributes"], vocabulary
+        LANDSCAPES.label_ids(arrays["attributes"])
+        return arrays["tokens"], arrays["attributes"]
 
 
 @partial(jax.jit, static_argnums=0)
@@ -191,8 +189,8 @@ def read_target(
         model="landscapes",
         target_config=sizes,
         target_params={"params": params} if sharding is None else place({"params": params}, sharding),
-        vocabulary=vocabulary_of(read_config(folder)),
-        defaults={"guidance": 2.0},
+        vocabulary=LANDSCAPES,
+        defaults=dict(SAMPLING),
     )
 
 
@@ -201,17 +199,8 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
 
     Raises LanternError if the tokens are missing or do not fit the config.
     """
-    tokens, attributes, name = read_tokens(tokens_folder, "train")
-    held_out, held_out_attributes, _ = read_tokens(tokens_folder, "validation")
-    config = ConfigDict({**config, "vocabulary": name})
-    vocabulary = vocabulary_of(config)
-    labels = vocabulary.num_attributes, vocabulary.num_labels
-    given = config.model.get("label_slots"), config.model.get("num_labels")
-    if given != labels:
-        raise LanternError(
-            f"tokens of the vocabulary {name} have {labels[1]} labels of {labels[0]} attributes, not {given[1]} of "
-            f"{given[0]}; change --config.model.num_labels and --config.model.label_slots"
-        )
+    tokens, attributes = read_tokens(tokens_folder, "train")
+    held_out, held_out_attributes = read_tokens(tokens_folder, "validation")
     with script.reading("the experiment", "change --config.model"):
         sizes = target_config(config)
     if tokens.shape[1] != sizes.num_tokens or tokens.max() >= sizes.vocab_size:
@@ -226,7 +215,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         raise LanternError(
             f"--config.validation {config.validation} of {len(held_out)}: take at least {VALIDATION_BATCH}"
         )
-    held_out_labels = vocabulary.label_ids(held_out_attributes)
+    held_out_labels = LANDSCAPES.label_ids(held_out_attributes)
 
     def on_save(step: int, state: TrainState) -> None:
         rows = (part[: config.validation] for part in (held_out, held_out_labels))

@@ -22,7 +22,7 @@ from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.matching import describe_mismatch
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.vocabulary import Vocabulary
 
 # Pixels along a side of a picture; published models draw up to 1024.
 MOST_SIDE = 1 << 14
@@ -57,7 +57,7 @@ class Checkpoint:
     Example:
         >>> checkpoint = lantern_jax.load("demo").checkpoint
         >>> checkpoint.target_config.grid, checkpoint.tokenizer_config.downsampling, sorted(checkpoint.drafters)
-        (16, 8, ['eagle', 'eagle3', 'medusa', 'parallel'])
+        (16, 16, ['eagle', 'eagle3', 'medusa', 'parallel'])
     """
 
     model: str

@@ -20,7 +20,7 @@ from lantern_jax.models.quantization import SCALE, quantized_shapes
 from lantern_jax.models.sizes import is_size
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.vocabulary import Vocabulary
 
 # Fields that count modules, and how many arrays of its own each has at least.
 _MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4

@@ -25,10 +25,11 @@ from lantern_jax.tensors.safetensors_files import INDEX_SUFFIX, open_safetensors
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
 FORMAT = "lantern_jax checkpoint"
+SHARED = "shared"
 VERSION = 3
 _ENTRIES = {
     "format", "version", "model", "family", *PARTS, "drafters", "codebook", "vocabulary", "defaults", "metadata",
-    FILES, SUMS,
+    FILES, SUMS, SHARED,
 }  # fmt: skip
 # Names that a checkpoint may list: none leads out of its folder.
 _NAME = re.compile(
@@ -123,7 +124,13 @@ class Folder:
             if not whole or not jnp.issubdtype(tensor.dtype, jnp.number):
                 why = f"{errors.short(name)} is laid out otherwise than those of this library"
                 raise self.damaged(why, tensor.place[0].name)
-        return tensors
+        return tensors | self._shared(tensors)
+
+    def _shared(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
+        """Returns the arrays that are others of these, by their own names."""
+        shared = self.config.get(SHARED, {})
+        # One that is not there is missed by its own name.
+        return {name: tensors[other] for name, other in shared.items() if other in tensors}
 
     def _check_format(self) -> None:
         config, path = self.config, self.path / CONFIG
@@ -159,6 +166,9 @@ class Folder:
             raise self.damaged("it names no model and target")
         if not isinstance(self.config.get("drafters"), dict):
             raise self.damaged("its drafters are no object")
+        shared = self.config.get(SHARED, {})
+        if not isinstance(shared, dict) or not all(isinstance(name, str) for name in shared.values()):
+            raise self.damaged(f'its "{SHARED}" are no names of arrays')
 
     def _check_sizes(self) -> None:
         wrong = []

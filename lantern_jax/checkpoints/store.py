@@ -7,7 +7,8 @@
     text/                      the file of the text tokenizer
 
 Where arrays have more than five gigabytes there are model-00001-of-00002.safetensors and so on, beside the index
-model.safetensors.index.json.
+model.safetensors.index.json. A drafter's table of tokens that is the target's own is not stored again: "shared" in
+config.json tells whose it is.
 
 Axes: V codes, K neighbours, C channels of a code.
 """
@@ -24,12 +25,13 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
 from lantern_jax.checkpoints.configs import Configs, check_counts, config_json
-from lantern_jax.checkpoints.folder import Folder
+from lantern_jax.checkpoints.folder import SHARED, Folder
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
@@ -43,6 +45,8 @@ from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
 DTYPES = ("float16", "bfloat16", "float32")
+# What a table of tokens is called in its module.
+_TABLE = "embedding"
 
 
 def demo_directory() -> Path:
@@ -134,7 +138,7 @@ def save(
 
 
 def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable[[int], None]) -> None:
-    arrays = _stored_arrays(checkpoint, dtype)
+    arrays, shared = _without_shared(_stored_arrays(checkpoint, dtype))
     encoder = {name: arrays.pop(name) for name in ("text_encoder",) if name in arrays}
     sums = write_arrays(directory, "model", arrays, report)
     if encoder:
@@ -146,7 +150,8 @@ def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable
         sums[name] = checksums.file_checksum(checkpoint.text_tokenizer)
         if checksums.file_checksum(directory / name) != sums[name]:
             raise OSError(f"{name} does not hold what was written to it: the disk may be full or failing")
-    config = checksums.with_checksums(config_json(checkpoint), directory, sums)
+    content = config_json(checkpoint) | ({SHARED: shared} if shared else {})
+    config = checksums.with_checksums(content, directory, sums)
     (directory / checksums.CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
 
@@ -309,6 +314,25 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
         arrays["neighbours"] = neighbours.astype(np.uint16 if small else np.int32)
         arrays["codes"] = np.asarray(checkpoint.codebook.codes, np.float32)
     return arrays
+
+
+def _without_shared(arrays: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, str]]:
+    """Returns the arrays but for drafters' tables that are the target's, and {name of such a table: the target's}."""
+    target, drafters = flatten_dict({"target": arrays["target"]}), flatten_dict(arrays.get("drafters", {}))
+    tables = {path: leaf for path, leaf in target.items() if path[-1] == _TABLE}
+    shared = {}
+    for path in [path for path in drafters if path[-1] == _TABLE]:
+        for other, table in tables.items():
+            given = drafters.get(path)
+            if given is not None and _equal(given, table):
+                del drafters[path]
+                shared[".".join(("drafters", *path))] = ".".join(other)
+    return arrays | ({"drafters": unflatten_dict(drafters)} if shared else {}), shared
+
+
+def _equal(one: StoredTensor, other: StoredTensor) -> bool:
+    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
+    return alike and np.array_equal(one.read(), other.read())
 
 
 def _narrow(part: str, dtype: Any, path: tuple, leaf: Any) -> StoredTensor:

@@ -196,7 +196,7 @@ class Generation:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
         >>> generation.prompts, generation.numbers.tolist()
         (('a foggy forest', 'a foggy forest'), [0, 1])
-        >>> generation.images[0].save("forest.png")  # 128 x 128 pixels, of generation.tokens[0], 256 codes
+        >>> generation.images[0].save("forest.png")  # 256 x 256 pixels, of generation.tokens[0], 256 codes
         >>> generation.save("forests.png")  # both in a grid
     """
 

@@ -28,7 +28,7 @@ from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoded import EncodedPrompts
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.vocabulary import Vocabulary
 
 # For models that take any text.
 CAPTIONS = (

@@ -1,8 +1,8 @@
-"""Metrics by the demo's own classifier, which tells a landscape's time of day, terrain, weather and water.
+"""Metrics by the demo's own classifier, which tells eight attributes of a landscape, such as terrain and season.
 
 A small network reads pictures of the demo's size, painted or reconstructed by its tokenizer, and ships with the package
 (``train.classifier`` trains it). Its features keep the rows apart, since sky and ground mean different things, and pool
-over the columns, since landscapes may be mirrored.
+over the columns, means and smooth maxima, since landscapes may be mirrored.
 
 A file of a classifier holds its parameters by their paths. One that tells other attributes than the shipped one's, or
 of larger pictures, also says which: ``reads``, a text in JSON {"attributes": {name: values}, "side": pixels}.
@@ -32,14 +32,15 @@ from lantern_jax.io.files import parse_json
 from lantern_jax.metrics.features import FeatureReader, Score, check_pairs, network
 from lantern_jax.models.sizes import is_size
 from lantern_jax.tensors.matching import module_table, read_tensors
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, UNSPECIFIED
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
+from lantern_jax.text.vocabulary import UNSPECIFIED
 
 # Raised with every change of the file or of the preprocessing: features of two versions are not compared.
-VERSION = 1
+VERSION = 2
 NAME = f"demo classifier {VERSION}"
 FEATURES = 48
-# Pixels of a picture's side: the shipped classifier's, what it is a multiple of, and the most.
-SIDE, CELL, LARGEST = 128, 16, 1024
+# Pixels of a picture's side: what it is a multiple of, and the most.
+CELL, LARGEST = 16, 1024
 # The most bytes of what a file says that its classifier reads.
 _LONGEST = 2**16
 
@@ -71,7 +72,9 @@ class DemoClassifier(nn.Module):
         for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
             x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
             x = nn.relu(nn.GroupNorm(8, use_fast_variance=False, name=f"norm_{i}")(x))
-        rows = rearrange(jnp.mean(x, axis=2), "n h c -> n (h c)")
+        # A smooth maximum beside the mean: a bird is in one column of many.
+        pooled = jnp.stack([jnp.mean(x, axis=2), jax.nn.logsumexp(4 * x, axis=2) / 4], axis=-1)
+        rows = rearrange(pooled, "n h c two -> n (h c two)")
         features = nn.silu(nn.Dense(FEATURES, name="features")(rows))
         return features, nn.Dense(sum(self.counts), name="values")(features)
 
@@ -133,10 +136,8 @@ def classifier_arrays(classifier: Classifier) -> dict[str, np.ndarray]:
 
 
 def _read_about(text: np.ndarray | None) -> tuple[Mapping[str, tuple[str, ...]], int]:
-    """Returns (attributes, side) of what a file says of itself; the shipped classifier's if it says nothing."""
-    if text is None:
-        return ATTRIBUTES, SIDE
-    if text.ndim or text.dtype.kind != "U" or text.nbytes > _LONGEST:
+    """Returns (attributes, side) of what a file says of itself."""
+    if text is None or text.ndim or text.dtype.kind != "U" or text.nbytes > _LONGEST:
         raise LanternError("what it reads is no text")
     about = parse_json(str(text), "what it reads")
     named = about.get("attributes") if isinstance(about, dict) else None
@@ -154,7 +155,7 @@ def _read_about(text: np.ndarray | None) -> tuple[Mapping[str, tuple[str, ...]],
 
 @cache
 def demo_features() -> FeatureReader:
-    """Returns the reader of the classifier's layer before its scores: 48 numbers per picture of 128 x 128 pixels."""
+    """Returns the reader of the classifier's layer before its scores: 48 numbers per picture of 256 x 256 pixels."""
     return _reader("penultimate", FEATURES, lambda features, scores: features)
 
 
@@ -186,10 +187,10 @@ def caption_agreement(
     """Returns the classifier's probability of a prompt's attributes: the mean over those that it names.
 
     It is a probability, so that a picture that half shows something counts half. A picture that has nothing to do with
-    its prompt gets 1/4 on average.
+    its prompt gets what chance gives, from a sixth to a half by attribute.
 
     Args:
-        pictures: of the demo's size, 128 x 128.
+        pictures: of the demo's size, 256 x 256.
         prompts: one per picture, in the demo's words.
 
     Returns:

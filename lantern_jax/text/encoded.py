@@ -37,7 +37,7 @@ class EncodedPrompts:
     Example:
         >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])
         >>> encoded.kind, encoded.arrays["labels"].shape
-        ('labels', (2, 4))
+        ('labels', (2, 8))
     """
 
     kind: str

@@ -28,10 +28,10 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
-from lantern_jax.text.landscapes import Vocabulary
 from lantern_jax.text.packed import PackedRows
 from lantern_jax.text.t5 import caption_tokens, check_tokenizer, encode_captions
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
+from lantern_jax.text.vocabulary import Vocabulary
 
 # Labels [n, C] or [n, 2, C], or the record of a caption or token model with leaves [n, ...]; caption features may be
 # packed.

@@ -1,265 +1,19 @@
-"""Prompts as attributes: a small vocabulary between words and a model's label ids.
+"""The words of the demo's landscapes: attributes, synonyms, what is left out, and what cannot be together."""
 
-A vocabulary is plain data that a checkpoint carries as JSON: attributes with their values, a table word -> (attribute,
-value), and ignored words. Case and punctuation do not matter; plurals have their own entries.
+from collections.abc import Mapping
 
-Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id. In the
-unconditional row of guidance every attribute is unspecified.
-"""
+from lantern_jax.text.vocabulary import Vocabulary
 
-import itertools
-import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-
-import numpy as np
-
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
-
-# Of the demo's landscapes.
 ATTRIBUTES: Mapping[str, tuple[str, ...]] = {
     "time": ("dawn", "noon", "dusk", "night"),
-    "terrain": ("mountains", "hills", "desert", "forest"),
-    "weather": ("clear", "cloudy", "foggy", "snowy"),
-    "water": ("none", "lake", "river", "sea"),
+    "terrain": ("mountains", "hills", "desert", "forest", "cliffs", "town"),
+    "weather": ("clear", "cloudy", "foggy", "snowy", "stormy"),
+    "water": ("none", "lake", "river", "sea", "waterfall"),
+    "season": ("summer", "spring", "autumn", "winter"),
+    "sight": ("nothing", "birds", "rainbow", "aurora", "balloons"),
+    "craft": ("ashore", "boats"),
+    "style": ("plain", "watercolour", "ink", "poster", "pixel art"),
 }
-UNSPECIFIED = -1
-# An attribute and some of its values.
-AttributeValues = tuple[str, tuple[str, ...]]
-
-
-@dataclass(frozen=True)
-class Vocabulary:
-    """Words, attributes and label ids; A is the number of attributes.
-
-    Attributes:
-        attributes: attribute -> its values, in the order of the model's condition tokens.
-        words: word or phrase (lower case, single spaces) -> (attribute, value).
-        ignored: words without an attribute that a prompt may contain.
-        usual: attribute -> the value it has where a prompt leaves it open; the model chooses the others.
-        impossible: pairs of (attribute, values): no picture has one of the first together with one of the second.
-
-    Example:
-        >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
-        >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
-        >>> vocabulary.parse("a sunny night")
-        Traceback (most recent call last):
-        lantern_jax.io.errors.LanternError: prompt: 'sunny' and 'night' contradict each other (time); keep one
-        >>> vocabulary.labels(vocabulary.parse("A night."))
-        {'time': 'night'}
-    """
-
-    attributes: Mapping[str, tuple[str, ...]]
-    words: Mapping[str, tuple[str, str]]
-    ignored: frozenset[str] = frozenset()
-    usual: Mapping[str, str] = field(default_factory=dict)
-    impossible: tuple[tuple[AttributeValues, AttributeValues], ...] = ()
-
-    def __post_init__(self):
-        for attribute, values in (part for pair in self.impossible for part in pair):
-            unknown = [value for value in values if value not in self.attributes.get(attribute, ())]
-            if unknown:
-                raise LanternError(
-                    f"vocabulary: the unknown value {unknown[0]!r} of {attribute!r} is impossible with others"
-                )
-        for attribute, value in self.usual.items():
-            if value not in self.attributes.get(attribute, ()):
-                raise LanternError(f"vocabulary: {attribute!r} is usually the unknown value {value!r}")
-        for word, (attribute, value) in self.words.items():
-            if value not in self.attributes.get(attribute, ()):
-                raise LanternError(
-                    f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}"
-                )
-
-    @property
-    def num_attributes(self) -> int:
-        return len(self.attributes)
-
-    @property
-    def num_labels(self) -> int:
-        """Rows of the label embedding: all values and an "unspecified" id per attribute."""
-        return sum(len(values) + 1 for values in self.attributes.values())
-
-    def parse(self, text: str, strict: bool = True) -> tuple[int, ...]:
-        """Returns the value index of each attribute in a prompt, -1 where it is not named.
-
-        Raises LanternError for an unknown word, if ``strict``; for no word with a meaning, or two words that contradict
-        each other.
-        """
-        found: dict[str, tuple[str, str]] = {}
-        for word in self._split(text):
-            if word in self.words:
-                attribute, value = self.words[word]
-                earlier = found.setdefault(attribute, (value, word))
-                if earlier[0] != value:
-                    raise LanternError(
-                        f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
-                    )
-        unknown = self.unknown(text)
-        if unknown and (strict or not found):
-            names, near = errors.listed(map(repr, unknown)), errors.nearest(unknown[0], self.words)
-            raise LanternError(f"prompt: unknown word {names}; {near}known words: {self._known()}")
-        if not found:
-            raise LanternError(f"empty prompt: expected at least one of the words: {self._known()}")
-        return tuple(
-            values.index(found[name][0]) if name in found else UNSPECIFIED
-            for name, values in self.attributes.items()
-        )
-
-    def unknown(self, text: str) -> list[str]:
-        """Returns the words of a prompt that are neither known nor ignored, each once."""
-        words = dict.fromkeys(self._split(text))
-        return [word for word in words if word not in self.words and word not in self.ignored]
-
-    def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
-        """Tells whether two (attribute, value) are impossible together."""
-
-        def among(given: tuple[str, str], some: AttributeValues) -> bool:
-            return given[0] == some[0] and given[1] in some[1]
-
-        return any(
-            (among(first, one) and among(second, other)) or (among(first, other) and among(second, one))
-            for one, other in self.impossible
-        )
-
-    def check_possible(self, named: Mapping[str, str], what: str = "prompt") -> None:
-        """Raises LanternError if two of the named attributes have values that are impossible together."""
-        for first, second in itertools.combinations(named.items(), 2):
-            if self.clashes(first, second):
-                raise LanternError(
-                    f"{what}: {first[0]} {first[1]!r} and {second[0]} {second[1]!r} are impossible together; "
-                    "leave one out"
-                )
-
-    def completed(self, parsed: Sequence[int]) -> tuple[int, ...]:
-        """Returns a parsed prompt with the usual values where it names none, or the first ones that are possible.
-
-        Raises LanternError if it names two that are impossible together.
-        """
-        found = self.labels(parsed)
-        self.check_possible(found)
-        for name, values in self.attributes.items():
-            if name in self.usual and name not in found:
-                given, likely = list(found.items()), (self.usual[name], *values)
-                possible = [
-                    value
-                    for value in likely
-                    if not any(self.clashes((name, value), other) for other in given)
-                ]
-                found[name] = (possible or likely)[0]
-        return tuple(
-            values.index(found[name]) if name in found else UNSPECIFIED
-            for name, values in self.attributes.items()
-        )
-
-    @staticmethod
-    def tokens(text: str) -> list[str]:
-        """Splits a text into words in lower case, without punctuation."""
-        return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
-
-    def _split(self, text: str) -> list[str]:
-        """Splits a prompt into words and the longest known phrases."""
-        tokens = self.tokens(text)
-        longest = max((len(word.split()) for word in self.words), default=1)
-        words, start = [], 0
-        while start < len(tokens):
-            for length in range(min(longest, len(tokens) - start), 0, -1):
-                phrase = " ".join(tokens[start : start + length])
-                if length == 1 or phrase in self.words:
-                    words.append(phrase)
-                    start += length
-                    break
-        return words
-
-    def grouped(self) -> dict[str, dict[str, list[str]]]:
-        """Returns attribute -> value -> the words that mean it, the value itself first."""
-
-        def meaning(*sought: str) -> list[str]:
-            words = (word for word, meaning in self.words.items() if tuple(meaning) == sought)
-            return sorted(words, key=lambda word: (word != sought[1], word))
-
-        return {
-            name: {value: meaning(name, value) for value in values}
-            for name, values in self.attributes.items()
-        }
-
-    def _known(self) -> str:
-        """Returns a line with a word for each value, attribute by attribute, and how many more there are."""
-        lines = []
-        for name, values in self.grouped().items():
-            words = [words[0] for words in values.values() if words]
-            words += [word for words in values.values() for word in words[1:]]
-            lines.append(f"{name}: {errors.listed(words, len(values))}")
-        return "; ".join(lines)
-
-    def labels(self, parsed: Sequence[int]) -> dict[str, str]:
-        """Returns the named attributes of a parsed prompt: attribute -> value."""
-        named = zip(self.attributes.items(), parsed, strict=True)
-        return {name: values[index] for (name, values), index in named if index != UNSPECIFIED}
-
-    def offsets(self) -> np.ndarray:
-        """Returns the first label id of each attribute, int32 [A]."""
-        sizes = [len(values) + 1 for values in self.attributes.values()]
-        return np.cumsum([0, *sizes[:-1]], dtype=np.int32)
-
-    def null_labels(self) -> np.ndarray:
-        """Returns the label ids of the unconditional row, every attribute unspecified, int32 [A]."""
-        return self.offsets() + np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
-
-    def label_ids(self, parsed: Sequence[int] | np.ndarray) -> np.ndarray:
-        """Returns the label ids, int32 [..., A] in [0, num_labels), of parsed prompts [..., A].
-
-        Raises LanternError for an index without a value, or another number of attributes.
-        """
-        indices = np.asarray(parsed, dtype=np.int32)
-        sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
-        if indices.shape[-1:] != sizes.shape or (indices < UNSPECIFIED).any() or (indices >= sizes).any():
-            raise LanternError(
-                f"attributes: got shape {indices.shape}, expected (..., {len(sizes)}) with entries from -1 "
-                f"to below {sizes.tolist()}; take them from parse() or from the data set"
-            )
-        return np.where(indices == UNSPECIFIED, self.null_labels(), self.offsets() + indices).astype(np.int32)
-
-    def to_json(self) -> dict:
-        """Returns plain dictionaries, lists and strings, for a checkpoint's config."""
-        impossible = [[[name, list(values)] for name, values in pair] for pair in self.impossible]
-        return {
-            "attributes": {name: list(values) for name, values in self.attributes.items()},
-            "words": {word: list(meaning) for word, meaning in self.words.items()},
-            "ignored": sorted(self.ignored),
-            "usual": dict(self.usual),
-        } | ({"impossible": impossible} if impossible else {})
-
-    @classmethod
-    def from_json(cls, data: dict) -> "Vocabulary":
-        """Reads what ``to_json`` gave; raises LanternError for a missing or malformed entry, or an unknown value."""
-        entries = ("attributes", "words", "ignored")
-        missing = [name for name in entries if not isinstance(data, dict) or name not in data]
-        if missing:
-            raise LanternError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
-        try:
-            return cls(
-                attributes={name: tuple(values) for name, values in data["attributes"].items()},
-                words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
-                ignored=frozenset(data["ignored"]),
-                usual=dict(data.get("usual", {}).items()),
-                impossible=tuple(_pair(*pair) for pair in data.get("impossible", [])),
-            )
-        except (AttributeError, TypeError) as error:
-            raise LanternError(
-                f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
-            ) from None
-
-
-def _pair(first: Sequence, second: Sequence) -> tuple[AttributeValues, AttributeValues]:
-    """Reads a pair of [attribute, values]."""
-
-    def some(name: str, values: Sequence[str]) -> AttributeValues:
-        return name, tuple(values)
-
-    return some(*first), some(*second)
-
 
 # Synonyms and plurals of every value; the value itself is a word as well.
 _SYNONYMS = {
@@ -274,19 +28,53 @@ _SYNONYMS = {
         "hills": "hill hilly meadow meadows",
         "desert": "deserts dune dunes sand sandy",
         "forest": "forests wood woods woodland woodlands tree trees pine pines fir firs wooded",
+        "cliffs": "cliff cliffy canyon canyons bluff bluffs",
+        "town": "towns village villages city houses church steeple",
     },
     "weather": {
         "clear": "cloudless sunny",
         "cloudy": "cloud clouds overcast",
         "foggy": "fog misty mist hazy haze",
-        "snowy": "snow snowfall snowing winter wintry",
+        "snowy": "snow snowfall snowing",
+        "stormy": "storm storms thunderstorm thunder lightning rain rainy",
     },
     "water": {
         "none": "dry waterless",
         "lake": "lakes pond ponds lakeside",
         "river": "rivers stream streams",
         "sea": "seas ocean oceans seaside coast coastal",
+        "waterfall": "waterfalls cascade cascades falls",
     },
+    "season": {
+        "summer": "summery",
+        "spring": "springtime blossom blossoms blossoming blooming flowers",
+        "autumn": "autumnal fall",
+        "winter": "wintry wintertime",
+    },
+    "sight": {
+        "nothing": "",
+        "birds": "bird seagull seagulls gulls flock",
+        "rainbow": "rainbows",
+        "aurora": "auroras",
+        "balloons": "balloon",
+    },
+    "craft": {"ashore": "", "boats": "boat sailboat sailboats sailing ship ships"},
+    "style": {
+        "plain": "",
+        "watercolour": "watercolours watercolor watercolors aquarelle",
+        "ink": "inked",
+        "poster": "posters",
+        "pixel art": "pixels pixelated",
+    },
+}
+_PHRASES = {
+    "blue sky": ("weather", "clear"),
+    "blue skies": ("weather", "clear"),
+    "northern lights": ("sight", "aurora"),
+    "polar lights": ("sight", "aurora"),
+    "hot air balloon": ("sight", "balloons"),
+    "hot air balloons": ("sight", "balloons"),
+    "ink wash": ("style", "ink"),
 }
 
 # Grammar, and words that fit several values ("green" hills or forest, "calm" water or air).
@@ -294,7 +82,34 @@ _IGNORED = (
     "a an the of at in on by with and or under over above below near beside behind before during around "
     "between among through along to from its their this that there is are it beneath beyond next "
     "into onto one some green blue rolling capped covered sky skies water waters calm quiet still "
-    "peaceful beautiful landscape landscapes scene scenery view picture painting image photo"
+    "peaceful beautiful landscape landscapes scene scenery view picture painting image photo "
+    "as style drawn painted hot air"
+)
+
+# A calm, bright day: left to the model every other picture is dark.
+_USUAL = {
+    "time": "noon", "terrain": "hills", "weather": "clear", "water": "none",
+    "season": "summer", "sight": "nothing", "craft": "ashore", "style": "plain",
+}  # fmt: skip
+
+# Pairs of values that no landscape has: (attribute, values) against (attribute, values).
+_IMPOSSIBLE = (
+    (("sight", "aurora"), ("time", "dawn noon dusk")),
+    (("sight", "aurora"), ("weather", "cloudy foggy snowy stormy")),
+    (("sight", "rainbow"), ("time", "night")),
+    (("sight", "rainbow"), ("weather", "foggy snowy")),
+    (("sight", "birds"), ("time", "night")),
+    (("sight", "birds"), ("weather", "foggy snowy stormy")),
+    (("sight", "balloons"), ("time", "night")),
+    (("sight", "balloons"), ("weather", "foggy snowy stormy")),
+    (("weather", "snowy"), ("season", "summer spring autumn")),
+    (("terrain", "desert"), ("season", "spring autumn")),
+    (("terrain", "desert town"), ("water", "waterfall")),
+    (("craft", "boats"), ("water", "none waterfall")),
+    (("style", "ink"), ("time", "dawn dusk")),
+    (("style", "ink"), ("season", "spring autumn")),
+    (("style", "ink"), ("weather", "snowy stormy")),
+    (("style", "ink"), ("sight", "rainbow aurora")),
 )
 
 LANDSCAPES = Vocabulary(
@@ -305,10 +120,13 @@ LANDSCAPES = Vocabulary(
         for value, synonyms in values.items()
         for word in [value, *synonyms.split()]
     }
-    | {"blue sky": ("weather", "clear"), "blue skies": ("weather", "clear")},
+    | _PHRASES,
     ignored=frozenset(_IGNORED.split()),
-    # A calm, bright day: left to the model every other picture is dark.
-    usual={"time": "noon", "terrain": "hills", "weather": "clear", "water": "none"},
+    usual=_USUAL,
+    impossible=tuple(
+        ((one, tuple(values.split())), (other, tuple(others.split())))
+        for (one, values), (other, others) in _IMPOSSIBLE
+    ),
 )
 
 
@@ -316,7 +134,7 @@ def parse_prompt(text: str) -> tuple[int, ...]:
     """Returns the value index of each landscape attribute in a prompt, -1 where it is not named.
 
     Example:
-        >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water
-        (-1, 0, 3, 1)
+        >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water, ...
+        (-1, 0, 3, 1, -1, -1, -1, -1)
     """
     return LANDSCAPES.parse(text)

@@ -31,7 +31,7 @@ def saved(tmp_path_factory) -> Path:
         tiny_checkpoint(),
         target_config=CAPTIONS,
         target_params=random_leaves(gpt_shapes(CAPTIONS), 0, 0.5),
-        drafters={"eagle": (DRAFTER, drafter_parameters())},
+        drafters={"eagle": (dataclasses.replace(DRAFTER, prefix_length=4), drafter_parameters())},
         tokenizer_config=None,
         tokenizer_params=None,
         codebook=None,

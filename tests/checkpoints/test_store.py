@@ -15,6 +15,7 @@ from lantern_jax.checkpoints import arrays, store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.checkpoints.store import demo_directory, load, load_drafter, save
 from lantern_jax.devices.partition import Layout, where_on
+from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
 from tests.hostile.folders import save_sharded
@@ -76,13 +77,54 @@ def test_other_tools_open_a_checkpoint(tiny_folder):
     """The demo and one of our own, by the library that the format comes from: the same arrays."""
     for folder in (tiny_folder, demo_directory()):
         ours, theirs = flat(load(folder, None)), load_file(folder / "model.safetensors")
+        shared = json.loads((folder / "config.json").read_text()).get("shared", {})
+        theirs |= {name: theirs[other] for name, other in shared.items()}
         assert ours.keys() == theirs.keys() and "target.params.head.kernel" in theirs
         same(ours, theirs)
 
 
+OWN, THEIRS = "drafters.eagle.params.tokens.embedding", "target.params.tokens.embedding"
+
+
+def test_a_table_that_is_the_targets_is_stored_once(tmp_path):
+    """Another one is stored beside it; a drafter is read with it, alone too."""
+    ours = tiny_checkpoint()
+    config, params = ours.drafters["eagle"]
+    table = ours.target_params["params"]["tokens"]["embedding"]
+    assert table.shape == params["params"]["tokens"]["embedding"].shape
+    shared = {"params": params["params"] | {"tokens": {"embedding": table.copy()}}}
+    for made, expected in ((params, {}), (shared, {OWN: THEIRS})):
+        folder = save(
+            tmp_path / str(len(expected)), dataclasses.replace(ours, drafters={"eagle": (config, made)})
+        )
+        assert json.loads((folder / "config.json").read_text()).get("shared", {}) == expected
+        assert (OWN in load_file(folder / "model.safetensors")) == (not expected)
+        same(eagle(load(folder)), made)
+        same(load_drafter(load(folder, abstract=True), "eagle"), made)
+    assert store.verify(folder) == sum(
+        path.stat().st_size for path in folder.iterdir() if path.suffix != ".json"
+    )
+
+
+@pytest.mark.parametrize(
+    "shared", [7, {OWN: 7}, {OWN: "target.params.nothing"}, {OWN: "target.params.head.kernel"}, {}]
+)
+def test_a_table_that_is_nowhere_is_told(shared, tmp_path):
+    ours = tiny_checkpoint()
+    config, params = ours.drafters["eagle"]
+    table = {"params": params["params"] | {"tokens": ours.target_params["params"]["tokens"]}}
+    folder = save(tmp_path / "folder", dataclasses.replace(ours, drafters={"eagle": (config, table)}))
+    content = json.loads((folder / "config.json").read_text())
+    content["shared"] = shared
+    del content["checksums"]["config.json"]
+    (folder / "config.json").write_text(json.dumps(content))
+    with pytest.raises(LanternError, match=r'"shared" are no names|tokens\.embedding'):
+        load(folder)
+
+
 def test_the_same_checkpoint_makes_the_same_bytes(tmp_path):
     """The demo's, which another process wrote long ago."""
-    for path in save(tmp_path / "again", load(demo_directory(), None)).iterdir():
+    for path in save(tmp_path / "again", load(demo_directory(), None), dtype="float16").iterdir():
         assert path.read_bytes() == (demo_directory() / path.name).read_bytes(), path.name
 
 

@@ -166,7 +166,7 @@ def test_a_checkpoint_directory(folder, tiny_folder, capsys):
     capsys.readouterr()
     assert main(["info", str(tiny_folder)]) == 0
     printed = capsys.readouterr().out.splitlines()
-    assert len(printed) <= 12 and all(len(line) <= 80 for line in printed)
+    assert len(printed) <= 16 and all(len(line) <= 80 for line in printed)
     for entry in (
         "tiny",
         f"{SIDE}x{SIDE} pixels, {TOKENS} tokens",

@@ -224,5 +224,5 @@ def test_sizes_that_are_none(size, said, folder, tmp_path, monkeypatch, capsys):
 def test_models_of_one_size_say_so(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     refusal = assert_refused(["generate", "a lake", "--size", "256x128"], capsys)
-    assert "draws pictures of its own size alone (128x128): leave it out" in refusal
-    assert load("demo", size="128x128").checkpoint.size is None
+    assert "draws pictures of its own size alone (256x256): leave it out" in refusal
+    assert load("demo", size="256x256").checkpoint.size is None

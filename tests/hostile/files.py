@@ -23,6 +23,7 @@ from lantern_jax.pictures.images import open_picture, square
 from lantern_jax.sets.sources import read_pictures as pictures_of
 from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded
+from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.prompt_files import read_prompts
 from tests.hostile.mutations import damage
 
@@ -116,7 +117,7 @@ def index_files(seed: int) -> Iterator[HostileFile]:
 
 
 def archives(seed: int) -> Iterator[HostileFile]:
-    """Encoded prompts in an .npz; the good ones are for the demo's labels [n, 4]."""
+    """Encoded prompts in an .npz; the good ones are for the labels of landscapes, [n, 8]."""
     good = encoded_prompts(["a lake", "a foggy forest"])
     yield HostileFile("good", ".npz", good, True)
     yield from damaged(good, ".npz", seed, 40)
@@ -306,7 +307,7 @@ def zip_bomb(entries: Mapping[str, bytes], name: str, start: bytes, size: int) -
 
 def encoded_prompts(prompts: object, **record: object) -> bytes:
     """Returns an .npz as ``save_encoded`` writes it, with anything in its record."""
-    labels = np.zeros((2, 4), np.int32)
+    labels = np.zeros((2, LANDSCAPES.num_attributes), np.int32)
     return zipped({"record": npy(np.array(_record(prompts, **record))), "labels": npy(labels)})
 
 

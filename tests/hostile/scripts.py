@@ -109,8 +109,8 @@ WRONG = {
     "train.classifier": [
         *calls("{tokenizer} {new}", "--workdir=text.txt", "--workdir=other_run"),
         *wrong("{new}", {
-            "out": "none/file.npz empty", "tokenizer": "none empty", "config.vocabulary": "fauna",
-            "config.held_out": "1", "config.batch_size": "1000000", "config.size": "0 40", "config.warmup": "900",
+            "out": "none/file.npz empty", "tokenizer": "none empty",
+            "config.held_out": "1", "config.batch_size": "1000000", "config.size": "0 40 100", "config.warmup": "900",
         }),
     ],
     "train.evaluate": wrong("", {"checkpoint": "none empty", "classifier": "none text.txt", "pictures": "1 x"}),
@@ -138,6 +138,10 @@ WRONG = {
     }),
     "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
     "eval.gallery": [*wrong("", {"docs": "none empty text.txt"}), *calls("more")],
+    "eval.sheets": [
+        *wrong("", {"model": "none empty", "classifier": "none text.txt", "seed": "-1 x", "out": "text.txt"}),
+        *calls("more"),
+    ],
     "eval.results": [*wrong("", {"docs": "none empty text.txt"}), *calls("--check more")],
     "eval.accelerator": wrong("", {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",

@@ -181,9 +181,9 @@ def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
 def test_bad_conditioning_is_refused():
     for rows in (
         np.zeros((2, 3), np.int32),
-        np.zeros((0, 4), np.int32),
-        np.full((1, 4), 99),
-        np.zeros((1, 4)),
+        np.zeros((0, TARGET.label_slots), np.int32),
+        np.full((1, TARGET.label_slots), 99),
+        np.zeros((1, TARGET.label_slots)),
     ):
         with refused("conditioning"):
             tiny_pipeline().generate_from(rows)

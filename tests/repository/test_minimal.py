@@ -26,7 +26,7 @@ def run(monkeypatch, *words) -> None:
 def test_it_draws_the_library_s_picture(drafts, tmp_path, monkeypatch, capsys):
     checkpoint = tiny_checkpoint()
     folder = save(tmp_path / "tiny", checkpoint if drafts else dataclasses.replace(checkpoint, drafters={}))
-    labels = np.array([[0, 5, 10, 15]], np.int32)
+    labels = np.array([[0, 5, 12, 18, 24, 29, 35, 38]], np.int32)
     assert labels.shape[1] == TARGET.label_slots
     run(monkeypatch, folder, *labels[0], "--out", tmp_path / "a.png", "--seed", 3)
     expected = tiny_pipeline().generate_from(labels, seed=3, guidance=2.0)

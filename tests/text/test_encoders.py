@@ -16,7 +16,9 @@ from tests.tiny_checkpoint import random_leaves
 
 T5 = T5Config(12, 1, 2, 4, 16, 40, 8, 20)
 CAPTIONS = LlamaGenConfig(16, 1, 2, vocab_size=8, grid=2, hidden_dim=16, caption_dim=12, caption_length=20)
-WORDS = LlamaGenConfig(16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=4)
+WORDS = LlamaGenConfig(
+    16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=LANDSCAPES.num_attributes
+)
 
 
 class Letters:
@@ -75,7 +77,7 @@ def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
     null = tuple(LANDSCAPES.null_labels().tolist())
     parts = PromptParts(replace(WORDS, null_labels=null), LANDSCAPES)
     made = LabelEncoder(parts).encode(["a foggy forest", "a lake"])
-    assert made.shape == (2, 4) and made.dtype == np.int32
+    assert made.shape == (2, LANDSCAPES.num_attributes) and made.dtype == np.int32
     usual = LANDSCAPES.label_ids(LANDSCAPES.completed(LANDSCAPES.parse("a lake")))
     assert made[1].tolist() == usual.tolist()
 

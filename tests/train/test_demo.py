@@ -11,14 +11,14 @@ import pytest
 from lantern_jax.checkpoints import store
 from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.pipeline.pipeline import load
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.refused import refused_each
 from train import demo, evaluate
 from train.chains import KINDS
 from train.feature_store import FeatureStore, count_shards
 from train.painter.landscapes import render_batch
-from train.painter.vocabulary import ATTRIBUTES, LANDSCAPES
-from train.tokenizer import picture_psnr
+from train.picture_losses import picture_psnr
 
 ROOT = Path(__file__).parents[2]
 
@@ -55,8 +55,8 @@ def test_values_of_stages_are_changed_in_one_place(tmp_path):
         "--features.samples=9",
         "--eagle3.model.taps=(1,)",
     ]
-    changed = dict(demo.stages("demo256", tmp_path, demo.changes_of(words)))
-    plain = dict(demo.stages("demo256", tmp_path))
+    changed = dict(demo.stages("demo", tmp_path, demo.changes_of(words)))
+    plain = dict(demo.stages("demo", tmp_path))
     for name, more in (("target", {("config.model.dim", "320"), ("config.steps", "20")}),
                        ("features", {("samples", "9")}), ("eagle3", {("config.model.taps", "(1,)")}),
                        ("drafter", set())):  # fmt: skip
@@ -66,10 +66,10 @@ def test_values_of_stages_are_changed_in_one_place(tmp_path):
 
 def test_what_cannot_be_changed_is_refused_before_any_stage(tmp_path):
     def stages(*words):
-        return lambda: demo.stages("demo256", tmp_path, demo.changes_of(words))
+        return lambda: demo.stages("demo", tmp_path, demo.changes_of(words))
 
     refused_each({
-        "unknown experiment 'huge': choose one of demo, demo256, tiny": lambda: demo.stages("huge", tmp_path),
+        "unknown experiment 'huge': choose one of demo, tiny": lambda: demo.stages("huge", tmp_path),
         "unrecognized arguments: more": stages("more"),
         "unrecognized arguments: --steps=3": stages("--steps=3"),
         "unknown stage 'owl'": stages("--owl.steps=3"),
@@ -129,13 +129,12 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
 
     # A few pictures, models that compile sooner, and a tokenizer trained just past its critic's start are enough.
     changes = demo.changes_of([
-        "--tokenizer.vocabulary=painter", "--tokenizer.steps=110", "--tokenizer.model.mid_attention=False",
+        "--tokenizer.steps=110", "--tokenizer.model.mid_attention=False",
         "--tokenizer.loss.pyramid_levels=1", "--tokens.pictures=128", "--tokens.validation=16",
-        f"--target.model.num_labels={LANDSCAPES.num_labels}", f"--target.model.label_slots={len(ATTRIBUTES)}",
         "--target.model.num_layers=1", "--features.taps=0,1", "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
-        "--medusa.steps=4", "--parallel.steps=4", "--classifier.vocabulary=painter", "--classifier.steps=4",
+        "--medusa.steps=4", "--parallel.steps=4", "--classifier.steps=4",
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
-        "--decoder.vocabulary=painter", "--decoder.steps=12", "--decoder.model.mid_attention=False",
+        "--decoder.steps=12", "--decoder.model.mid_attention=False",
         "--decoder.loss.pyramid_levels=1",
     ])  # fmt: skip
 
@@ -162,7 +161,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     assert drawn.pictures.std() > 5
     metrics = evaluate.evaluate(store.load(directory), evaluate.BATCH)
     # Even tiny models learn: better than the mean colour, than a uniform guess, than an untrained drafter.
-    real = render_batch(evaluate.SEED, range(evaluate.BATCH), 32, ATTRIBUTES)[0] / np.float32(127.5) - 1
+    real = render_batch(evaluate.SEED, range(evaluate.BATCH), 32)[0] / np.float32(127.5) - 1
     assert metrics["psnr_db"] > picture_psnr(real, real.mean(axis=(1, 2), keepdims=True))
     assert metrics["nats_a_token"] < 0.8 * np.log(lantern.checkpoint.target_config.vocab_size)
-    assert metrics["guidance_2/depth_0/overlap"] > 0.6
+    assert metrics["guidance_3/depth_0/overlap"] > 0.6

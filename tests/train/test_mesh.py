@@ -36,7 +36,7 @@ def stores(tmp_path_factory):
         if name == MESH:
             kernel = checkpoint.target_params["params"]["transformer"]["layer_0"]["qkv"]["kernel"]
             assert kernel.addressable_shards[0].data.nbytes == kernel.nbytes // 2
-        rows = np.zeros((PICTURES, 16), np.int16), np.zeros((PICTURES, 4), np.int32)
+        rows = np.zeros((PICTURES, 16), np.int16), np.zeros((PICTURES, LANDSCAPES.num_attributes), np.int32)
         given = sources.landscapes(checkpoint, *rows, SAMPLES, seed=0)
         features.extract(checkpoint, given, folder / name, batch_size=4, mesh=mesh_of(grid))
         made[name] = FeatureStore(folder / name)

@@ -28,7 +28,8 @@ def get_config():
 def simple_tokens(count, seed=0):
     """Tokens that the first attribute nearly decides, so that labels help."""
     rng = np.random.default_rng(seed)
-    attributes = rng.integers(0, 4, (count, 4)).astype(np.int32)
+    attributes = np.zeros((count, LANDSCAPES.num_attributes), np.int32)
+    attributes[:, 0] = rng.integers(0, 4, count)
     tokens = attributes[:, :1] * 16 + rng.integers(0, 4, (count, 16))
     return tokens.astype(np.int16), attributes
 
@@ -36,7 +37,7 @@ def simple_tokens(count, seed=0):
 @pytest.fixture
 def tokens_folder(tmp_path):
     for name, count in (("train", 64), ("validation", 16)):
-        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count), "released")
+        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count))
     return tmp_path / "tokens"
 
 
@@ -46,13 +47,15 @@ def test_the_rate_rises_and_falls_to_zero_at_the_end():
 
 
 def test_labels_are_dropped_together_and_one_by_one():
-    labels = jnp.asarray(LANDSCAPES.label_ids(np.ones((20000, 4), np.int32)))
+    labels = jnp.asarray(LANDSCAPES.label_ids(np.ones((20000, LANDSCAPES.num_attributes), np.int32)))
     null = LANDSCAPES.null_labels()
     dropped = np.asarray(target.drop_labels(labels, null, jax.random.key(0), 0.1, 0.15))
     missing = dropped == null
     assert np.all(missing | (dropped == np.asarray(labels)))
     np.testing.assert_allclose(missing.mean(axis=0), 1 - 0.9 * 0.85, atol=0.01)
-    np.testing.assert_allclose(missing.all(axis=1).mean(), 0.1 + 0.9 * 0.15**4, atol=0.01)
+    np.testing.assert_allclose(
+        missing.all(axis=1).mean(), 0.1 + 0.9 * 0.15**LANDSCAPES.num_attributes, atol=0.01
+    )
     np.testing.assert_array_equal(target.drop_labels(labels, null, jax.random.key(0), 0.0, 0.0), labels)
     assert np.all(target.drop_labels(labels, null, jax.random.key(0), 1.0, 0.0) == null[None])
 

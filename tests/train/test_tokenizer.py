@@ -6,7 +6,7 @@ import numpy as np
 import optax
 import pytest
 
-from configs import demo256_tokenizer, tiny_tokenizer
+from configs import demo_tokenizer, tiny_tokenizer
 from lantern_jax.models.vq import VQModel
 from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves
@@ -14,16 +14,9 @@ from train import codebook as cb
 from train import tokenizer
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss, judge
 from train.painter.landscapes import render_batch
-from train.painter.vocabulary import ATTRIBUTES
+from train.picture_losses import LossConfig, picture_psnr, prominence, reconstruction_loss, salience
 from train.rendered import rendered_landscapes
-from train.tokenizer import (
-    LossConfig,
-    make_task,
-    picture_psnr,
-    prominence,
-    reconstruction_loss,
-    vq_config,
-)
+from train.tokenizer import make_task, vq_config
 
 
 def get_config():
@@ -94,6 +87,19 @@ def test_dots_that_are_not_in_the_picture_are_specks_and_edges_are_none():
     assert lost == pytest.approx(0.0, abs=1e-7), "a dot that is missing is no speck"
 
 
+def test_faint_parts_of_a_picture_count_as_much_as_those_of_contrast():
+    """The left half of a picture has a tenth of the contrast of the right one."""
+    noise = np.random.default_rng(0).normal(size=(1, 128, 128, 3)).astype(np.float32)
+    picture = 0.3 * noise * np.where(np.arange(128) < 64, 0.1, 1.0)[:, None].astype(np.float32)
+    weight = np.asarray(salience(picture, 0.1))
+    assert weight.shape == (1, 128, 128, 1) and weight.mean() == pytest.approx(1.0, rel=1e-5)
+    np.testing.assert_allclose(weight[:, :, :40].mean() / weight[:, :, 88:].mean(), 0.4 / 0.13, rtol=0.02)
+    loss = LossConfig(pyramid_levels=0, contrast=0.1)
+    left = 0.01 * (np.arange(128) < 64)[:, None].astype(np.float32)
+    lost, other = (reconstruction_loss(picture, picture + part, loss) for part in (left, left[::-1]))
+    assert lost > 2.5 * other > 0.0
+
+
 def test_critic_losses():
     assert hinge_loss(jnp.full((1, 2, 2), 2.0), jnp.full((1, 2, 2), -2.0)) == 0.0
     assert hinge_loss(jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, 2))) == 1.0
@@ -103,6 +109,10 @@ def test_critic_losses():
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
+    deeper = PatchDiscriminator(ch=4, halvings=2)
+    scores, features = deeper.apply(deeper.init(jax.random.key(0), pictures), pictures)
+    assert [part.shape[1:] for part in features] == [(4, 4, 4), (2, 2, 8), (1, 1, 16), (1, 1, 16)]
+    assert scores.shape == (2, 1, 1)
 
 
 def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
@@ -123,26 +133,20 @@ def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
         assert set(jnp.argmax(lit, axis=1).tolist()) == {0, 1, 2, 3}
 
 
-def test_the_next_demo_has_256_pixels_and_as_many_tokens_as_the_released_one():
-    config = demo256_tokenizer.get_config()
+def test_the_demo_has_256_pixels_and_tokens():
+    config = demo_tokenizer.get_config()
     vq = tokenizer.vq_config(config)
     assert (config.size, config.size // vq.downsampling, vq.codebook_size) == (256, 16, 4096)
     assert config.loss.adversarial_start < config.loss.restart_until < config.steps
 
 
-def test_pictures_of_the_vocabulary_that_was_asked_for(tmp_path):
-    pictures = rendered_landscapes(tmp_path / "pictures", 3, 4, 16, ATTRIBUTES)
-    np.testing.assert_array_equal(pictures, render_batch(3, range(4), 16, ATTRIBUTES)[0])
-    released = rendered_landscapes(tmp_path / "pictures", 3, 4, 16)
-    np.testing.assert_array_equal(released, render_batch(3, range(4), 16)[0])
-    config = get_config()
-    config.vocabulary = "fauna"
-    with refused("unknown vocabulary 'fauna'"):
-        tokenizer.train(config, tmp_path / "run")
-    assert not (tmp_path / "run").exists()
+def test_landscapes_are_rendered_once(tmp_path, monkeypatch):
+    pictures = rendered_landscapes(tmp_path / "pictures", 3, 4, 16)
+    np.testing.assert_array_equal(pictures, render_batch(3, range(4), 16)[0])
+    monkeypatch.setattr("train.rendered.render_batch", None)
+    np.testing.assert_array_equal(rendered_landscapes(tmp_path / "pictures", 3, 4, 16), pictures)
 
 
-@pytest.mark.slow
 def test_frozen_parts_keep_their_bits():
     config = get_config()
     config.size = 16

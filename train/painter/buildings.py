@@ -60,9 +60,9 @@ def _house(
     for end in (front - turn * eaves * 0.6, corner + turn * eaves * 0.4):
         colour = light.shone(roof, 0.75 * lit_gable, distance)
         canvas.stroke([(middle, ridge - eaves * 0.3), (end, top + eaves)], max(0.045 * wide, 0.005), colour)
-    size = wide * 0.14
+    size = wide * 0.17
     _window(canvas, light, middle, foot - high * 0.55, size, size * 1.3, distance)
-    for share in (0.34, 0.70):
+    for share in (0.5,):
         place = corner + (back - corner) * share
         _window(canvas, light, place, foot - high * 0.55, size, size * 1.3, distance)
 
@@ -111,7 +111,7 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
     reach = 0.26 if coast else 0.46
     rise = np.exp(-(((canvas.x[0] - middle) / 0.30) ** 2)).astype(np.float32)
     spot = middle + rng.uniform(-0.08, 0.08)
-    rows = ((0.115, 0.062, 0.40), (0.060, 0.078, 0.26), (0.0, 0.095, 0.10))
+    rows = ((0.105, 0.105, 0.34), (0.0, 0.140, 0.10))
     for number, (lift, wide, distance) in enumerate(rows):
         height = (land.base + 0.012 - (0.02 + lift * rise) * np.minimum(1.6 * land.envelope, 1.0)).astype(
             np.float32
@@ -121,8 +121,8 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
         albedo = SNOW if land.snow else grass * 0.9
         canvas.paint(light.shone(albedo, lit, distance), canvas.under(height - 0.014, part), part)
         if number == 1:
-            foot = float(height[int(np.clip(spot, 0, 0.999) * canvas.side)])
-            _church(canvas, light, spot, foot, 0.27, 0.22)
+            foot = float(height[int(np.clip(spot, 0, 0.999) * canvas.side)]) - 0.03
+            _church(canvas, light, spot, foot, 0.34, 0.22)
         count = int(2 * reach / (wide * 1.12))
         places = middle - reach + (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * 2 * reach / count
         built = rng.random(count) < 0.86
@@ -181,8 +181,8 @@ def boats(canvas: Canvas, rng: Generator, light: Light, river: float | None) -> 
     if river is not None:
         boat(canvas, rng, light, river, light.base + 0.78 * (1.0 - light.base) + 0.01, 0.17, False)
         return
-    near = np.sort(rng.uniform(0.12, 0.62, int(rng.integers(2, 4))))
+    near = np.sort(rng.uniform(0.12, 0.62, int(rng.integers(1, 4))))
     side = float(rng.choice((-1.0, 1.0)))
     for number, depth in enumerate(near):
         x = 0.5 + side * (-1.0) ** number * rng.uniform(0.08, 0.34)
-        boat(canvas, rng, light, x, light.base + 0.04 + 0.40 * depth, 0.055 + 0.20 * depth, True)
+        boat(canvas, rng, light, x, light.base + 0.05 + 0.40 * depth, 0.10 + 0.20 * depth, True)

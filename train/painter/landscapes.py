@@ -4,13 +4,13 @@ Everything about a picture that its scene leaves open (relief, clouds, trees, wa
 key, so a caption leaves most of it open. Axis letters: n pictures, A attributes, S side of the canvas.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable
 from dataclasses import replace
 
 import numpy as np
 
 from lantern_jax.io.errors import LanternError
-from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
+from lantern_jax.text.landscapes import ATTRIBUTES
 from train.painter import buildings, foreground, plants, sky, terrain, water, weather
 from train.painter.light import light_of
 from train.painter.painting import BAND, Canvas, mix, rgb, smoothstep
@@ -43,16 +43,14 @@ def render(scene: Scene, size: int = SIZE) -> np.ndarray:
     return (image * 255.0 + 0.5).astype(np.uint8)
 
 
-def render_batch(
-    seed: int, indices: Iterable[int], size: int = SIZE, attributes: Mapping[str, Sequence[str]] = RELEASED
-) -> tuple[np.ndarray, np.ndarray]:
+def render_batch(seed: int, indices: Iterable[int], size: int = SIZE) -> tuple[np.ndarray, np.ndarray]:
     """Paints scenes `indices` of the set `seed`: pictures uint8 [n, size, size, 3] and attributes int32 [n, A]."""
-    scenes = [sample_scene(seed, int(index), attributes) for index in indices]
+    scenes = [sample_scene(seed, int(index)) for index in indices]
     images = np.empty((len(scenes), size, size, 3), np.uint8)
-    drawn = np.empty((len(scenes), len(attributes)), np.int32)
+    drawn = np.empty((len(scenes), len(ATTRIBUTES)), np.int32)
     for row, scene in enumerate(scenes):
         images[row] = render(scene, size)
-        drawn[row] = scene.indices(attributes)
+        drawn[row] = scene.indices()
     return images, drawn
 
 

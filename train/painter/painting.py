@@ -22,10 +22,10 @@ _OUTSIDE, _STEPS = 0.03, 1 << 18
 # Kinds of noise that a picture needs: (slope of the amplitude, stretch along x, lowest frequency).
 _TEXTURES = {
     "soft": (1.9, 1.0, 2.0),
-    "rough": (1.45, 1.0, 4.0),
-    "grain": (1.4, 2.6, 4.0),
-    "wave": (1.5, 6.0, 6.0),
-    "tall": (1.4, 0.28, 4.0),
+    "rough": (1.9, 1.0, 5.0),
+    "grain": (1.8, 2.6, 4.0),
+    "wave": (1.8, 6.0, 6.0),
+    "tall": (1.8, 0.28, 4.0),
     "rain": (1.2, 0.10, 5.0),
 }
 

@@ -73,7 +73,7 @@ def conifers(
     stands = (rng.random(count) < density) & (np.abs(place - middle) >= gap / 2)
     if room is not None:
         stands &= room[column]
-    tiers = 5.0 if height < 0.2 else 8.0 if height > 0.4 else 6.0
+    tiers = 3.0 if height < 0.12 else 4.0 if height < 0.2 else 6.0 if height > 0.4 else 5.0
     # Every other one first: neighbours overlap as trees do.
     for tree in (*range(0, count, 2), *range(1, count, 2)):
         if stands[tree]:
@@ -97,11 +97,11 @@ def _conifer(
     half = np.where(down > 0.95, 0.03, slender * down * (0.15 + 0.14 * tier)) * np.float32(tall)
     mask = np.clip((half - np.abs(dx)) * canvas.side + 0.5, 0.0, 1.0) * ((down > 0) & (down < 1.02))
     across = np.clip(dx / (np.abs(half) + 1e-3), -1, 1) * np.float32(light.side)
-    lit = 0.36 + 0.30 * across + 0.26 * tier
+    lit = 0.36 + 0.34 * across + np.float32(min(0.26, 1.3 * tall)) * tier
     if light.snow:
         # Snow lies on the boughs; between them the needles show.
         lies = smoothstep(0.15, 0.55, tier + 0.22 * across) * np.float32(0.88) * (down < 0.95)
-        leaf = mix(leaf * 1.3, SNOW, lies)
+        leaf = mix(mix(leaf * 1.3, SNOW, 0.35), SNOW, lies)
         lit = 0.56 + 0.34 * across + 0.10 * lies
     canvas.paint(light.shone(leaf, lit, distance), mask, rows, columns)
 
@@ -198,11 +198,11 @@ def bare_tree(canvas: Canvas, rng: Generator, light: Light, x: float, foot: floa
     bark, lies = light.shone(rgb(0.34, 0.27, 0.24), 0.4), light.shone(SNOW, 0.9)
     boughs = [(x, foot, np.pi / 2 + rng.uniform(-0.06, 0.06), 0.30 * height, 0.075 * height)]
     strokes = []
-    for _ in range(6):
+    for _ in range(5):
         grown = []
         for x0, y0, angle, length, width in boughs:
             x1, y1 = x0 + length * np.cos(angle), y0 - length * np.sin(angle)
-            strokes.append((x0, y0, x1, y1, max(width, 0.007)))
+            strokes.append((x0, y0, x1, y1, max(width, 0.011)))
             for turn in (-1, 1):
                 bend = angle + turn * rng.uniform(0.28, 0.62)
                 grown.append((x1, y1, bend, length * rng.uniform(0.66, 0.82), width * 0.62))
@@ -244,14 +244,14 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     """Paints flowers of a season in drifts over a meadow from `top` to the lower edge, larger when nearer."""
     if season.flowers is None:
         return
-    count = 190
+    count = 64
     near = rng.random(count) ** 0.7
     y = top + (1.0 - top) * near
     x = rng.random(count)
     # In drifts: what falls into sparse places moves away from the picture.
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)
-    radius = 0.0055 + 0.0055 * near
+    radius = 0.0095 + 0.0075 * near
     relief, tint = canvas.puffs(x, y, radius, rng.integers(0, len(season.flowers), count))
     rows = canvas.rows(top - 0.02)
     colour = season.flowers[np.minimum(tint[rows], len(season.flowers) - 1)]

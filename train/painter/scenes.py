@@ -8,10 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
-from lantern_jax.text.landscapes import UNSPECIFIED
-from train.painter.vocabulary import ATTRIBUTES, LANDSCAPES, completed
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
+from lantern_jax.text.vocabulary import UNSPECIFIED, Vocabulary
 
 # How often a drawn scene has the usual value of an attribute; of others every value is as likely.
 _CALM = {"sight": 0.45, "craft": 0.6, "style": 0.6}
@@ -40,34 +40,54 @@ class Scene:
         for name, value in completed(said).items():
             object.__setattr__(self, name, value)
 
-    def indices(self, attributes: Mapping[str, Sequence[str]] = RELEASED) -> tuple[int, ...]:
-        """Returns the index of each attribute's value: the released demo's attributes, or the painter's.
-
-        Raises LanternError for a value that these attributes do not have.
-        """
-        for name, values in attributes.items():
-            if getattr(self, name) not in values:
-                raise LanternError(
-                    f"scene: {name} {getattr(self, name)!r} has no index; expected one of {', '.join(values)}, "
-                    "or the painter's attributes (train.painter.vocabulary)"
-                )
-        return tuple(values.index(getattr(self, name)) for name, values in attributes.items())
+    def indices(self) -> tuple[int, ...]:
+        """Returns the index of each attribute's value."""
+        return tuple(values.index(getattr(self, name)) for name, values in ATTRIBUTES.items())
 
     def random(self, part: str) -> Generator:
         """Returns the random numbers of one part of the picture: what another part draws does not move it."""
         return np.random.default_rng((*self.key, zlib.crc32(part.encode())))
 
 
-def sample_scene(seed: int, index: int, attributes: Mapping[str, Sequence[str]] = RELEASED) -> Scene:
+def check(said: Mapping[str, str]) -> None:
+    """Raises LanternError for an unknown attribute or value, or two values that are impossible together."""
+    for name, value in said.items():
+        values = ATTRIBUTES.get(name)
+        if values is None:
+            raise LanternError(f"scene: unknown attribute {name!r}; expected one of {', '.join(ATTRIBUTES)}")
+        if value not in values:
+            raise LanternError(f"scene: {name} is {value!r}; expected one of {', '.join(values)}")
+    LANDSCAPES.check_possible(said, "scene")
+
+
+def check_vocabulary(vocabulary: Vocabulary | None) -> None:
+    """Raises LanternError unless a checkpoint's vocabulary has the landscapes' attributes, and so their labels."""
+    if vocabulary is None or list(vocabulary.attributes.items()) != list(ATTRIBUTES.items()):
+        found = "none" if vocabulary is None else f"one of {errors.listed(vocabulary.attributes)}"
+        raise LanternError(
+            f"the checkpoint's vocabulary is {found}: expected that of landscapes, {errors.listed(ATTRIBUTES)}; "
+            "give the demo or one trained like it"
+        )
+
+
+def completed(said: Mapping[str, str]) -> dict[str, str]:
+    """Returns a value for every attribute: what is said, else the usual one, else the first that is possible.
+
+    Raises LanternError for what is unknown or impossible.
+    """
+    check(said)
+    given = [values.index(said[name]) if name in said else UNSPECIFIED for name, values in ATTRIBUTES.items()]
+    return LANDSCAPES.labels(LANDSCAPES.completed(given))
+
+
+def sample_scene(seed: int, index: int) -> Scene:
     """Draws scene number `index` of the data set `seed` by chance, attributes independently of each other.
 
-    Args:
-      attributes: those that are drawn, with their values: the released demo's, or the painter's `ATTRIBUTES`. Others
-        are left out. Where two values are impossible together, all are drawn anew.
+    Where two values are impossible together, all are drawn anew.
     """
     rng = np.random.default_rng((seed, index, 0))
     while True:
-        drawn = [(name, _draw(rng, name, values)) for name, values in attributes.items()]
+        drawn = [(name, _draw(rng, name, values)) for name, values in ATTRIBUTES.items()]
         if not any(LANDSCAPES.clashes(*pair) for pair in itertools.combinations(drawn, 2)):
             return Scene(**dict(drawn), key=(seed, index))
 
@@ -89,13 +109,12 @@ _STYLE = {
 }  # fmt: skip
 
 
-def caption(indices: Sequence[int], attributes: Mapping[str, Sequence[str]] = RELEASED) -> str:
+def caption(indices: Sequence[int]) -> str:
     """Returns the caption of a scene's indices, such as "snowy mountains at dusk by a lake".
 
     It leaves out what is unspecified (-1), and the season, sight, craft and style that follow from the rest.
     """
-    pairs = zip(attributes.items(), indices, strict=True)
-    said = {name: values[index] for (name, values), index in pairs if index != UNSPECIFIED}
+    said = LANDSCAPES.labels(indices)
     for name in ("season", "sight", "craft", "style"):
         rest = {other: value for other, value in said.items() if other != name}
         if name in said and completed(rest)[name] == said[name]:

@@ -65,9 +65,9 @@ def _stars(canvas: Canvas, rng: Generator, light: Light) -> None:
     milky = canvas.texture("soft", rng)
     band = canvas.y - 0.30 - (canvas.x - 0.5) * rng.uniform(-0.5, 0.5)
     canvas.paint(rgb(0.42, 0.45, 0.70), 0.30 * smoothstep(-1.0, 1.8, milky) * np.exp(-((band / 0.16) ** 2)))
-    count = 52
+    count = 26
     x, y = rng.random(count), rng.random(count) ** 1.2 * light.base
-    radius = 0.0052 + 0.0036 * rng.random(count) ** 3
+    radius = 0.0075 + 0.0045 * rng.random(count) ** 3
     canvas.paint(rgb(0.98, 0.98, 1.0), canvas.discs(x, y, radius) * 0.95)
     for _ in range(4):
         x, y = rng.random(), rng.uniform(0.03, 0.6) * light.base
@@ -215,7 +215,7 @@ def _aurora(canvas: Canvas, rng: Generator, light: Light) -> None:
     rows = canvas.rows(0, light.base + 0.02)
     for _ in range(3):
         foot = light.base * rng.uniform(0.36, 0.68) + light.base * 0.10 * canvas.line(rng, 2.2, low=1, high=6)
-        rays = np.exp(0.45 * canvas.line(rng, 0.8, low=8, high=36)) * (
+        rays = np.exp(0.30 * canvas.line(rng, 1.2, low=5, high=14)) * (
             0.55 + 0.45 * np.tanh(canvas.line(rng, 1.5, low=1, high=6))
         )
         up = (foot[None, :] - canvas.y[rows]) / light.base
@@ -230,24 +230,25 @@ def _aurora(canvas: Canvas, rng: Generator, light: Light) -> None:
 
 def _birds(canvas: Canvas, rng: Generator, light: Light) -> None:
     """Paints a flock: wings in two strokes each."""
-    x, y = rng.uniform(0.22, 0.78), light.base * rng.uniform(0.22, 0.52)
+    x, y = rng.uniform(0.32, 0.68), light.base * rng.uniform(0.15, 0.42)
     dark = light.behind(rgb(0.10, 0.11, 0.15), 0.15)
-    for number in range(int(rng.integers(6, 10))):
-        spread = 0.03 + 0.016 * number**0.8
-        bx, by = x + rng.normal() * spread * 3.0, y + rng.normal() * spread
-        wing = rng.uniform(0.020, 0.036)
+    for number in range(int(rng.integers(3, 6))):
+        # In two lines behind the first.
+        back, arm = (number + 1) // 2, (-1.0) ** number
+        bx, by = x + arm * back * rng.uniform(0.11, 0.14), y + back * rng.uniform(0.035, 0.065)
+        wing = rng.uniform(0.045, 0.065)
         lift, tilt = wing * rng.uniform(0.35, 0.75), rng.uniform(-0.3, 0.3) * wing
         left = [(bx - wing, by - lift * 0.5 + tilt), (bx - wing * 0.5, by - lift + tilt / 2), (bx, by)]
         right = [(bx, by), (bx + wing * 0.5, by - lift - tilt / 2), (bx + wing, by - lift * 0.5 - tilt)]
-        canvas.stroke(left + right[1:], 0.0095, dark)
+        canvas.stroke(left + right[1:], 0.0170, dark)
 
 
 def _balloons(canvas: Canvas, rng: Generator, light: Light) -> None:
     """Paints hot-air balloons in stripes, the nearest the largest."""
     reds = (rgb(0.86, 0.20, 0.18), rgb(0.95, 0.66, 0.15), rgb(0.16, 0.45, 0.75), rgb(0.55, 0.25, 0.60))
-    for number, size in enumerate(np.sort(rng.uniform(0.035, 0.085, int(rng.integers(2, 5))))):
+    for number, size in enumerate(np.sort(rng.uniform(0.060, 0.110, int(rng.integers(1, 4))))):
         x = 0.5 + rng.uniform(0.10, 0.40) * (-1.0) ** number
-        y, away = light.base * rng.uniform(0.20, 0.55), 0.5 - 5 * float(size)
+        y, away = light.base * rng.uniform(0.20, 0.50), 0.5 - 4.5 * float(size)
         colour, other = reds[int(rng.integers(4))], rgb(0.97, 0.92, 0.80)
         rows, columns = canvas.rows(y - size * 1.1, y + size * 1.9), canvas.columns(x - size, x + size)
         dx, dy = (canvas.x[:, columns] - x) / np.float32(size), (canvas.y[rows] - y) / np.float32(size)
@@ -256,11 +257,11 @@ def _balloons(canvas: Canvas, rng: Generator, light: Light) -> None:
         mouth = np.clip(1 - dy / 1.35, 0, 1) * 1.25
         half = np.where(dy > 0.45, np.minimum(0.86, mouth), half) * (dy < 1.12)
         mask = np.clip((half - abs(dx)) * float(size) * canvas.side + 0.5, 0.0, 1.0)
-        stripes = smoothstep(-0.25, 0.25, np.sin(np.arcsin(np.clip(dx / (half + 1e-3), -1, 1)) * 5.0))
+        stripes = smoothstep(-0.25, 0.25, np.sin(np.arcsin(np.clip(dx / (half + 1e-3), -1, 1)) * 3.0))
         lit = 0.62 + 0.34 * light.side * dx - 0.22 * dy
         canvas.paint(light.shone(mix(colour, other, stripes), lit, max(away, 0.0)), mask, rows, columns)
         dark, foot = light.behind(rgb(0.30, 0.20, 0.13), max(away, 0.0)), y + size * 1.42
         w = float(size) * 0.17
         for sign in (-1, 1):
-            canvas.stroke([(x + sign * size * 0.22, y + size * 1.1), (x + sign * w, foot)], 0.004, dark)
+            canvas.stroke([(x + sign * size * 0.22, y + size * 1.1), (x + sign * w, foot)], 0.008, dark)
         canvas.polygon([(x - w, foot), (x + w, foot), (x + w, foot + 1.6 * w), (x - w, foot + 1.6 * w)], dark)

@@ -50,10 +50,10 @@ def _steepness(field: np.ndarray) -> np.ndarray:
     return change * np.float32(len(field) / (2 * step))
 
 
-def _spread(image: np.ndarray) -> np.ndarray:
+def _spread(image: np.ndarray, most: float = 1.7) -> np.ndarray:
     """Returns a picture with the tones of fog or storm spread: a style with few tones needs more of each."""
     low, high = np.quantile(image[::4, ::4] @ _GREY, (0.02, 0.98))
-    middle, gain = (low + high) / 2, np.clip(0.62 / (high - low), 1.0, 1.7)
+    middle, gain = (low + high) / 2, np.clip(0.62 / (high - low), 1.0, most)
     centre = middle + (np.clip(middle, 0.30, 0.58) - middle) * (gain - 1.0) / 0.7
     return np.clip(np.float32(centre) + (image - np.float32(middle)) * np.float32(gain), 0.0, 1.0)
 
@@ -132,13 +132,13 @@ def _dither() -> np.ndarray:
 
 
 def _pixel_art(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
-    """Paints in 64 x 64 squares of few colours."""
-    grid = 64
+    """Paints in 32 x 32 squares of few colours."""
+    grid = 32
     block = canvas.side // grid
-    small = _spread(image.reshape(grid, block, grid, block, 3).mean((1, 3)))
+    small = _spread(image.reshape(grid, block, grid, block, 3).mean((1, 3)), 1.25)
     grey = (small @ _GREY)[..., None]
     small = np.clip(grey + (small - grey) * 1.3, 0.0, 1.0)
     pattern = np.tile(_dither(), (grid // 4, grid // 4))[..., None]
     # Steps are finer in the dark, where the eye tells more of them.
-    small = (np.round(np.sqrt(small) * 9 + 0.30 * pattern) / 9) ** 2
+    small = (np.round(np.sqrt(small) * 9 + 0.10 * pattern) / 9) ** 2
     return np.repeat(np.repeat(np.clip(small, 0, 1), block, 0), block, 1)

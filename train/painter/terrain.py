@@ -63,7 +63,7 @@ def _peaks(
     steep = (rng.uniform(0.85, 1.3, count) * (0.55 + 0.20 * count / 3)).astype(np.float32)
     dx = canvas.x[0] - centre[:, None]
     slope = rise[:, None] - steep[:, None] * np.abs(dx)
-    skyline = slope.max(0) + 0.011 * canvas.line(rng, 1.1, low=7, high=56)
+    skyline = slope.max(0) + 0.008 * canvas.line(rng, 1.3, low=6, high=20)
     skyline = np.maximum(skyline, 0.05 + 0.012 * canvas.line(rng, 1.2, low=2))
     height = land.base - skyline * land.envelope
     rows = canvas.rows(float(height.min()), land.base + 0.04)
@@ -71,30 +71,26 @@ def _peaks(
 
     crag = canvas.texture("soft", rng)[rows]
     gully = canvas.texture("rough", rng)[rows]
-    warped = canvas.x + 0.020 * crag
+    warped = canvas.x + 0.010 * crag
     owner = (
         rise[:, None, None] - steep[:, None, None] * np.abs(warped[None] - centre[:, None, None])
     ).argmax(0)
     drop = y - (land.base - rise[owner] * land.envelope[None, :])
-    bend = rng.uniform(-0.30, 0.30, count).astype(np.float32)
+    bend = rng.uniform(-0.45, 0.45, count).astype(np.float32)
     face = warped - centre[owner] - bend[owner] * np.maximum(drop, 0.0)
     fan = face / (np.maximum(drop, 0.0) + 0.035) * steep[owner]
-    spur = np.sin(fan * np.float32(rng.uniform(5.5, 7.5)) + 1.1 * gully + 2.0 * crag)
-    lit = (
-        0.16
-        + 0.52 * smoothstep(-0.012, 0.022, face * light.side + 0.010 * gully)
-        + 0.20 * spur
-        + 0.06 * gully
-    )
+    spur = np.sin(fan * np.float32(rng.uniform(3.0, 4.2)) + 0.3 * gully + 0.8 * crag)
+    lit = 0.16 + 0.56 * smoothstep(-0.006, 0.010, face * light.side + 0.004 * gully) + 0.14 * spur
     lit = lit - 0.45 * np.clip(drop - 0.28, 0, 1)
     albedo = rock * (1.0 + 0.08 * crag[..., None])
-    meadow = smoothstep(0.14, 0.02, land.base - y + 0.02 * gully)
+    meadow = smoothstep(0.14, 0.02, land.base - y + 0.01 * gully)
     albedo = mix(albedo, land.season.grass * 0.62, 0.7 * meadow)
-    above = snowline - y + 0.026 * spur + 0.022 * gully + 0.012 * crag
+    above = snowline - y + 0.040 * spur + 0.006 * gully
     cover = smoothstep(-0.008, 0.010, above)
     if land.snow:
-        cover = np.maximum(cover, 0.50 + 0.45 * smoothstep(-0.5, 0.3, spur + 0.5 * gully))
-    albedo = mix(albedo, SNOW, cover)
+        cover = np.maximum(cover, 0.94)
+    # What lies in shadow takes the blue of the sky: a white mountain shows its faces by that alone.
+    albedo = mix(albedo, mix(SNOW * rgb(0.60, 0.70, 0.86), SNOW, smoothstep(0.30, 0.62, lit)), cover)
     lit = lit + 0.12 * cover
     land.settle(
         canvas, height, light.shone(albedo, lit, distance), rows, 0.30 + 0.5 * light.weather.air * distance
@@ -129,7 +125,7 @@ def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
     _peaks(canvas, rng, land, 5, top + 0.14, 0.80, rock, top + 0.30)
     _peaks(canvas, rng, land, int(rng.integers(2, 4)), top, 0.36, rock, top + 0.20)
     foot = rolling(canvas, rng, land, land.base - 0.045, 0.012, 0.34, land.season.grass * 0.62, depth=0.08)
-    woods(canvas, rng, land, np.minimum(foot + 0.03, land.base), 0.055, 0.026, 0.24, 0.85)
+    woods(canvas, rng, land, np.minimum(foot + 0.03, land.base), 0.080, 0.048, 0.24, 0.85)
 
 
 def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
@@ -143,8 +139,8 @@ def hills(canvas: Canvas, rng: Generator, land: Land) -> None:
         distance = 0.75 - 0.27 * depth
         height = rolling(canvas, rng, land, rise, 0.045 - 0.008 * depth, distance, green, depth=0.22)
         if depth > 0:
-            scattered(canvas, rng, land.light, land.season.leaves, height, 0.05, 0.034 + 0.022 * depth, 0.055,
-                      distance - 0.05, 0.6, room=land.envelope > 0.12, lowest=land.base)  # fmt: skip
+            scattered(canvas, rng, land.light, land.season.leaves, height, 0.05, 0.050 + 0.030 * depth, 0.110,
+                      distance - 0.05, 0.7, room=land.envelope > 0.12, lowest=land.base)  # fmt: skip
 
 
 def woods(
@@ -185,7 +181,7 @@ def dune(
     # Away from the crest both flanks level out, so neighbouring dunes meet without an edge.
     levelling = np.exp(-((face / 0.15) ** 2))
     lit = 0.62 + levelling * (0.68 * smoothstep(-0.007, 0.007, face) - 0.42) + 0.06 * wind
-    lit = lit + (0.045 * (1 - distance)) * ripples
+    lit = lit + (0.02 * (1 - distance)) * ripples
     albedo = np.broadcast_to(sand, (*wind.shape, 3))
     if land.snow:
         albedo = mix(albedo, SNOW, smoothstep(-1.2, 0.2, wind) * 0.85)
@@ -221,10 +217,9 @@ def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
     """Paints rows of trees, the nearer the taller."""
     rolling(canvas, rng, land, land.base - 0.25, 0.04, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
     rows = (
-        (0.19, 0.11, 0.028, 0.85),
-        (0.12, 0.17, 0.044, 0.52),
-        (0.05, 0.23, 0.062, 0.26),
-        (-0.03, 0.27, 0.085, 0.04),
+        (0.17, 0.15, 0.050, 0.80),
+        (0.08, 0.22, 0.075, 0.42),
+        (-0.02, 0.29, 0.110, 0.06),
     )
     shorter = float(np.clip(land.envelope.mean() + 0.35, 0.0, 1.0))
     for lift, tall, spacing, distance in rows:
@@ -264,12 +259,12 @@ def rock_face(canvas: Canvas, rng: Generator, light: Light, rows: slice) -> tupl
     """Returns (light, tone) [R, S] of a steep face: buttresses with a lit and a dark side, and darker ledges."""
     soft, tall = canvas.texture("soft", rng)[rows], canvas.texture("tall", rng)[rows]
     bends = np.cumsum(1.0 + 0.7 * np.tanh(canvas.line(rng, 1.2, low=4, high=24))) / canvas.side
-    across = (bends[None, :] * np.float32(rng.uniform(9, 12)) + 0.22 * soft + 0.10 * tall) * light.side
+    across = (bends[None, :] * np.float32(rng.uniform(5.0, 6.5)) + 0.16 * soft + 0.04 * tall) * light.side
     part = np.mod(across.astype(np.float32), 1.0)
-    face = smoothstep(0.0, 0.14, part) * smoothstep(0.72, 0.50, part)
-    ledge = np.mod((canvas.y[rows] + 0.010 * soft) * np.float32(1 / 0.055) + 0.25 * face, 1.0)
+    face = smoothstep(0.0, 0.08, part) * smoothstep(0.64, 0.54, part)
+    ledge = np.mod((canvas.y[rows] + 0.010 * soft) * np.float32(1 / 0.11) + 0.25 * face, 1.0)
     shadow = smoothstep(0.0, 0.10, ledge) * smoothstep(0.42, 0.10, ledge)
-    return 0.26 + 0.48 * face - 0.16 * shadow + 0.05 * tall, 0.06 * soft - 0.08 * shadow
+    return 0.26 + 0.50 * face - 0.12 * shadow + 0.03 * tall, 0.06 * soft - 0.06 * shadow
 
 
 def _cliff_face(

@@ -1,36 +1,36 @@
-"""The painter's words: what is left out, what cannot be together, and captions that say what is painted."""
+"""Scenes: what is left out, what cannot be together, and captions that say what is painted."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 
-from lantern_jax.text.landscapes import ATTRIBUTES as RELEASED
-from lantern_jax.text.landscapes import LANDSCAPES as RELEASED_WORDS
-from lantern_jax.text.landscapes import Vocabulary
+from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.refused import refused_each
-from train.painter.scenes import Scene, caption, sample_scene
-from train.painter.vocabulary import ATTRIBUTES, IMPOSSIBLE, LANDSCAPES, USUAL, check, completed
+from train.painter.scenes import Scene, caption, check, check_vocabulary, completed, sample_scene
 
 
 def said_in(text: str) -> dict[str, str]:
     return LANDSCAPES.labels(LANDSCAPES.parse(text))
 
 
-def test_the_released_attributes_come_first_and_keep_their_indices():
-    assert list(ATTRIBUTES)[: len(RELEASED)] == list(RELEASED)
-    for name, values in RELEASED.items():
-        assert ATTRIBUTES[name][: len(values)] == values
-    for word, meaning in RELEASED_WORDS.words.items():
-        assert LANDSCAPES.words[word] == meaning or word in ("winter", "wintry")
-    assert {name: USUAL[name] for name in RELEASED} == RELEASED_WORDS.usual
-    assert Vocabulary.from_json(LANDSCAPES.to_json()) == LANDSCAPES
+def test_a_vocabulary_of_landscapes_has_their_attributes():
+    check_vocabulary(LANDSCAPES)
+    check_vocabulary(dataclasses.replace(LANDSCAPES, words={}, usual={}))
+    more = dataclasses.replace(LANDSCAPES, attributes={**ATTRIBUTES, "mood": ("calm", "wild")})
+    turned = dataclasses.replace(LANDSCAPES, attributes=dict(reversed(ATTRIBUTES.items())))
+    refused_each({
+        "the checkpoint's vocabulary is none: expected that of landscapes": lambda: check_vocabulary(None),
+        "the checkpoint's vocabulary is one of time, .* and 4 more: expected": lambda: check_vocabulary(more),
+        "the checkpoint's vocabulary is one of style": lambda: check_vocabulary(turned),
+    })  # fmt: skip
 
 
 def test_captions_parse_back_to_what_they_came_from():
     for index in range(1500):
-        scene = sample_scene(1, index, ATTRIBUTES)
-        words = caption(scene.indices(ATTRIBUTES), ATTRIBUTES)
+        scene = sample_scene(1, index)
+        words = caption(scene.indices())
         assert Scene(**said_in(words), key=scene.key) == scene, words
     assert words == words.strip() and "  " not in words
 
@@ -59,15 +59,14 @@ def test_any_two_possible_words_make_a_whole_scene():
 
 
 def test_impossible_pairs_are_refused_and_never_drawn():
-    for (one, values), (other, others) in IMPOSSIBLE:
-        for value, another in itertools.product(values.split(), others.split()):
-            assert value in ATTRIBUTES[one] and another in ATTRIBUTES[other]
+    for (one, values), (other, others) in LANDSCAPES.impossible:
+        for value, another in itertools.product(values, others):
             with pytest.raises(ValueError, match=r"^scene: [^\n]* are impossible together; leave one out$"):
                 Scene(**{one: value, other: another})
-    drawn = [sample_scene(2, index, ATTRIBUTES) for index in range(1500)]
+    drawn = [sample_scene(2, index) for index in range(1500)]
     for scene in drawn:
         check({name: getattr(scene, name) for name in ATTRIBUTES})
-    indices = np.array([scene.indices(ATTRIBUTES) for scene in drawn])
+    indices = np.array([scene.indices() for scene in drawn])
     for column, values in enumerate(ATTRIBUTES.values()):
         assert (np.bincount(indices[:, column], minlength=len(values)) >= 15).all()
 
