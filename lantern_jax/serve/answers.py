@@ -23,8 +23,9 @@ from lantern_jax.settings.settings import KNOBS, settings_json
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
-    "green hills at noon with a river under clouds", "a sunset desert", "foggy forest at dawn by a river",
-    "a clear sea at dawn under mountains", "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
+    "green hills at noon with a river under clouds", "a forest with a waterfall in autumn",
+    "a town by the sea with a rainbow", "mountains by a lake at night with an aurora",
+    "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
 )  # fmt: skip
 _SHOWN = 4
 
