@@ -1,6 +1,6 @@
 """What the target's and the drafters' training share: Muon and Adam, and a running average of the parameters."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +62,15 @@ def make_optimizer(config: ConfigDict, *prefixes: str) -> optax.GradientTransfor
             muon_weight_dimension_numbers=matrices(*prefixes),
         ),
     )
+
+
+def all_but(optimizer: optax.GradientTransformation, kept: Collection[str]) -> optax.GradientTransformation:
+    """Returns an optimizer of all modules but those of the names `kept`, which stay as they are."""
+
+    def labels(params: PyTree) -> PyTree:
+        return {name: "kept" if name in kept else "trained" for name in params}
+
+    return optax.multi_transform({"trained": optimizer, "kept": optax.set_to_zero()}, labels)
 
 
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:

@@ -16,7 +16,13 @@ from jaxtyping import Array, Float, Key, PyTree
 
 
 class PatchDiscriminator(nn.Module):
-    """Scores of patches, high for real ones, and the features they were read from."""
+    """Scores of patches, high for real ones, and the features they were read from.
+
+    Attributes:
+        ch: channels of the first layer; each halving doubles them.
+        fold: pixels of a side that are folded into channels.
+        halvings: layers that halve the grid.
+    """
 
     ch: int = 48
     fold: int = 4

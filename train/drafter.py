@@ -11,7 +11,8 @@ EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true features
 target's distribution, uniform noise on the input features, conditional and unconditional rows. Two additions: a loss
 of the *guided* distributions, from which drafts are drawn, chosen among `train.losses`, and several passes that feed
 the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766). Of the others only
-the parallel drafter has features to predict; their passes are the depths of a tree.
+the parallel drafter has features to predict; their passes are the depths of a tree. Modules that the experiment calls
+`frozen`, such as the target's table of tokens, stay as they began.
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, R positions of a depth, S features of a sequence,
 F width of the stored features, V codes, D width.
@@ -25,7 +26,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from ml_collections import ConfigDict
@@ -44,7 +44,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
 from train import script, target
-from train.averaging import TrainState, make_optimizer, next_state, restore_parameters, start_state
+from train.averaging import TrainState, all_but, make_optimizer, next_state, restore_parameters, start_state
 from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
 from train.features import stored_layers
@@ -146,10 +146,7 @@ def make_task(
     # At a rate of 0 Adam trains all.
     optimizer = make_optimizer(config, *(("layer_", "fc") if config.rate else ()))
     if frozen := config.get("frozen", ()):
-        optimizer = optax.multi_transform(
-            {"trained": optimizer, "kept": optax.set_to_zero()},
-            lambda params: {name: "kept" if name in frozen else "trained" for name in params},
-        )
+        optimizer = all_but(optimizer, frozen)
     kind = kind_of(sizes)
     model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
 

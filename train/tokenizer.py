@@ -29,7 +29,7 @@ from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
-from train.averaging import cosine_decay, restore_parameters
+from train.averaging import all_but, cosine_decay, restore_parameters
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.picture_losses import LossConfig, picture_psnr, reconstruction_loss
@@ -73,12 +73,7 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
         ),
     )
 
-    kept = {"codebook", *config.get("frozen", ())}
-
-    def labels(params: PyTree) -> PyTree:
-        return {name: "kept" if name in kept else "trained" for name in params}
-
-    tokenizer = optax.multi_transform({"trained": trained, "kept": optax.set_to_zero()}, labels)
+    tokenizer = all_but(trained, {"codebook", *config.get("frozen", ())})
     critic_rate = optax.linear_schedule(config.critic_rate, 0.1 * config.critic_rate, config.steps)
     return tokenizer, optax.adam(critic_rate, b1=0.5, b2=0.99)
 

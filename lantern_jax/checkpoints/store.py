@@ -320,14 +320,17 @@ def _without_shared(arrays: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[
     """Returns the arrays but for drafters' tables that are the target's, and {name of such a table: the target's}."""
     target, drafters = flatten_dict({"target": arrays["target"]}), flatten_dict(arrays.get("drafters", {}))
     tables = {path: leaf for path, leaf in target.items() if path[-1] == _TABLE}
-    shared = {}
-    for path in [path for path in drafters if path[-1] == _TABLE]:
-        for other, table in tables.items():
-            given = drafters.get(path)
-            if given is not None and _equal(given, table):
-                del drafters[path]
-                shared[".".join(("drafters", *path))] = ".".join(other)
-    return arrays | ({"drafters": unflatten_dict(drafters)} if shared else {}), shared
+    same = {
+        path: other
+        for path, leaf in drafters.items()
+        for other, table in tables.items()
+        if path[-1] == _TABLE and _equal(leaf, table)
+    }
+    if not same:
+        return arrays, {}
+    own = {path: leaf for path, leaf in drafters.items() if path not in same}
+    shared = {".".join(("drafters", *path)): ".".join(other) for path, other in same.items()}
+    return arrays | {"drafters": unflatten_dict(own)}, shared
 
 
 def _equal(one: StoredTensor, other: StoredTensor) -> bool:
