@@ -232,7 +232,8 @@ def make_all(
     batches, seed = bench.setup.batches, bench.setup.seed
     end = time.monotonic() + 60 * minutes
     lacking = {name: [n for n in range(batches) if not keeper.has(name, n)] for name in settings}
-    _compile(bench, {name: settings[name] for name, left in lacking.items() if left and minutes}, tell)
+    if _compiles_beside():
+        _compile(bench, {name: settings[name] for name, left in lacking.items() if left and minutes}, tell)
 
     def one(name: str, number: int) -> None:
         if not keeper.has(name, number) and time.monotonic() < end:
@@ -250,8 +251,13 @@ def make_all(
     return next((number for number, there in enumerate(whole) if not there), batches)
 
 
+def _compiles_beside() -> bool:
+    """Tells whether programs are compiled ahead: a CPU that decodes compiles each as it comes to it."""
+    return jax.default_backend() != "cpu"
+
+
 def _compile(bench: Bench, settings: Mapping[str, Mapping[str, Any]], tell: Callable[[str], None]) -> None:
-    """Makes a batch of every setting, several together beside an accelerator."""
+    """Makes a batch of every setting, several together."""
     for knobs in settings.values():
         job = bench.pipeline.job(bench.pipeline.check("a lake", batch=bench.setup.batch, **knobs))
         if job.drafter is not None:
@@ -261,7 +267,7 @@ def _compile(bench: Bench, settings: Mapping[str, Mapping[str, Any]], tell: Call
         tell(f"compiling {name}")
         bench.make(settings[name], bench.setup.seed, 0)
 
-    with ThreadPoolExecutor(1 if jax.default_backend() == "cpu" else _THREADS) as pool:
+    with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(compile_one, settings))
 
 

@@ -8,24 +8,26 @@ import contextlib
 import json
 import re
 import time
-from dataclasses import asdict, dataclass
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import lax
 from jaxtyping import Array, Float
 
 from lantern_jax.devices.data_sheets import DEVICES, GPU, Device
 from lantern_jax.devices.platform import device_name
+from lantern_jax.devices.products import EIGEN_ROWS, dot_by_columns
 from lantern_jax.io.files import read_json, write_file
 
 # The shares of the bandwidth, and of the rate of products in 16 bits and in float32, that passes get.
 _READING, _PRODUCTS, _IN_FULL = 0.87, 0.5, 0.125
-# Likewise of what is measured by the pieces below; and the most operations per byte that are believed: a busy machine
-# seems to read slowly.
-_READING_HERE, _PRODUCTS_HERE, _MOST_PER_BYTE = 0.65, 0.65, 8
+# Operations of attention per second of those of a product, where that is measured; and the fewest nodes that attention
+# over several takes the time of: a CPU turns all keys around for these.
+_ATTENDING_HERE, _NODES_HERE = 0.125, 8
 # Seconds of a kernel that does next to nothing, in a loop on the device.
 _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
 # JAX's name of a kind of device matches the word of its data sheet; the first that fits counts.
@@ -33,9 +35,9 @@ _WORDS = {
     "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5p": "v5p", "v5": "v5p", "v4(?! lite)": "v4",
     "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
-# Weights of more bytes than the caches of most processors hold, the rows that read and those that compute, their
-# width, and the seconds of each piece.
-_MEASURED_BYTES, _READING_ROWS, _MEASURED_ROWS, _MEASURED_WIDTH, _SECONDS = 64 << 20, 2, 32, 512, 0.06
+# Bytes of weights, more than the caches of most processors hold; their shape; the rows of the products that are
+# measured; and the seconds that each of these takes.
+_BYTES, _SHAPE, _ROWS, _SECONDS = 64 << 20, (512, 1024), (2, 8, 24, 64), 0.06
 
 
 @dataclass(frozen=True)
@@ -47,12 +49,26 @@ class Figures:
         rate: operations of matrix products per second.
         launch: seconds that an operation takes at least.
         cached: the share of a cache that a pass reads: half on average where attention stops at what is filled.
+        attending: operations of attention per second of those of a product.
+        nodes: the fewest whose time attention over more than one takes.
+        products: seconds per byte of weights of a product, by its rows, where that was measured.
     """
 
     bandwidth: float
     rate: float
     launch: float
     cached: float = 1.0
+    attending: float = 1.0
+    nodes: int = 1
+    products: Mapping[int, float] = field(default_factory=dict)
+
+    def product(self, rows: int, itemsize: float) -> float:
+        """Returns the seconds that a product of so many rows takes per byte of weights."""
+        if not self.products:
+            return 1 / self.bandwidth + 2 * rows / (itemsize * self.rate)
+        measured = sorted(self.products)
+        seconds = float(np.interp(rows, measured, [self.products[row] for row in measured]))
+        return seconds * max(1.0, rows / measured[-1])
 
 
 def data_sheet(kind: str) -> Device | None:
@@ -86,41 +102,57 @@ def figures_of(grid: np.ndarray, is_full: bool, directory: Path) -> Figures:
     sheet = data_sheet(device.device_kind) if device.platform in ("gpu", "tpu") else None
     if sheet is not None:
         return sheet_figures(sheet, is_full)
+    dtype = "float32" if is_full else "16 bits"
     file, name = (
         directory / "figures.json",
-        f"{device_name(grid[:1, :1])}, {'float32' if is_full else '16 bits'}, {_MEASURED_BYTES >> 20} MiB",
+        f"{device_name(grid[:1, :1])}, {dtype}, {_BYTES >> 20} MiB, by rows",
     )
-    with contextlib.suppress(ValueError, OSError, TypeError, KeyError, AttributeError):
-        kept = Figures(**read_json(file, 10**5)[name])
-        if all(type(value) is float and value > 0 for value in vars(kept).values()):
-            return kept
-    found, others = _measured(device, is_full), {}
+    kept: Any = {}
     with contextlib.suppress(ValueError, OSError):
-        others = read_json(file, 10**5)
+        kept = read_json(file, 10**5)
+    with contextlib.suppress(ValueError, TypeError, KeyError, AttributeError):
+        return _read(kept[name])
+    found = _measured(device, is_full)
     with contextlib.suppress(OSError):
-        kept = others if isinstance(others, dict) else {}
-        write_file(file, json.dumps(kept | {name: asdict(found)}, indent=1) + "\n", parents=True)
+        others = kept if isinstance(kept, dict) else {}
+        write_file(file, json.dumps(others | {name: asdict(found)}, indent=1) + "\n", parents=True)
     return found
+
+
+def _read(kept: Mapping[str, Any]) -> Figures:
+    """Reads figures that were kept; raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+    products = {int(rows): seconds for rows, seconds in kept["products"].items()}
+    figures = Figures(**{**kept, "products": products})
+    values = [*products.values(), *(value for name, value in vars(figures).items() if name != "products")]
+    if not products or not all(type(value) in (int, float) and value > 0 for value in values):
+        raise ValueError("a figure is no positive number")
+    return figures
 
 
 def _measured(device, is_full: bool) -> Figures:
     """Measures a device: the quickest of many short pieces, so that others who compute meanwhile count little."""
     dtype = jnp.float32 if is_full else jnp.bfloat16
-    width, rows = _MEASURED_WIDTH, _MEASURED_ROWS
+    height, width = _SHAPE
     with jax.default_device(device):
-        square, block = jnp.ones((width, width), dtype), jnp.ones((rows, width), dtype)
-        # As passes read: a product of few rows gets less of the bandwidth than a sum.
-        layers = jnp.ones((_MEASURED_BYTES // square.nbytes, width, width), dtype)
-        reading = _quickest(_through, block[:_READING_ROWS], layers)
-        product = _quickest(lambda a, b: lax.fori_loop(0, 4, lambda _, a: a @ b, a), block, square)
-    rate = 4 * 2 * rows * width**2 / product * _PRODUCTS_HERE
-    bandwidth = max(layers.nbytes / reading * _READING_HERE, rate / _MOST_PER_BYTE)
-    return Figures(bandwidth, rate, _LAUNCH.get(device.platform, _LAUNCH[GPU]))
+        count = _BYTES // (height * width * dtype.dtype.itemsize)
+        layers = [jnp.full(_SHAPE, 1 / height, dtype) for _ in range(count)]
+        times = [_quickest(_through, jnp.ones((rows, height), dtype), layers) for rows in _ROWS]
+    # A busy moment is no property of a device: more rows take no less time.
+    seconds = np.minimum.accumulate(times[::-1])[::-1] / _BYTES
+    rate = 2 * _ROWS[-1] / (dtype.dtype.itemsize * seconds[-1])
+    launch = _LAUNCH.get(device.platform, _LAUNCH[GPU])
+    return Figures(
+        float(1 / seconds[0]), float(rate), launch, attending=_ATTENDING_HERE, nodes=_NODES_HERE,
+        products={rows: float(each) for rows, each in zip(_ROWS, seconds, strict=True)},
+    )  # fmt: skip
 
 
-def _through(rows: Float[Array, "R D"], layers: Float[Array, "L D D"]) -> Float[Array, "R D"]:
-    """Multiplies rows by one layer after the other."""
-    return lax.scan(lambda rows, layer: (rows @ layer, None), rows, layers)[0]
+def _through(rows: Float[Array, "R D"], layers: list[Float[Array, "D E"]]) -> Float[Array, "R D"]:
+    """Multiplies rows by one layer after the other, as the layers of a model do."""
+    turned = len(rows) in EIGEN_ROWS and rows.dtype == jnp.float32
+    for layer in layers:
+        rows = (dot_by_columns if turned else jnp.dot)(rows, layer)[:, : rows.shape[1]]
+    return rows
 
 
 def _quickest(function, *arguments) -> float:

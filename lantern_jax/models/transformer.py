@@ -20,15 +20,12 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.devices.partition import shards, whole
+from lantern_jax.devices.products import EIGEN_ROWS, dot_by_columns
 from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.ways import by_platform
 from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
 from lantern_jax.models.transformer_config import ACTIVATIONS, TransformerConfig
-
-# Of a product in float32: for these Eigen takes 10 to 30 % less time than YNNPACK (Xeons with AVX-512, widths of 256
-# and 768), for others as much or more.
-_CPU_ROWS = range(5, 25)
 
 
 class RMSNorm(nn.Module):
@@ -128,8 +125,8 @@ def _contracted(
         width = kernel.shape[inputs - 1 if inputs > 1 else -1]
         if kernel.ndim > 2 and width == tpu_attention.WIDTH:
             ways["tpu"] = partial(_by_matrix, inputs, _dot)
-        if x.dtype == jnp.float32 and math.prod(x.shape[: x.ndim - inputs]) in _CPU_ROWS:
-            ways["cpu"] = partial(_by_matrix, inputs, _dot_by_columns)
+        if x.dtype == jnp.float32 and math.prod(x.shape[: x.ndim - inputs]) in EIGEN_ROWS:
+            ways["cpu"] = partial(_by_matrix, inputs, dot_by_columns)
     return by_platform(x, kernel, **ways)
 
 
@@ -142,12 +139,6 @@ def _by_matrix(inputs: int, dot: Callable, x, kernel):
 
 def _dot(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "*rows N"]:
     return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
-
-
-def _dot_by_columns(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "M N"]:
-    """Multiplies the rows, M in all, with the left side stored by columns: XLA's CPU compiler leaves that to Eigen."""
-    columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
-    return jnp.einsum("km,kn->mn", columns, matrix, preferred_element_type=jnp.float32)
 
 
 class Layer(nn.Module):

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 # Operations of a program that wait for each other, counted in programs for an H100: of a pass beside its layers, of a
 # layer, of guesses, which are made and verified, of a level of a draft.
 _BESIDE, _OF_LAYER, _OF_GUESSES, _OF_LEVEL = 45, 9.5, 50, 30
+# Nodes of a pass, and widths of a level of a draft, between which times are on a line.
+_NODES, _WIDTHS = (2, 4, 8, 16, 32, 64, 512), (1, 4, 16, 64)
 # Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and what prefill
 # alone reads.
 NOT_READ = ("tokens", "labels", "caption")
@@ -133,17 +135,19 @@ def expected_costs(sizes: Sizes, figures: "Figures", sequences: int) -> Costs:
 
     def pass_ms(weights: int, layers: int, operations: float, nodes: int) -> float:
         cached = 2 * layers * sizes.width * sizes.tokens
-        read = weights + sequences * cached * sizes.itemsize * figures.cached
-        computed = 2 * sequences * nodes * (weights / sizes.itemsize + cached)
-        return 1e3 * (read / figures.bandwidth + computed / figures.rate + operations * figures.launch)
+        products = weights * figures.product(sequences * nodes, sizes.itemsize)
+        attended = max(nodes, figures.nodes) if nodes > 1 else nodes
+        read = sizes.itemsize * figures.cached / figures.bandwidth
+        attention = sequences * cached * (read + 2 * attended / (figures.rate * figures.attending))
+        return 1e3 * (products + attention + operations * figures.launch)
 
     target, operations = (sizes.target, sizes.layers), _BESIDE + sizes.layers * _OF_LAYER
     passes = {1: pass_ms(*target, operations, 1)}
-    passes |= {nodes: pass_ms(*target, operations + _OF_GUESSES, nodes) for nodes in (2, 512)}
+    passes |= {nodes: pass_ms(*target, operations + _OF_GUESSES, nodes) for nodes in _NODES}
     drafts = {
         kind: Drafts(
             pass_ms(weights, 1, _OF_LEVEL, 2),
-            {width: pass_ms(weights, 1, _OF_LEVEL, width) for width in (1, 16)},
+            {width: pass_ms(weights, 1, _OF_LEVEL, width) for width in _WIDTHS},
         )
         for kind, weights in sizes.drafters.items()
     }

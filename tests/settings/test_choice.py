@@ -58,6 +58,30 @@ def test_passes_that_were_measured_on_an_h100_are_expected():
     assert sheet_figures(DEVICES["h100"], True).rate < sheet_figures(DEVICES["h100"], False).rate / 15
 
 
+# What passes got of two cores of an EPYC (32 MB of cache).
+EPYC = Figures(
+    1.05e10, 1.2e11, 2e-6, attending=0.125, nodes=8, products={2: 9.5e-11, 8: 9.8e-11, 24: 1.85e-10, 64: 2.6e-10}
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(("megabytes", "width", "measured"), [
+    (42, 256, {1: 6.5, 3: 12.0, 6: 12.4, 9: 13.2, 17: 21.0}), (390, 768, {1: 36, 3: 58, 6: 56, 9: 72, 17: 148}),
+])  # fmt: skip
+def test_passes_that_were_measured_on_two_cores_are_expected(megabytes, width, measured):
+    """Milliseconds by nodes, with guidance: of the demo and of LlamaGen-B."""
+    account = expected_costs(Sizes(megabytes * 10**6, {}, 4, 12, width, 256), EPYC, 2)
+    for nodes, ms in measured.items():
+        assert account.a_pass(nodes) == pytest.approx(ms, rel=0.3)
+
+
+def test_products_are_on_the_line_of_the_measured_ones():
+    assert EPYC.product(5, 4) == pytest.approx(9.65e-11) and EPYC.product(1, 4) == 9.5e-11
+    assert EPYC.product(128, 4) == pytest.approx(
+        2 * 2.6e-10
+    )  # What computes takes twice as long for twice the rows.
+    assert Figures(1e10, 1e11, 0).product(2, 4) == pytest.approx(1e-10 + 1e-11)
+
+
 @pytest.mark.parametrize(("kind", "name"), [
     ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
     ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("cpu", None),
@@ -184,6 +208,10 @@ def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(figures, "_measured", lambda *given: taken.append(given) or measured(*given))
     first = figures_of(grid, True, tmp_path)
     assert first.bandwidth > 1e8 and first.rate > 1e8
+    seconds = [first.products[rows] for rows in sorted(first.products)]
+    assert (
+        len(seconds) > 2 and seconds == sorted(seconds) and first.bandwidth == pytest.approx(1 / seconds[0])
+    )
     assert figures_of(grid, True, tmp_path) == first and len(taken) == 1
     for damaged in (
         "",
@@ -191,10 +219,11 @@ def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
         "{",
         json.dumps({"cpu": 1}),
         (tmp_path / "figures.json").read_text().replace("e", "x"),
+        (tmp_path / "figures.json").read_text().replace('"nodes": 8', '"nodes": "8"'),
     ):
         (tmp_path / "figures.json").write_text(damaged)
         assert figures_of(grid, True, tmp_path).rate > 0
-    assert len(taken) == 6
+    assert len(taken) == 7
     assert figures_of(grid, True, tmp_path / "figures.json" / "no folder").rate > 0
 
 

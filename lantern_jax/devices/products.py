@@ -1,0 +1,15 @@
+"""Products of few rows in float32, as a CPU computes them in the least time."""
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+# Rows of a product in float32: for these Eigen takes 10 to 30 % less time than YNNPACK (Xeons with AVX-512, widths of
+# 256 and 768), for others as much or more.
+EIGEN_ROWS = range(5, 25)
+
+
+def dot_by_columns(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "M N"]:
+    """Multiplies the rows, M in all, with the left side stored by columns: XLA's CPU compiler leaves that to Eigen."""
+    columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
+    return jnp.einsum("km,kn->mn", columns, matrix, preferred_element_type=jnp.float32)
