@@ -63,7 +63,7 @@ class Figures:
     products: Mapping[int, float] = field(default_factory=dict)
 
     def product(self, rows: int, itemsize: float) -> float:
-        """Returns the seconds that a product of so many rows takes per byte of weights."""
+        """Returns the seconds that a product of this number of rows takes per byte of weights."""
         if not self.products:
             return 1 / self.bandwidth + 2 * rows / (itemsize * self.rate)
         measured = sorted(self.products)

@@ -14,7 +14,7 @@ from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.data_sheets import DEVICES
-from lantern_jax.devices.figures import Figures, data_sheet, figures_of, sheet_figures
+from lantern_jax.devices.figures import Figures, sheet_figures
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings import auto, choice, tuned
 from lantern_jax.settings.choice import (
@@ -80,16 +80,6 @@ def test_products_are_on_the_line_of_the_measured_ones():
         2 * 2.6e-10
     )  # What computes takes twice as long for twice the rows.
     assert Figures(1e10, 1e11, 0).product(2, 4) == pytest.approx(1e-10 + 1e-11)
-
-
-@pytest.mark.parametrize(("kind", "name"), [
-    ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
-    ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("cpu", None),
-    ("NVIDIA L40S", None), ("TPU v5p", "v5p"), ("TPU v4", "v4"), ("TPU v4 lite", None),
-])  # fmt: skip
-def test_devices_are_known_by_their_kind(kind, name):
-    sheet = data_sheet(kind)
-    assert (sheet and sheet.name) == name
 
 
 def test_few_pictures_get_guesses_and_many_none():
@@ -195,36 +185,6 @@ def test_a_call_is_noted_by_the_sizes_that_it_decodes_with():
         settings = pipeline.settings(knobs)
         assert point_of(settings) == point
         assert point is None or (settings.levels, settings.tree) == (point.levels, point.tree)
-
-
-def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
-    import jax
-
-    from lantern_jax.devices import figures
-
-    grid, taken = np.array(jax.devices()[:1])[:, None], []
-    measured = figures._measured
-    monkeypatch.setattr(figures, "_SECONDS", 0.0)
-    monkeypatch.setattr(figures, "_measured", lambda *given: taken.append(given) or measured(*given))
-    first = figures_of(grid, True, tmp_path)
-    assert first.bandwidth > 1e8 and first.rate > 1e8
-    seconds = [first.products[rows] for rows in sorted(first.products)]
-    assert (
-        len(seconds) > 2 and seconds == sorted(seconds) and first.bandwidth == pytest.approx(1 / seconds[0])
-    )
-    assert figures_of(grid, True, tmp_path) == first and len(taken) == 1
-    for damaged in (
-        "",
-        "[]",
-        "{",
-        json.dumps({"cpu": 1}),
-        (tmp_path / "figures.json").read_text().replace("e", "x"),
-        (tmp_path / "figures.json").read_text().replace('"nodes": 8', '"nodes": "8"'),
-    ):
-        (tmp_path / "figures.json").write_text(damaged)
-        assert figures_of(grid, True, tmp_path).rate > 0
-    assert len(taken) == 7
-    assert figures_of(grid, True, tmp_path / "figures.json" / "no folder").rate > 0
 
 
 @pytest.fixture
