@@ -10,6 +10,7 @@ import re
 import time
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from lantern_jax.io.files import read_json, write_file
 
 # The shares of the bandwidth, and of the rate of products in 16 bits and in float32, that passes get.
 _READING, _PRODUCTS, _IN_FULL = 0.87, 0.5, 0.125
-# Operations of attention per second of those of a product, where that is measured; and the fewest nodes that attention
-# over several takes the time of: a CPU turns all keys around for these.
-_ATTENDING_HERE, _NODES_HERE = 0.125, 8
+# Of a CPU: operations of attention per second of those of a product; and the fewest nodes that attention over several
+# takes the time of, since it turns all keys around for these.
+_ON_CPU: dict[str, Any] = {"attending": 0.125, "nodes": 8}
 # Seconds of a kernel that does next to nothing, in a loop on the device.
 _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
 # JAX's name of a kind of device matches the word of its data sheet; the first that fits counts.
@@ -103,10 +104,8 @@ def figures_of(grid: np.ndarray, is_full: bool, directory: Path) -> Figures:
     if sheet is not None:
         return sheet_figures(sheet, is_full)
     dtype = "float32" if is_full else "16 bits"
-    file, name = (
-        directory / "figures.json",
-        f"{device_name(grid[:1, :1])}, {dtype}, {_BYTES >> 20} MiB, by rows",
-    )
+    file = directory / "figures.json"
+    name = f"{device_name(grid[:1, :1])}, {dtype}, {_BYTES >> 20} MiB, by rows"
     kept: Any = {}
     with contextlib.suppress(ValueError, OSError):
         kept = read_json(file, 10**5)
@@ -136,20 +135,22 @@ def _measured(device, is_full: bool) -> Figures:
     with jax.default_device(device):
         count = _BYTES // (height * width * dtype.dtype.itemsize)
         layers = [jnp.full(_SHAPE, 1 / height, dtype) for _ in range(count)]
-        times = [_quickest(_through, jnp.ones((rows, height), dtype), layers) for rows in _ROWS]
+        through = partial(_through, device.platform)
+        times = [_quickest(through, jnp.ones((rows, height), dtype), layers) for rows in _ROWS]
     # A busy moment is no property of a device: more rows take no less time.
     seconds = np.minimum.accumulate(times[::-1])[::-1] / _BYTES
     rate = 2 * _ROWS[-1] / (dtype.dtype.itemsize * seconds[-1])
     launch = _LAUNCH.get(device.platform, _LAUNCH[GPU])
-    return Figures(
-        float(1 / seconds[0]), float(rate), launch, attending=_ATTENDING_HERE, nodes=_NODES_HERE,
-        products={rows: float(each) for rows, each in zip(_ROWS, seconds, strict=True)},
-    )  # fmt: skip
+    products = {rows: float(each) for rows, each in zip(_ROWS, seconds, strict=True)}
+    more = _ON_CPU if device.platform == "cpu" else {}
+    return Figures(float(1 / seconds[0]), float(rate), launch, products=products, **more)
 
 
-def _through(rows: Float[Array, "R D"], layers: list[Float[Array, "D E"]]) -> Float[Array, "R D"]:
+def _through(
+    platform: str, rows: Float[Array, "R D"], layers: list[Float[Array, "D E"]]
+) -> Float[Array, "R D"]:
     """Multiplies rows by one layer after the other, as the layers of a model do."""
-    turned = len(rows) in EIGEN_ROWS and rows.dtype == jnp.float32
+    turned = platform == "cpu" and len(rows) in EIGEN_ROWS and rows.dtype == jnp.float32
     for layer in layers:
         rows = (dot_by_columns if turned else jnp.dot)(rows, layer)[:, : rows.shape[1]]
     return rows
