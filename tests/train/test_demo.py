@@ -131,7 +131,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     changes = demo.changes_of([
         "--tokenizer.steps=300", "--tokenizer.model.mid_attention=False",
         "--tokenizer.loss.pyramid_levels=1", "--tokens.pictures=512", "--tokens.validation=16",
-        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=160",
+        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=480",
         "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
         "--medusa.steps=4", "--parallel.steps=4", "--classifier.steps=4",
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
