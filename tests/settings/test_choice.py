@@ -76,9 +76,8 @@ def test_passes_that_were_measured_on_two_cores_are_expected(megabytes, width, m
 
 def test_products_are_on_the_line_of_the_measured_ones():
     assert EPYC.product(5, 4) == pytest.approx(9.65e-11) and EPYC.product(1, 4) == 9.5e-11
-    assert EPYC.product(128, 4) == pytest.approx(
-        2 * 2.6e-10
-    )  # What computes takes twice as long for twice the rows.
+    # What computes takes twice as long for twice the rows.
+    assert EPYC.product(128, 4) == pytest.approx(2 * 2.6e-10)
     assert Figures(1e10, 1e11, 0).product(2, 4) == pytest.approx(1e-10 + 1e-11)
 
 
