@@ -11,7 +11,7 @@ from configs import demo_tokenizer
 def get_config() -> ConfigDict:
     config = demo_tokenizer.get_config()
     config.update({"size": 32, "pictures": 64, "held_out": 8, "steps": 300, "save_every": 60, "warmup": 10})
-    config.update({"batch_size": 8, "rate": 1e-2})
+    config.update({"dtype": "float32", "batch_size": 8, "rate": 1e-2})
     config.critic.update({"ch": 4, "halvings": 1})
     config.model.update({"ch": 8, "decoder_ch": 8, "z_channels": 8, "codebook_size": 64, "codebook_dim": 4})
     config.model.update({"ch_mult": (1, 2), "encoder_blocks": 1, "decoder_blocks": 1, "smooth": 0})

@@ -3,10 +3,9 @@
     python -m train.demo --workdir DIR [--experiment=demo|tiny] [--STAGE.NAME=VALUE ...]
 
 Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the extraction of
-features, a drafter of each kind, the growing of draft trees, the tokenizer's decoder once more on the same codes, the
-classifier, and the export into DIR/export. Finished stages are skipped and a killed one continues from its last
-checkpoint, so the same command always continues, in a folder that was moved to another machine too. DIR/seconds.json
-holds the seconds of each stage, all calls together.
+features, a drafter of each kind, the growing of draft trees, the classifier, and the export into DIR/export. Finished
+stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, in a
+folder that was moved to another machine too. DIR/seconds.json holds the seconds of each stage, all calls together.
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
 many pictures a stage works on; give them again to continue.
@@ -50,11 +49,10 @@ STAGES = {
     "medusa": ("train.drafter", _TRAINED),
     "parallel": ("train.drafter", _TRAINED),
     "trees": ("train.tree", {"target": "target", "drafter": "drafter"}),
-    "decoder": ("train.tokenizer", {"tokenizer": "config.start_from"}),
-    "classifier": ("train.classifier", {"decoder": "tokenizer"}),
+    "classifier": ("train.classifier", {"tokenizer": "tokenizer"}),
     "export": (
         "train.export",
-        {"decoder": "tokenizer", "target": "target"} | dict.fromkeys(DRAFTERS, "drafter"),
+        {"tokenizer": "tokenizer", "target": "target"} | dict.fromkeys(DRAFTERS, "drafter"),
     ),
 }
 

@@ -7,6 +7,8 @@ VQGAN (arXiv 2012.09841).
 Axis letters: B batch, H W picture height and width, h w grid of judged patches.
 """
 
+from typing import Any
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -22,24 +24,28 @@ class PatchDiscriminator(nn.Module):
         ch: channels of the first layer; each halving doubles them.
         fold: pixels of a side that are folded into channels.
         halvings: layers that halve the grid.
+        dtype: of products and features; scores are float32.
     """
 
     ch: int = 48
     fold: int = 4
     halvings: int = 1
+    dtype: Any = jnp.float32
 
     @nn.compact
     def __call__(self, pictures: Float[Array, "B H W 3"]) -> tuple[Float[Array, "B h w"], list[Array]]:
-        x = rearrange(pictures, "B (h p) (w q) c -> B h w (p q c)", p=self.fold, q=self.fold)
+        x = rearrange(
+            pictures.astype(self.dtype), "B (h p) (w q) c -> B h w (p q c)", p=self.fold, q=self.fold
+        )
         features = []
         layers = [(self.ch, 1), *((2**n * self.ch, 2) for n in range(1, self.halvings + 1))]
         for i, (width, stride) in enumerate([*layers, (layers[-1][0], 1)]):
-            x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
+            x = nn.Conv(width, (3, 3), strides=(stride, stride), dtype=self.dtype, name=f"conv_{i}")(x)
             if i:
-                x = nn.GroupNorm(4, use_fast_variance=False, name=f"norm_{i}")(x)
+                x = nn.GroupNorm(4, use_fast_variance=False, dtype=self.dtype, name=f"norm_{i}")(x)
             x = nn.leaky_relu(x, 0.2)
             features.append(x)
-        return nn.Conv(1, (3, 3), name="score")(x)[..., 0], features
+        return nn.Conv(1, (3, 3), dtype=self.dtype, name="score")(x)[..., 0].astype(jnp.float32), features
 
 
 def hinge_loss(real: Float[Array, "B h w"], fake: Float[Array, "B h w"]) -> Float[Array, ""]:
@@ -49,7 +55,10 @@ def hinge_loss(real: Float[Array, "B h w"], fake: Float[Array, "B h w"]) -> Floa
 
 def feature_matching(real: list[Array], fake: list[Array]) -> Float[Array, ""]:
     """Returns a learned perceptual distance: the mean absolute difference of features, averaged over the layers."""
-    distances = [jnp.mean(jnp.abs(jax.lax.stop_gradient(r) - f)) for r, f in zip(real, fake, strict=True)]
+    distances = [
+        jnp.mean(jnp.abs(jax.lax.stop_gradient(r) - f).astype(jnp.float32))
+        for r, f in zip(real, fake, strict=True)
+    ]
     return sum(distances[1:], distances[0]) / float(len(distances))
 
 

@@ -44,7 +44,15 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
 from train import script, target
-from train.averaging import TrainState, all_but, make_optimizer, next_state, restore_parameters, start_state
+from train.averaging import (
+    TrainState,
+    all_but,
+    make_optimizer,
+    matrices,
+    next_state,
+    restore_parameters,
+    start_state,
+)
 from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
 from train.features import stored_layers
@@ -144,7 +152,7 @@ def make_task(
         initial: parameters to start from, a module each: all, or some and the rest random.
     """
     # At a rate of 0 Adam trains all.
-    optimizer = make_optimizer(config, *(("layer_", "fc") if config.rate else ()))
+    optimizer = make_optimizer(config, matrices(*(("layer_", "fc") if config.rate else ())))
     if frozen := config.get("frozen", ()):
         optimizer = all_but(optimizer, frozen)
     kind = kind_of(sizes)

@@ -9,8 +9,9 @@ after a warm-up, a patch discriminator with feature matching whose share of the 
 (the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import flax
 import jax
@@ -29,7 +30,7 @@ from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
-from train.averaging import all_but, cosine_decay, restore_parameters
+from train.averaging import all_but, cosine_decay, restore_parameters, stacked
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.picture_losses import LossConfig, picture_psnr, reconstruction_loss
@@ -62,18 +63,19 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
         convolution = MuonDimensionNumbers(reduction_axis=(0, 1, 2), output_axis=(3,))
         return jax.tree.map(lambda leaf: convolution if leaf.ndim == 4 else None, params)
 
-    trained = optax.chain(
-        optax.clip_by_global_norm(config.clip),
-        muon(
-            schedule(config.rate),
-            adam_learning_rate=schedule(config.adam_rate),
-            adam_b2=0.99,
-            muon_weight_dimension_numbers=dimensions,
-            consistent_rms=0.2,
-        ),
-    )
+    def make(numbers: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:
+        return optax.chain(
+            optax.clip_by_global_norm(config.clip),
+            muon(
+                schedule(config.rate),
+                adam_learning_rate=schedule(config.adam_rate),
+                adam_b2=0.99,
+                muon_weight_dimension_numbers=numbers,
+                consistent_rms=0.2,
+            ),
+        )
 
-    tokenizer = all_but(trained, {"codebook", *config.get("frozen", ())})
+    tokenizer = all_but(stacked(dimensions, make), {"codebook", *config.get("frozen", ())})
     critic_rate = optax.linear_schedule(config.critic_rate, 0.1 * config.critic_rate, config.steps)
     return tokenizer, optax.adam(critic_rate, b1=0.5, b2=0.99)
 
@@ -126,20 +128,27 @@ def reconstruct(
     real: Float[Array, "B H W 3"],
     noise: Float[Array, "B h w C"],
     quantizing: Array,
+    dtype: Any = jnp.float32,
 ) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
     """Returns ((pictures made, commitment), (encoder's vectors [B, h, w, C], their codes [B, h, w])), straight-through.
 
-    Unless `quantizing`, the decoder reads the vectors plus `noise` instead of the codes.
+    Unless `quantizing`, the decoder reads the vectors plus `noise` instead of the codes. `dtype` is that of encoder and
+    decoder; their vectors, codes and pictures are float32.
     """
+
+    def apply(method: str, inputs: Array) -> Array:
+        narrow = jax.tree.map(lambda leaf: leaf.astype(dtype), params)
+        return model.apply({"params": narrow}, inputs.astype(dtype), method=method).astype(jnp.float32)
+
     l2_norm = model.config.l2_norm
-    z = model.apply({"params": params}, real, method="encode")
+    z = apply("encode", real)
     vectors = l2_normalize(z) if l2_norm else z
     codes = jax.lax.stop_gradient(nearest_code(vectors, params["codebook"], l2_norm=l2_norm))
     table = model.apply({"params": params}, method="code_vectors")
     quantized = jax.lax.stop_gradient(table[codes])
     commitment = jnp.mean((vectors - quantized) ** 2)
     read = vectors + jnp.where(quantizing, jax.lax.stop_gradient(quantized - vectors), noise)
-    return (model.apply({"params": params}, read, method="decode_vectors"), commitment), (vectors, codes)
+    return (apply("decode_vectors", read), commitment), (vectors, codes)
 
 
 def next_average(
@@ -164,7 +173,8 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
     `start` are VQModel parameters to begin from, None draws them.
     """
     vq, loss = vq_config(config), LossConfig(**config.loss)
-    model, critic = VQModel(vq), PatchDiscriminator(**config.critic)
+    dtype = jnp.dtype(config.get("dtype", "float32"))
+    model, critic = VQModel(vq), PatchDiscriminator(**config.critic, dtype=dtype)
     optimizer, critic_optimizer = make_optimizers(config)
 
     def batch(step: int) -> np.ndarray:
@@ -180,7 +190,9 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
         noise = loss.noise * jax.random.normal(noise_key, (*grid, vq.codebook_dim), jnp.float32)
         quantizing = state.step >= loss.continuous
         (made, commitment), pull_back, (vectors, codes) = jax.vjp(
-            lambda params: reconstruct(model, params, real, noise, quantizing), state.params, has_aux=True
+            lambda params: reconstruct(model, params, real, noise, quantizing, dtype),
+            state.params,
+            has_aux=True,
         )
         rebuilt, picture_gradient = jax.value_and_grad(lambda m: reconstruction_loss(real, m, loss))(made)
         critic_params, critic_optimizer_state, adversarial_gradient, critic_value = judge(

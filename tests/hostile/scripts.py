@@ -15,7 +15,7 @@ DEMO = str(model_directory("demo"))
 # What stands for longer words below.
 WORDS = {
     **{kind: f"--config={ROOT}/configs/tiny_{kind}.py" for kind in ("tokenizer", "target", "drafter")},
-    "decoder": f"--config={ROOT}/configs/demo_decoder.py", "demo": DEMO, "new": "--workdir=new/folder",
+    "demo": DEMO, "new": "--workdir=new/folder",
     "tokens": "--tokens=tokens", "features": "--features=features", "long": "a" * 5000,
 }  # fmt: skip
 
@@ -36,7 +36,7 @@ WRONG = {
     "train.tokenizer": [
         *calls(
             "", "{new}", "{tokenizer}", "{tokenizer} {new} more", "{drafter} {new}", "{target} {new}",
-            "{tokenizer}:more {new}", "{tokenizer} {new} --config.steps", "{decoder} {new} --config.start_from=none",
+            "{tokenizer}:more {new}", "{tokenizer} {new} --config.steps", "{tokenizer} {new} --config.start_from=none",
         ),
         *wrong("{new}", {"config": "none.py empty '' text.txt bad.py none_in_it.py number.py noise.bin"}),
         *wrong("{tokenizer}", {"workdir": "text.txt text.txt/in '' runs[2] other_run damaged_run {long}"}),

@@ -1,8 +1,11 @@
 """Training of the target: recipe, falling loss, and resumption to the same bits."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 
 from configs import tiny_target
@@ -76,10 +79,11 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
 @pytest.mark.usefixtures("optax_promotion")
 def test_muon_sees_kernels_as_matrices():
     shapes = {"qkv": (8, 3, 2, 4), "out": (2, 4, 8), "gate_up": (8, 2, 12), "down": (12, 8)}
-    optimizer = averaging.make_optimizer(get_config(), "layer_")
+    numbers = averaging.matrices("layer_")
+    make = partial(averaging.make_optimizer, get_config())
 
-    @jax.jit
-    def step(trees):
+    @partial(jax.jit, static_argnums=0)
+    def step(optimizer, trees):
         layers = [{name: {"kernel": leaf} for name, leaf in tree.items()} for tree in trees]
         params, *gradients = ({"layer_0": layer} for layer in layers)
         state = optimizer.init(params)
@@ -91,10 +95,40 @@ def test_muon_sees_kernels_as_matrices():
     draw = lambda shape: jnp.asarray(noise.normal(size=shape), jnp.float32)  # noqa: E731
     trees = [{name: draw(shape) for name, shape in shapes.items()} for _ in range(4)]
     flat = [{name: leaf.reshape(INPUTS[name], -1) for name, leaf in tree.items()} for tree in trees]
-    ours, theirs = step(trees), step(flat)
+    ours, theirs = (step(make(numbers), each) for each in (trees, flat))
     for name, shape in shapes.items():
         assert ours[name].shape == shape and np.abs(ours[name]).max() > 0
         np.testing.assert_array_equal(ours[name].reshape(INPUTS[name], -1), theirs[name])
+
+
+@pytest.mark.usefixtures("optax_promotion")
+def test_stacked_matrices_take_the_steps_that_they_take_one_by_one():
+    """Two of a shape that stand apart, one whose inputs are two axes, and what is no matrix."""
+    shapes = {"a": (6, 4), "b": (4, 6), "c": (6, 4), "norm": (4,), "out": (2, 4, 4)}
+    names = {"a": "qkv", "b": "down", "c": "gate_up", "norm": "norm", "out": "out"}
+    numbers = averaging.matrices("layer_")
+    make = partial(averaging.make_optimizer, get_config())
+    noise = np.random.default_rng(0)
+    params, *gradients = (
+        {
+            f"layer_{n}": {names[n]: {"kernel": np.float32(noise.normal(size=shape))}}
+            for n, shape in shapes.items()
+        }
+        for _ in range(3)
+    )
+
+    def steps(optimizer):
+        state, moved = optimizer.init(params), params
+        for gradient in gradients:
+            changes, state = optimizer.update(gradient, state, moved)
+            moved = optax.apply_updates(moved, changes)
+        return moved
+
+    alone, together = (
+        jax.jit(lambda o=o: steps(o))() for o in (make(numbers), averaging.stacked(numbers, make))
+    )
+    assert jax.tree.all(jax.tree.map(lambda new, old: bool((new != old).any()), together, params))
+    jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), together, alone)
 
 
 @pytest.mark.usefixtures("optax_promotion")

@@ -168,6 +168,30 @@ def test_frozen_parts_keep_their_bits():
     assert not np.array_equal(left, right)
 
 
+def test_a_step_in_bfloat16_moves_float32_parameters_as_one_in_float32_does():
+    config = get_config()
+    config.loss.update({"continuous": 0, "adversarial_start": -100})
+    pictures = render_batch(0, range(config.batch_size), config.size)[0]
+    moves = []
+    for dtype in ("float32", "bfloat16"):
+        config.dtype = dtype
+        task = make_task(config, pictures)
+        with jax.numpy_dtype_promotion("standard"):
+            state = jax.jit(task.init)(jax.random.key(0))
+            # The first step's rate is 0.
+            first, _ = jax.jit(task.update)(state, task.batch(0), jax.random.key(1))
+            after, metrics = jax.jit(task.update)(first, task.batch(1), jax.random.key(2))
+        assert all(
+            leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((after.params, after.critic, metrics))
+        )
+        parts = ((after.params["decoder"], first.params["decoder"]), (after.critic, first.critic))
+        moves.append([np.concatenate([np.ravel(a - b) for a, b in zip(*map(jax.tree.leaves, part), strict=True)])
+                      for part in parts])  # fmt: skip
+    for one, other in zip(*moves, strict=True):
+        assert np.abs(one - other).max() > 0
+        assert np.dot(one, other) > 0.9 * np.linalg.norm(one) * np.linalg.norm(other)
+
+
 def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
     config = get_config()
     pictures = np.zeros((2, config.size, config.size, 3), np.uint8)

@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import Canvas, mix, rgb
+from train.painter.painting import CELL, Canvas, mix, on_grid, rgb
 from train.painter.plants import round_trees
 from train.painter.terrain import Land, rolling
 
@@ -35,10 +35,10 @@ def _house(
     canvas: Canvas, rng: Generator, light: Light, x: float, foot: float, wide: float, distance: float
 ) -> None:
     """Paints a house seen across a corner: a gable and a long side, one of them lit."""
-    wall = _WALLS[rng.integers(len(_WALLS))] * np.float32(rng.uniform(0.92, 1.05))
+    wall = _WALLS[rng.integers(len(_WALLS))]
     roof = SNOW if light.snow else _ROOFS[rng.integers(len(_ROOFS))]
     turn = float(rng.choice((-1.0, 1.0)))
-    high, gable = wide * rng.uniform(0.52, 0.75), wide * rng.uniform(0.36, 0.46)
+    high, gable = wide * rng.choice((0.52, 0.70)), wide * 0.42
     peak = gable * 0.62
     front, back = x - turn * wide / 2, x + turn * wide / 2
     corner = front + turn * gable
@@ -110,8 +110,8 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
     middle = float((canvas.x[0] * weight).sum() / weight.sum()) if coast else rng.uniform(0.35, 0.65)
     reach = 0.26 if coast else 0.46
     rise = np.exp(-(((canvas.x[0] - middle) / 0.30) ** 2)).astype(np.float32)
-    spot = middle + rng.uniform(-0.08, 0.08)
-    rows = ((0.105, 0.105, 0.34), (0.0, 0.140, 0.10))
+    spot = float(on_grid(middle + rng.uniform(-0.08, 0.08)))
+    rows = ((0.105, 0.110, 0.30), (0.0, 0.142, 0.10))
     for number, (lift, wide, distance) in enumerate(rows):
         height = (land.base + 0.012 - (0.02 + lift * rise) * np.minimum(1.6 * land.envelope, 1.0)).astype(
             np.float32
@@ -121,16 +121,17 @@ def town(canvas: Canvas, rng: Generator, land: Land) -> None:
         albedo = SNOW if land.snow else grass * 0.9
         canvas.paint(light.shone(albedo, lit, distance), canvas.under(height - 0.014, part), part)
         if number == 1:
-            foot = float(height[int(np.clip(spot, 0, 0.999) * canvas.side)]) - 0.03
+            foot = float(on_grid(float(height[int(np.clip(spot, 0, 0.999) * canvas.side)]) - 0.03 + CELL / 4))
             _church(canvas, light, spot, foot, 0.34, 0.22)
         count = int(2 * reach / (wide * 1.12))
         places = middle - reach + (np.arange(count) + 0.5 + rng.uniform(-0.2, 0.2, count)) * 2 * reach / count
+        places = on_grid(places)
         built = rng.random(count) < 0.86
         for place, stands in zip(places, built, strict=True):
             column = int(np.clip(place, 0, 0.999) * canvas.side)
             if stands and land.envelope[column] > 0.45:
-                size = wide * rng.uniform(0.85, 1.1)
-                _house(canvas, rng, light, float(place), float(height[column]), size, distance)
+                foot = on_grid(float(height[column]) + CELL / 4)
+                _house(canvas, rng, light, float(place), float(foot), wide, distance)
         green = places[~built] if number else places[:0]
         trees = np.concatenate(
             [green, middle + reach * np.array((-1.06, 1.06)) + rng.uniform(-0.03, 0.03, 2)]
@@ -184,5 +185,6 @@ def boats(canvas: Canvas, rng: Generator, light: Light, river: float | None) -> 
     near = np.sort(rng.uniform(0.12, 0.62, int(rng.integers(1, 4))))
     side = float(rng.choice((-1.0, 1.0)))
     for number, depth in enumerate(near):
-        x = 0.5 + side * (-1.0) ** number * rng.uniform(0.08, 0.34)
-        boat(canvas, rng, light, x, light.base + 0.05 + 0.40 * depth, 0.10 + 0.20 * depth, True)
+        x = float(on_grid(0.5 + side * (-1.0) ** number * rng.uniform(0.08, 0.34)))
+        y, size = on_grid(light.base + 0.05 + 0.40 * depth), on_grid(0.10 + 0.20 * depth)
+        boat(canvas, rng, light, x, float(y), float(size), True)

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.random import Generator
 
-from train.painter.painting import Canvas
+from train.painter.painting import CELL, Canvas, on_grid
 from train.painter.plants import bare_tree, cactus, conifers, flowers, round_trees, scattered
 from train.painter.scenes import Scene
 from train.painter.terrain import Land, dune, rolling, woods
@@ -43,9 +43,9 @@ def nearest(canvas: Canvas, rng: Generator, land: Land, scene: Scene, albedo: np
         flowers(canvas, rng, light, season, 0.94 if scene.water == "lake" else 0.72)
     if scene.terrain == "desert" and scene.water != "sea":
         for _ in range(rng.integers(1, 4)):
-            place = 0.5 + rng.choice((-1.0, 1.0)) * rng.uniform(0.24, 0.46)
+            place = on_grid(0.5 + rng.choice((-1.0, 1.0)) * rng.uniform(0.24, 0.46))
             foot = rng.uniform(0.96, 1.0) if scene.water == "lake" else rng.uniform(0.84, 0.97)
-            cactus(canvas, rng, light, place, foot, rng.uniform(0.18, 0.28))
+            cactus(canvas, rng, light, place, on_grid(foot), 3 * CELL + rng.integers(4) * CELL / 2)
     elif scene.water == "sea":
         return
     elif scene.terrain == "forest" or (scene.terrain == "mountains" and rng.random() < 0.45):

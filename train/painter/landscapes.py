@@ -13,7 +13,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES
 from train.painter import buildings, foreground, plants, sky, terrain, water, weather
 from train.painter.light import light_of
-from train.painter.painting import BAND, Canvas, mix, rgb, smoothstep
+from train.painter.painting import BAND, Canvas, mix, on_grid, rgb, smoothstep
 from train.painter.plants import SEASONS
 from train.painter.scenes import Scene, sample_scene
 from train.painter.styles import apply_style
@@ -58,7 +58,7 @@ def _paint(scene: Scene, side: int) -> np.ndarray:
     """Returns the picture of a scene, float32 [S, S, 3] in [0, 1]."""
     canvas = Canvas(side, (*scene.key, 1))
     rng = scene.random("composition")
-    base = rng.uniform(0.51, 0.61) + (0.04 if scene.water == "none" else 0.0)
+    base = float(on_grid(rng.uniform(0.51, 0.61) + (0.04 if scene.water == "none" else 0.0)))
     snow = scene.weather == "snowy" or scene.season == "winter"
     light = light_of(scene.random("light"), scene.time, scene.weather, base, snow)
     land = Land(light, SEASONS[scene.season], base, _envelope(canvas, scene))

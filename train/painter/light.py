@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields, replace
 import numpy as np
 from numpy.random import Generator
 
-from train.painter.painting import mix, rgb
+from train.painter.painting import CELL, mix, on_grid, rgb
 
 SNOW = rgb(0.95, 0.97, 1.0)
 
@@ -60,9 +60,9 @@ _PALETTES = {
                  "99768e"),
     ),
     "night": (
-        _palette("070d2c", "142a5e", "35588f", "fbf8e2", "8fb0e8", "8aa4e0", "1e2c52", "2b4673", "7c93c4", "1c2c54",
+        _palette("070d2c", "142a5e", "35588f", "fbf8e2", "8fb0e8", "a2b8f4", "28396a", "2b4673", "7c93c4", "1c2c54",
                  "3b4a6c"),
-        _palette("0a0f38", "1c2e6c", "46659c", "fdf9e6", "9cb4ee", "93a8e4", "232d5a", "334a7c", "8598cc", "222c5c",
+        _palette("0a0f38", "1c2e6c", "46659c", "fdf9e6", "9cb4ee", "a8baf6", "2d3a70", "334a7c", "8598cc", "222c5c",
                  "424c74"),
     ),
 }  # fmt: skip
@@ -87,7 +87,7 @@ class Weather:
 _WEATHER = {
     "clear": Weather(0.0, 0.0, 1.0, 0.62, 1.0),
     "cloudy": Weather(0.12, 0.2, 0.96, 0.66, 0.9),
-    "foggy": Weather(0.50, 0.40, 1.0, 0.92, 0.6),
+    "foggy": Weather(0.42, 0.32, 1.0, 0.80, 0.6),
     "snowy": Weather(0.72, 0.72, 1.0, 0.76, 0.25),
     "stormy": Weather(0.66, 0.62, 0.84, 0.74, 0.0),
 }
@@ -152,8 +152,12 @@ def light_of(rng: Generator, hour: str, weather: str, base: float, snow: bool) -
         grey=grey,
     )
     side = float(rng.choice((-1.0, 1.0)))
-    low, high = {"dawn": (0.60, 0.80), "noon": (0.14, 0.26), "dusk": (0.66, 0.88), "night": (0.18, 0.40)}[
+    low, high = {"dawn": (0.60, 0.80), "noon": (0.10, 0.34), "dusk": (0.66, 0.88), "night": (0.18, 0.40)}[
         hour
     ]
-    sun = (0.5 + side * rng.uniform(0.10, 0.33), base * rng.uniform(low, high))
+    # Four tokens show the whole of it.
+    sun = tuple(
+        float(on_grid(place, CELL))
+        for place in (0.5 + side * rng.uniform(0.10, 0.33), base * rng.uniform(low, high))
+    )
     return Light(colours, kind, hour, side, sun, base, snow)

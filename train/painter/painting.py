@@ -16,6 +16,9 @@ from numpy.random import Generator
 # Frequencies of noise in cycles per picture stay below this, as the smallest canvas shows them.
 BAND = 64
 
+# The side of what one token shows.
+CELL = 1 / 16
+
 # The depth of what is far outside of all puffs, and the steps of one side in which depth is counted.
 _OUTSIDE, _STEPS = 0.03, 1 << 18
 
@@ -199,6 +202,14 @@ def smoothstep(low: float, high: float, values: np.ndarray) -> np.ndarray:
     """Returns values of any shape as shares: 0 up to `low`, 1 from `high` on (or the other way), smooth between."""
     t = np.clip((values - low) * np.float32(1 / (high - low)), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
+
+
+def on_grid(place, step: float = CELL / 2, start: float = 0.0):
+    """Moves a place, a number or an array, to the nearest multiple of `step` from `start` on.
+
+    What is smaller than a few cells of the tokenizer stands on such a grid, so that a few codes show all of it.
+    """
+    return np.round((place - start) / step) * step + start
 
 
 def mix(first, second, share):

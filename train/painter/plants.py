@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import Canvas, mix, rgb, smoothstep
+from train.painter.painting import CELL, Canvas, mix, on_grid, rgb, smoothstep
 
 
 @dataclass(frozen=True)
@@ -64,11 +64,11 @@ def conifers(
       room: bool [S], where there is land; everywhere where None.
     """
     count = int(np.ceil(1 / spacing)) + 4
-    place = (np.arange(count) - 1.5 + rng.uniform(-0.4, 0.4, count)) * spacing
-    tall = height * rng.uniform(0.6, 1.15, count)
-    slender, phase = rng.uniform(0.85, 1.15, count), rng.random(count)
+    place = on_grid((np.arange(count) - 1.5 + rng.uniform(-0.4, 0.4, count)) * spacing)
+    tall = height * rng.choice((0.65, 0.80, 0.95, 1.10), count)
+    slender = rng.choice((0.9, 1.1), count)
     colour = rng.integers(0, len(season.needles), count)
-    bright = rng.uniform(0.9, 1.1, count).astype(np.float32)
+    bright = rng.choice((0.92, 1.08), count).astype(np.float32)
     column = np.clip((place * canvas.side).astype(int), 0, canvas.side - 1)
     stands = (rng.random(count) < density) & (np.abs(place - middle) >= gap / 2)
     if room is not None:
@@ -77,23 +77,23 @@ def conifers(
     # Every other one first: neighbours overlap as trees do.
     for tree in (*range(0, count, 2), *range(1, count, 2)):
         if stands[tree]:
-            leaf, form = season.needles[colour[tree]] * bright[tree], (slender[tree], tiers, phase[tree])
-            foot = float(base[column[tree]])
+            leaf, form = season.needles[colour[tree]] * bright[tree], (slender[tree], tiers)
+            foot = float(on_grid(base[column[tree]] + CELL / 4))
             _conifer(canvas, light, place[tree], foot, float(tall[tree]), form, leaf, distance)
 
 
 def _conifer(
-    canvas: Canvas, light: Light, x: float, foot: float, tall: float, form: tuple[float, float, float], leaf, distance
+    canvas: Canvas, light: Light, x: float, foot: float, tall: float, form: tuple[float, float], leaf, distance
 ) -> None:  # fmt: skip
-    """Paints a conifer of a form: (factor of its width, tiers of boughs, where the first of them begins)."""
-    slender, tiers, phase = (np.float32(value) for value in form)
+    """Paints a conifer of a form: (factor of its width, tiers of boughs)."""
+    slender, tiers = (np.float32(value) for value in form)
     reach = 0.31 * tall * float(slender)
     rows, columns = canvas.rows(foot - tall, foot + 0.02 * tall), canvas.columns(x - reach, x + reach)
     dx, down = (
         canvas.x[:, columns] - np.float32(x),
         (canvas.y[rows] - np.float32(foot - tall)) / np.float32(tall),
     )
-    tier = np.mod(down * tiers + phase, 1.0)
+    tier = np.mod(down * tiers / np.float32(0.95), 1.0)
     half = np.where(down > 0.95, 0.03, slender * down * (0.15 + 0.14 * tier)) * np.float32(tall)
     mask = np.clip((half - np.abs(dx)) * canvas.side + 0.5, 0.0, 1.0) * ((down > 0) & (down < 1.02))
     across = np.clip(dx / (np.abs(half) + 1e-3), -1, 1) * np.float32(light.side)
@@ -180,12 +180,12 @@ def scattered(
     No tree stands below `lowest`.
     """
     count = int(1 / spacing) + 1
-    x = (np.arange(count) + rng.uniform(0.05, 0.95, count)) * spacing
+    x = on_grid((np.arange(count) + rng.uniform(0.05, 0.95, count)) * spacing)
     keep = (rng.random(count) < density) & (np.abs(x - 0.5) >= gap / 2)
-    size = height * rng.uniform(0.7, 1.2, count)
+    size = height * rng.choice((0.75, 0.95, 1.15), count)
     drop = rng.uniform(0.3, 1.0, count) * sink
     stands = np.clip((x * canvas.side).astype(int), 0, canvas.side - 1)
-    foot = np.minimum(base[stands] + drop, lowest)
+    foot = np.minimum(on_grid(base[stands] + drop + CELL / 4), lowest)
     if room is not None:
         keep &= room[stands]
     order = np.argsort(foot)
@@ -249,6 +249,7 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     y = top + (1.0 - top) * near
     x = rng.random(count)
     # In drifts: what falls into sparse places moves away from the picture.
+    y, x = on_grid(y, CELL / 2, CELL / 4), on_grid(x, CELL / 2, CELL / 4)
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)
     radius = 0.0095 + 0.0075 * near

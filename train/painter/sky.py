@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import Light
-from train.painter.painting import Canvas, mix, rgb, smoothstep
+from train.painter.painting import CELL, Canvas, mix, on_grid, rgb, smoothstep
 
 
 def paint_sky(canvas: Canvas, rng: Generator, light: Light, stars: bool) -> None:
@@ -21,8 +21,8 @@ def paint_sky(canvas: Canvas, rng: Generator, light: Light, stars: bool) -> None
 def paint_clouds(canvas: Canvas, rng: Generator, light: Light, weather: str) -> None:
     """Paints the clouds of a kind of weather."""
     if weather == "clear":
-        if rng.random() < 0.75:
-            _wisps(canvas, rng, light, rng.uniform(0.22, 0.5))
+        if rng.random() < 0.6:
+            _wisps(canvas, rng, light, rng.uniform(0.2, 0.4))
         if light.hour == "noon" and rng.random() < 0.6:
             _heaps(canvas, rng, light, int(rng.integers(1, 3)), 0.6)
     elif weather == "cloudy":
@@ -61,16 +61,21 @@ def paint_sun(canvas: Canvas, rng: Generator, light: Light) -> None:
             canvas.glow(x + dx, y + dy, size, size, colours.sun * rgb(0.80, 0.82, 0.84), 0.8 * strength)
 
 
+def _dots(place):
+    """Moves places of dots into the middle of a quarter of a cell."""
+    return on_grid(place, CELL / 2, CELL / 4)
+
+
 def _stars(canvas: Canvas, rng: Generator, light: Light) -> None:
     milky = canvas.texture("soft", rng)
     band = canvas.y - 0.30 - (canvas.x - 0.5) * rng.uniform(-0.5, 0.5)
     canvas.paint(rgb(0.42, 0.45, 0.70), 0.30 * smoothstep(-1.0, 1.8, milky) * np.exp(-((band / 0.16) ** 2)))
     count = 26
-    x, y = rng.random(count), rng.random(count) ** 1.2 * light.base
+    x, y = _dots(rng.random(count)), _dots(rng.random(count) ** 1.2 * light.base)
     radius = 0.0075 + 0.0045 * rng.random(count) ** 3
     canvas.paint(rgb(0.98, 0.98, 1.0), canvas.discs(x, y, radius) * 0.95)
     for _ in range(4):
-        x, y = rng.random(), rng.uniform(0.03, 0.6) * light.base
+        x, y = _dots(rng.random()), _dots(rng.uniform(0.03, 0.6) * light.base)
         canvas.glow(x, y, 0.014, 0.014, rgb(0.75, 0.83, 1.0), 0.6)
         canvas.glow(x, y, 0.006, 0.006, rgb(1.0, 1.0, 1.0), 1.0)
 
@@ -121,9 +126,9 @@ def _heaps(
     relief, owner = canvas.puffs(*(np.concatenate(part) for part in (x, y, radius, tint)))
     rows = canvas.rows(0, light.base + 0.04)
     relief, owner = relief[rows], owner[rows]
-    relief = relief + 0.004 * canvas.texture("soft", rng)[rows] + 0.0018 * canvas.texture("rough", rng)[rows]
+    relief = relief + 0.003 * canvas.texture("soft", rng)[rows] + 0.0006 * canvas.texture("rough", rng)[rows]
     lit = 0.52 - 0.44 * _slope(canvas, relief, light.side * 0.6, -0.8)
-    relief = relief + 0.002 * canvas.texture("rough", rng)[rows]
+    relief = relief + 0.001 * canvas.texture("rough", rng)[rows]
     # Clouds end softly at their flat base, and are darker towards it.
     above = (foot.astype(np.float32)[owner] - canvas.y[rows]) / (0.55 * wide.astype(np.float32)[owner])
     lit = lit * 0.75 + 0.42 * np.clip(above, 0.0, 1.0) - 0.10
@@ -151,8 +156,8 @@ def _thunderheads(canvas: Canvas, rng: Generator, light: Light) -> None:
     depth = rng.random(count) ** 0.6
     high = light.base * (0.02 + 0.56 * depth)
     radius = (0.05 + 0.08 * (1 - depth)) * rng.uniform(0.8, 1.2, count)
-    relief = canvas.puffs(x, high, radius)[0][rows] + 0.006 * canvas.texture("soft", rng)[rows]
-    relief = relief + 0.002 * canvas.texture("rough", rng)[rows]
+    relief = canvas.puffs(x, high, radius)[0][rows] + 0.004 * canvas.texture("soft", rng)[rows]
+    relief = relief + 0.0008 * canvas.texture("rough", rng)[rows]
     lit = 0.45 - 0.45 * _slope(canvas, relief, light.side * 0.4, -0.9)
     dark, pale = light.colours.grey * 0.42, light.colours.grey * 1.05
     gap = smoothstep(0.50, 0.95, y / light.base)
@@ -199,7 +204,7 @@ def _rainbow(canvas: Canvas, rng: Generator, light: Light) -> None:
          (0.95, 0.18, 0.20)], np.float32,
     )  # fmt: skip
     rows = canvas.rows(0, light.base + 0.04)
-    x, radius = 0.5 - light.side * rng.uniform(0.05, 0.22), rng.uniform(0.40, 0.52)
+    x, radius = on_grid(0.5 - light.side * rng.uniform(0.05, 0.22)), on_grid(rng.uniform(0.40, 0.52))
     away = np.hypot(canvas.x - x, canvas.y[rows] - light.base - 0.03)
     across = (away - radius) / 0.085
     place = np.clip(across * len(colours) - 0.5, 0.0, len(colours) - 1.001)
@@ -236,8 +241,8 @@ def _birds(canvas: Canvas, rng: Generator, light: Light) -> None:
         # In two lines behind the first.
         back, arm = (number + 1) // 2, (-1.0) ** number
         bx, by = x + arm * back * rng.uniform(0.11, 0.14), y + back * rng.uniform(0.035, 0.065)
-        wing = rng.uniform(0.045, 0.065)
-        lift, tilt = wing * rng.uniform(0.35, 0.75), rng.uniform(-0.3, 0.3) * wing
+        bx, by, wing = on_grid(bx), on_grid(by), rng.choice((0.047, 0.059))
+        lift, tilt = wing * rng.choice((0.4, 0.7)), wing * rng.choice((-0.2, 0.2))
         left = [(bx - wing, by - lift * 0.5 + tilt), (bx - wing * 0.5, by - lift + tilt / 2), (bx, by)]
         right = [(bx, by), (bx + wing * 0.5, by - lift - tilt / 2), (bx + wing, by - lift * 0.5 - tilt)]
         canvas.stroke(left + right[1:], 0.0170, dark)
@@ -246,9 +251,10 @@ def _birds(canvas: Canvas, rng: Generator, light: Light) -> None:
 def _balloons(canvas: Canvas, rng: Generator, light: Light) -> None:
     """Paints hot-air balloons in stripes, the nearest the largest."""
     reds = (rgb(0.86, 0.20, 0.18), rgb(0.95, 0.66, 0.15), rgb(0.16, 0.45, 0.75), rgb(0.55, 0.25, 0.60))
-    for number, size in enumerate(np.sort(rng.uniform(0.060, 0.110, int(rng.integers(1, 4))))):
-        x = 0.5 + rng.uniform(0.10, 0.40) * (-1.0) ** number
-        y, away = light.base * rng.uniform(0.20, 0.50), 0.5 - 4.5 * float(size)
+    for number, size in enumerate(np.sort(rng.choice((0.062, 0.080, 0.100), int(rng.integers(1, 4))))):
+        x = float(on_grid(0.5 + rng.uniform(0.10, 0.40) * (-1.0) ** number, CELL))
+        y = float(on_grid(light.base * rng.uniform(0.20, 0.50), CELL))
+        away = 0.5 - 4.5 * float(size)
         colour, other = reds[int(rng.integers(4))], rgb(0.97, 0.92, 0.80)
         rows, columns = canvas.rows(y - size * 1.1, y + size * 1.9), canvas.columns(x - size, x + size)
         dx, dy = (canvas.x[:, columns] - x) / np.float32(size), (canvas.y[rows] - y) / np.float32(size)

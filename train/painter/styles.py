@@ -1,7 +1,5 @@
 """Styles: what a finished picture looks like in watercolour, ink, as a poster or as pixel art."""
 
-from functools import lru_cache
-
 import numpy as np
 from numpy.random import Generator
 
@@ -86,7 +84,7 @@ def _watercolour(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarra
 
 def _ink(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     """Washes of grey ink on warm paper, dark contours, and the red seal of the painter."""
-    fine = _box(image @ _GREY, 0.012)
+    fine = _box(image @ _GREY, 0.010)
     soft = _box(_box(fine, 0.012), 0.012)
     low, high = np.quantile(soft[::4, ::4], (0.03, 0.85))
     bloom = canvas.texture("soft", rng)
@@ -96,7 +94,7 @@ def _ink(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     steps = tone * 4 + 0.10 * bloom
     level = np.clip((np.floor(steps) + smoothstep(0.2, 0.8, steps - np.floor(steps))) / 4, 0.0, 1.0)
     steep = _steepness(fine) / np.float32(256 * max(high - low, 0.22))
-    contour = smoothstep(0.04, 0.20, steep) * (0.8 + 0.2 * np.tanh(bloom))
+    contour = smoothstep(0.06, 0.26, steep) * (0.8 + 0.2 * np.tanh(bloom))
     ink, paper = rgb(0.14, 0.14, 0.16), PAPER * rgb(1.0, 0.985, 0.95)
     picture = mix(ink, paper, (0.10 + 0.90 * level) * (1.0 - 0.8 * contour))
     inside = _frame(canvas, 0.03, 0.0)
@@ -124,21 +122,13 @@ def _poster(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
     return mix(rgb(0.96, 0.92, 0.80), colour, _frame(canvas, 0.05, 0.0))
 
 
-@lru_cache(maxsize=1)
-def _dither() -> np.ndarray:
-    """Returns thresholds of ordered dithering, float32 [4, 4] in (-0.5, 0.5)."""
-    order = np.array([[0, 8, 2, 10], [12, 4, 14, 6], [3, 11, 1, 9], [15, 7, 13, 5]], np.float32)
-    return (order + 0.5) / 16 - 0.5
-
-
 def _pixel_art(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
-    """Paints in 32 x 32 squares of few colours."""
-    grid = 32
+    """Paints in 64 x 64 squares of few colours."""
+    grid = 64
     block = canvas.side // grid
     small = _spread(image.reshape(grid, block, grid, block, 3).mean((1, 3)), 1.25)
     grey = (small @ _GREY)[..., None]
     small = np.clip(grey + (small - grey) * 1.3, 0.0, 1.0)
-    pattern = np.tile(_dither(), (grid // 4, grid // 4))[..., None]
     # Steps are finer in the dark, where the eye tells more of them.
-    small = (np.round(np.sqrt(small) * 9 + 0.10 * pattern) / 9) ** 2
+    small = (np.round(np.sqrt(small) * 9) / 9) ** 2
     return np.repeat(np.repeat(np.clip(small, 0, 1), block, 0), block, 1)

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import Canvas, mix, rgb, smoothstep
+from train.painter.painting import Canvas, mix, on_grid, rgb, smoothstep
 from train.painter.plants import Season, conifers, scattered
 
 
@@ -51,44 +51,46 @@ def _peaks(
     canvas: Canvas, rng: Generator, land: Land, count: int, top: float, distance: float, rock: np.ndarray,
     snowline: float,
 ) -> None:  # fmt: skip
-    """Paints a range of mountains: spurs that fan out from each summit, lit and dark, and snow above a line."""
-    light = land.light
-    centre = ((np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count).astype(np.float32)
-    rise = ((land.base - top) * rng.uniform(0.45, 0.82, count)).astype(np.float32)
+    """Paints a range of mountains, the lower ones before the higher."""
+    centre = on_grid((np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count)
+    rise = on_grid((land.base - top) * rng.uniform(0.45, 0.82, count))
     # The highest stands well inside the picture, and on land.
-    shown = (
-        np.abs(centre - rng.uniform(0.28, 0.72)) - land.envelope[(centre * 0.999 * canvas.side).astype(int)]
-    ).argmin()
-    rise[shown] = land.base - top
-    steep = (rng.uniform(0.85, 1.3, count) * (0.55 + 0.20 * count / 3)).astype(np.float32)
-    dx = canvas.x[0] - centre[:, None]
-    slope = rise[:, None] - steep[:, None] * np.abs(dx)
-    skyline = slope.max(0) + 0.008 * canvas.line(rng, 1.3, low=6, high=20)
-    skyline = np.maximum(skyline, 0.05 + 0.012 * canvas.line(rng, 1.2, low=2))
-    height = land.base - skyline * land.envelope
+    column = np.clip((centre * canvas.side).astype(int), 0, canvas.side - 1)
+    shown = (np.abs(centre - rng.uniform(0.28, 0.72)) - land.envelope[column]).argmin()
+    rise[shown] = land.base - on_grid(top)
+    steep = rng.choice((0.85, 1.0, 1.2), count) * (0.55 + 0.20 * count / 3)
+    for number in np.argsort(-rise):
+        form = float(centre[number]), float(rise[number]), float(steep[number])
+        _peak(canvas, rng, land, form, distance, rock, snowline)
+
+
+def _peak(
+    canvas: Canvas, rng: Generator, land: Land, form: tuple[float, float, float], distance: float, rock: np.ndarray,
+    snowline: float,
+) -> None:  # fmt: skip
+    """Paints a mountain of a form (summit's x, height, slope): spurs that fan out from it, snow above a line."""
+    light, (centre, rise, steep) = land.light, form
+    skyline = rise - steep * np.abs(canvas.x[0] - centre) + 0.005 * canvas.line(rng, 1.5, low=6, high=16)
+    height = (land.base - np.maximum(skyline, -0.04) * land.envelope).astype(np.float32)
     rows = canvas.rows(float(height.min()), land.base + 0.04)
     y = canvas.y[rows]
-
     crag = canvas.texture("soft", rng)[rows]
     gully = canvas.texture("rough", rng)[rows]
-    warped = canvas.x + 0.010 * crag
-    owner = (
-        rise[:, None, None] - steep[:, None, None] * np.abs(warped[None] - centre[:, None, None])
-    ).argmax(0)
-    drop = y - (land.base - rise[owner] * land.envelope[None, :])
-    bend = rng.uniform(-0.45, 0.45, count).astype(np.float32)
-    face = warped - centre[owner] - bend[owner] * np.maximum(drop, 0.0)
-    fan = face / (np.maximum(drop, 0.0) + 0.035) * steep[owner]
-    spur = np.sin(fan * np.float32(rng.uniform(3.0, 4.2)) + 0.3 * gully + 0.8 * crag)
-    lit = 0.16 + 0.56 * smoothstep(-0.006, 0.010, face * light.side + 0.004 * gully) + 0.14 * spur
+    drop = y - (land.base - np.float32(rise) * land.envelope[None, :])
+    face = canvas.x + 0.008 * crag - centre - np.float32(rng.choice((-0.3, 0.0, 0.3))) * np.maximum(drop, 0.0)
+    fan = face / (np.maximum(drop, 0.0) + 0.035) * np.float32(steep)
+    spur = np.sin(fan * np.float32(3.6) + 0.2 * gully + 0.6 * crag)
+    lit = 0.16 + 0.56 * smoothstep(-0.006, 0.010, face * light.side + 0.003 * gully) + 0.12 * spur
     lit = lit - 0.45 * np.clip(drop - 0.28, 0, 1)
-    albedo = rock * (1.0 + 0.08 * crag[..., None])
+    albedo = rock * (1.0 + 0.05 * crag[..., None])
     meadow = smoothstep(0.14, 0.02, land.base - y + 0.01 * gully)
     albedo = mix(albedo, land.season.grass * 0.62, 0.7 * meadow)
-    above = snowline - y + 0.040 * spur + 0.006 * gully
+    above = snowline - y + 0.040 * spur + 0.005 * gully
     cover = smoothstep(-0.008, 0.010, above)
     if land.snow:
-        cover = np.maximum(cover, 0.94)
+        # Rock shows on the dark side, below the summit and where spurs fall steeply.
+        bare = smoothstep(0.42, 0.30, lit) * smoothstep(0.03, 0.05, drop + 0.030 * spur + 0.006 * gully)
+        cover = np.maximum(cover, 1.0 - 0.85 * bare)
     # What lies in shadow takes the blue of the sky: a white mountain shows its faces by that alone.
     albedo = mix(albedo, mix(SNOW * rgb(0.60, 0.70, 0.86), SNOW, smoothstep(0.30, 0.62, lit)), cover)
     lit = lit + 0.12 * cover
@@ -98,7 +100,7 @@ def _peaks(
 
 
 def rolling(
-    canvas: Canvas, rng: Generator, land: Land, top: float, relief: float, distance: float, albedo, high=10, depth=0.3
+    canvas: Canvas, rng: Generator, land: Land, top: float, relief: float, distance: float, albedo, high=6, depth=0.3
 ) -> np.ndarray:  # fmt: skip
     """Paints a rolling layer, bright along its crest and darker below; returns its ridge line [S]."""
     light = land.light
@@ -108,9 +110,9 @@ def rolling(
     grain, patch = canvas.texture("grain", rng)[rows], canvas.texture("soft", rng)[rows]
     tilt = np.clip(np.gradient(height) * canvas.side * light.side, -0.5, 0.5)[None, :]
     below = canvas.y[rows] - height[None, :]
-    lit = 0.66 - 0.55 * tilt * np.exp(-np.maximum(below, 0.0) / 0.12) + 0.07 * grain + 0.06 * patch
+    lit = 0.66 - 0.55 * tilt * np.exp(-np.maximum(below, 0.0) / 0.12) + 0.03 * grain + 0.03 * patch
     lit = lit + 0.16 * np.exp(-np.maximum(below, 0.0) / 0.02) - 1.7 * np.clip(below - 0.015, 0.0, 0.22)
-    ground = albedo * (1.0 + 0.09 * patch[..., None])
+    ground = albedo * (1.0 + 0.04 * patch[..., None])
     if land.snow:
         ground = mix(ground, SNOW, 0.93)
         lit = lit + 0.16 - 1.2 * np.clip(below - 0.03, 0.0, 0.2)
@@ -241,7 +243,7 @@ def cliffs(canvas: Canvas, rng: Generator, land: Land) -> None:
     layers = ((0.66, 0.17, 0.88), (0.34, 0.25, 0.62), (0.10, 0.34, 0.36))
     for number, (distance, tall, reach) in enumerate(layers):
         x = canvas.x[0] if sign > 0 else 1.0 - canvas.x[0]
-        edge = x - reach + 0.012 * canvas.line(rng, 1.4, low=4, high=30)
+        edge = x - reach + 0.010 * canvas.line(rng, 1.6, low=4, high=16)
         steps = smoothstep(0.02, -0.02, edge) * 0.72 + smoothstep(0.10, 0.05, edge) * 0.28
         tops = tall * (1.0 - 0.25 * np.clip(-edge, 0, 1)) + 0.010 * canvas.line(rng, 1.8, low=1, high=8)
         height = (
@@ -264,7 +266,7 @@ def rock_face(canvas: Canvas, rng: Generator, light: Light, rows: slice) -> tupl
     face = smoothstep(0.0, 0.08, part) * smoothstep(0.64, 0.54, part)
     ledge = np.mod((canvas.y[rows] + 0.010 * soft) * np.float32(1 / 0.11) + 0.25 * face, 1.0)
     shadow = smoothstep(0.0, 0.10, ledge) * smoothstep(0.42, 0.10, ledge)
-    return 0.26 + 0.50 * face - 0.12 * shadow + 0.03 * tall, 0.06 * soft - 0.06 * shadow
+    return 0.26 + 0.50 * face - 0.12 * shadow + 0.02 * tall, 0.03 * soft - 0.06 * shadow
 
 
 def _cliff_face(
@@ -290,8 +292,8 @@ def ground(canvas: Canvas, rng: Generator, land: Land, albedo: np.ndarray, heigh
     rows = canvas.rows(float(height.min()))
     near = np.clip((canvas.y[rows] - land.base) / (1.001 - land.base), 0.0, 1.0)
     fine, coarse = canvas.texture("wave", rng)[rows], canvas.texture("grain", rng)[rows]
-    lit = 0.66 + 0.09 * (fine * (1.0 - near) + coarse * near) - 0.26 * near
-    surface = albedo * (1.0 + 0.08 * coarse[..., None])
+    lit = 0.66 + 0.04 * (fine * (1.0 - near) + coarse * near) - 0.26 * near
+    surface = albedo * (1.0 + 0.04 * coarse[..., None])
     if land.snow:
         surface = mix(surface, SNOW, 0.93)
         lit = lit + 0.12

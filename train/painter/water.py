@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import Canvas, mix, rgb, smoothstep
+from train.painter.painting import CELL, Canvas, mix, on_grid, rgb, smoothstep
 from train.painter.plants import conifers
 from train.painter.terrain import Land, ground, rock_face
 
@@ -47,7 +47,7 @@ def lake(canvas: Canvas, rng: Generator, land: Land) -> None:
     rows = canvas.rows(shore - 0.02)
     y = canvas.y[rows]
     near = np.clip((y - shore) / (1.0 - shore), 0.0, 1.0)
-    mirrored = _mirrored(canvas, rng, shore, 0.0075, rows)
+    mirrored = _mirrored(canvas, rng, shore, 0.0040, rows)
     deep = light.colours.zenith * 0.62 + light.colours.shade * 0.20
     water = mix(mirrored * 0.93, deep, 0.10 + 0.34 * near + 0 * canvas.x)
     bars = canvas.texture("wave", rng)[rows]
@@ -110,7 +110,7 @@ def sea(canvas: Canvas, rng: Generator, land: Land, rough: float) -> None:
     y = canvas.y[rows]
     near = np.clip((y - base) / (1.0 - base), 0.0, 1.0)
     flat = near + 0 * canvas.x
-    mirrored = _mirrored(canvas, rng, base, 0.011, rows)
+    mirrored = _mirrored(canvas, rng, base, 0.008, rows)
     tone = {"dawn": rgb(0.22, 0.36, 0.48), "noon": rgb(0.05, 0.38, 0.55), "dusk": rgb(0.20, 0.18, 0.36),
             "night": rgb(0.03, 0.08, 0.22)}[light.hour]  # fmt: skip
     deep = mix(light.colours.zenith * 0.55, tone, 0.6) * np.float32(light.weather.dark)
@@ -129,7 +129,7 @@ def sea(canvas: Canvas, rng: Generator, land: Land, rough: float) -> None:
     part = (row - whole).astype(np.float32)[:, None]
     waves = field[whole % canvas.side] * (1.0 - part) + field[(whole + 1) % canvas.side] * part
     crest = waves * (0.35 + 0.65 * near)
-    water = water * (1.0 + (0.10 + 0.10 * rough) * crest)[..., None]
+    water = water * (1.0 + (0.07 + 0.07 * rough) * crest)[..., None]
     water = mix(water, light.colours.light * 0.95, 0.20 * smoothstep(0.7, 1.7, crest))
     canvas.paint(water, canvas.under(np.full(canvas.side, base, np.float32), rows), rows)
     _glitter(canvas, rng, light, base, 0.95, 1.0)
@@ -159,7 +159,7 @@ def beach(canvas: Canvas, rng: Generator, land: Land, albedo: np.ndarray) -> Non
 def waterfall(canvas: Canvas, rng: Generator, land: Land, rock: np.ndarray) -> None:
     """Paints a wall of rock with a fall of white water into a pool that runs towards the viewer."""
     light, x = land.light, canvas.x[0]
-    middle = 0.5 + rng.uniform(-0.12, 0.12)
+    middle = float(on_grid(0.5 + rng.uniform(-0.12, 0.12), CELL))
     away = np.abs(x - middle)
     top = (
         land.base - 0.13 - 0.20 * smoothstep(0.05, 0.42, away) + 0.012 * canvas.line(rng, 1.3, low=3, high=26)
