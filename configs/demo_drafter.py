@@ -24,6 +24,8 @@ def get_config() -> ConfigDict:
             "noise": 0.1,
             "passes": 2,
             "pass_weight": 0.8,
+            # The share of positions whose logits are computed.
+            "scored": 1.0,
             "guidance": 3.0,
             "loss": "cross_entropy",
             "start_from": "",

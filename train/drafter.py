@@ -108,14 +108,15 @@ def drafter_loss(
     made = kind_of(model.config).chain(model, params, head, inputs, config.passes, chain_key, config)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
     distance = distribution_loss(config.get("loss", "cross_entropy"))
-    target_logits = head_logits(wanted, head)
-    target_guided = apply_guidance(target_logits, guidance)
+    # Where a part of the rows is scored, the target's logits are computed of that part alone.
+    target_logits = head_logits(wanted, head) if config.get("scored", 1.0) == 1.0 else None
     sampled = jnp.asarray(free[1:], jnp.float32)
 
     total, weights, metrics = jnp.float32(0), 0.0, {}
     for depth, predicted in enumerate(made):
-        logits, true = predicted.logits, target_logits[..., predicted.where, :]
-        guided, true_guided = apply_guidance(logits, guidance), target_guided[:, predicted.where]
+        logits, at = predicted.logits, (..., predicted.where, slice(None))
+        true = head_logits(wanted[at], head) if target_logits is None else target_logits[at]
+        guided, true_guided = apply_guidance(logits, guidance), apply_guidance(true, guidance)
         counts = sampled[predicted.where - inputs.first]
 
         def mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"] = counts) -> Float[Array, ""]:
@@ -127,7 +128,7 @@ def drafter_loss(
         if config.token_weight:
             loss += config.token_weight * mean(soft_cross_entropy(logits, true))
         if config.feature_weight and predicted.features is not None:
-            difference = predicted.features - wanted[..., predicted.where, :]
+            difference = predicted.features - wanted[at]
             loss += config.feature_weight * jnp.mean(smooth_l1(difference))
         weight = config.pass_weight**depth
         total, weights = total + np.float32(weight) * loss, weights + weight

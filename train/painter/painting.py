@@ -212,6 +212,11 @@ def on_grid(place, step: float = CELL / 2, start: float = 0.0):
     return np.round((place - start) / step) * step + start
 
 
+def dotted(place):
+    """Moves places of dots, a number or an array, into the middle of the quarter of a cell that they are in."""
+    return on_grid(place, CELL / 2, CELL / 4)
+
+
 def mix(first, second, share):
     """Returns the colours between two, by a share that is a number or an array of pixels."""
     return first + (second - first) * (

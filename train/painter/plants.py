@@ -6,7 +6,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import CELL, Canvas, mix, on_grid, rgb, smoothstep
+from train.painter.painting import CELL, Canvas, dotted, mix, on_grid, rgb, smoothstep
 
 
 @dataclass(frozen=True)
@@ -249,7 +249,7 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     y = top + (1.0 - top) * near
     x = rng.random(count)
     # In drifts: what falls into sparse places moves away from the picture.
-    y, x = on_grid(y, CELL / 2, CELL / 4), on_grid(x, CELL / 2, CELL / 4)
+    y, x = dotted(y), dotted(x)
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)
     radius = 0.0095 + 0.0075 * near

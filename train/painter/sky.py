@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import Light
-from train.painter.painting import CELL, Canvas, mix, on_grid, rgb, smoothstep
+from train.painter.painting import CELL, Canvas, dotted, mix, on_grid, rgb, smoothstep
 
 
 def paint_sky(canvas: Canvas, rng: Generator, light: Light, stars: bool) -> None:
@@ -61,21 +61,16 @@ def paint_sun(canvas: Canvas, rng: Generator, light: Light) -> None:
             canvas.glow(x + dx, y + dy, size, size, colours.sun * rgb(0.80, 0.82, 0.84), 0.8 * strength)
 
 
-def _dots(place):
-    """Moves places of dots into the middle of a quarter of a cell."""
-    return on_grid(place, CELL / 2, CELL / 4)
-
-
 def _stars(canvas: Canvas, rng: Generator, light: Light) -> None:
     milky = canvas.texture("soft", rng)
     band = canvas.y - 0.30 - (canvas.x - 0.5) * rng.uniform(-0.5, 0.5)
     canvas.paint(rgb(0.42, 0.45, 0.70), 0.30 * smoothstep(-1.0, 1.8, milky) * np.exp(-((band / 0.16) ** 2)))
     count = 26
-    x, y = _dots(rng.random(count)), _dots(rng.random(count) ** 1.2 * light.base)
+    x, y = dotted(rng.random(count)), dotted(rng.random(count) ** 1.2 * light.base)
     radius = 0.0075 + 0.0045 * rng.random(count) ** 3
     canvas.paint(rgb(0.98, 0.98, 1.0), canvas.discs(x, y, radius) * 0.95)
     for _ in range(4):
-        x, y = _dots(rng.random()), _dots(rng.uniform(0.03, 0.6) * light.base)
+        x, y = dotted(rng.random()), dotted(rng.uniform(0.03, 0.6) * light.base)
         canvas.glow(x, y, 0.014, 0.014, rgb(0.75, 0.83, 1.0), 0.6)
         canvas.glow(x, y, 0.006, 0.006, rgb(1.0, 1.0, 1.0), 1.0)
 

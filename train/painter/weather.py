@@ -4,7 +4,7 @@ import numpy as np
 from numpy.random import Generator
 
 from train.painter.light import SNOW, Light
-from train.painter.painting import CELL, Canvas, mix, on_grid, smoothstep
+from train.painter.painting import Canvas, dotted, mix, smoothstep
 
 
 def fog(canvas: Canvas, rng: Generator, light: Light) -> None:
@@ -20,7 +20,7 @@ def falling(canvas: Canvas, rng: Generator, light: Light, kind: str) -> None:
     if kind == "snowy":
         for count, radius, opacity in ((36, 0.0095, 0.85), (14, 0.0130, 0.95)):
             sizes = radius * rng.uniform(0.75, 1.2, count)
-            x, y = on_grid(rng.random((2, count)), CELL / 2, CELL / 4)
+            x, y = dotted(rng.random((2, count)))
             flakes = canvas.discs(x, y, sizes)
             canvas.paint(mix(light.colours.light, SNOW, 0.65), flakes * np.float32(opacity))
     elif kind == "stormy":
