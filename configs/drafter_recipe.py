@@ -28,6 +28,8 @@ def published_drafter(**changes: Any) -> ConfigDict:
         "noise": 0.1,
         "passes": 2,
         "pass_weight": 0.8,
+        # The share of positions whose logits are computed: most of the memory, where codes are many.
+        "scored": 1.0,
         "loss": "cross_entropy",
         "start_from": "",
         "feature_weight": 1.0,

@@ -76,12 +76,15 @@ def sizes_and_params(name):
     return sizes, random_leaves(shapes, 1, 0.125)
 
 
-@partial(jax.jit, static_argnums=0)
-def chain(sizes, params, stored, prefix, tokens):
+@partial(jax.jit, static_argnames=("sizes", "scored"))
+def chain(sizes, params, stored, prefix, tokens, scored=None):
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
     inputs, _ = chains.drafter_inputs(stored[..., -chains.inputs_width(sizes) :], prefix, twice)
     kind, head = chains.kind_of(sizes), target_params()["head"]["kernel"]
-    return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS)
+    if scored is None:
+        return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS)
+    config = ConfigDict({"scored": scored, "anchors_kept": 0.7, "anchors_least": 0.2})
+    return kind.chain(kind.model(sizes), params, head, inputs, DEPTHS, jax.random.key(5), config)
 
 
 def predictions(sizes, params):
@@ -124,6 +127,18 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         largest = np.abs(expected).max()
         np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
         assert largest > 0.5
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_scored_positions_are_a_part_of_all(name):
+    sizes, params = sizes_and_params(name)
+    _, tokens, stored, prefix = examples()
+    part = chain(sizes, params, stored, prefix, tokens, scored=0.5)
+    for depth, (some, every) in enumerate(zip(part, predictions(sizes, params), strict=True)):
+        rows = [int(np.flatnonzero(np.asarray(every.where) == place)[0]) for place in np.asarray(some.where)]
+        assert 0 < len(set(rows)) == len(rows) <= len(every.where) / 2 + 1, depth
+        wanted = np.asarray(every.logits)[:, :, rows]
+        np.testing.assert_allclose(some.logits, wanted, atol=2e-5 * np.abs(wanted).max())
 
 
 def test_stored_features_are_those_of_the_whole_sequence():

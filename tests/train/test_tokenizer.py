@@ -1,5 +1,7 @@
 """The tokenizer's training: codebook averages and restarts, losses, and that it learns."""
 
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -168,28 +170,38 @@ def test_frozen_parts_keep_their_bits():
     assert not np.array_equal(left, right)
 
 
-def test_a_step_in_bfloat16_moves_float32_parameters_as_one_in_float32_does():
+def test_gradients_in_bfloat16_are_float32_and_point_where_those_in_float32_do():
     config = get_config()
-    config.loss.update({"continuous": 0, "adversarial_start": -100})
-    pictures = render_batch(0, range(config.batch_size), config.size)[0]
-    moves = []
-    for dtype in ("float32", "bfloat16"):
-        config.dtype = dtype
-        task = make_task(config, pictures)
-        with jax.numpy_dtype_promotion("standard"):
-            state = jax.jit(task.init)(jax.random.key(0))
-            # The first step's rate is 0.
-            first, _ = jax.jit(task.update)(state, task.batch(0), jax.random.key(1))
-            after, metrics = jax.jit(task.update)(first, task.batch(1), jax.random.key(2))
-        assert all(
-            leaf.dtype == jnp.float32 for leaf in jax.tree.leaves((after.params, after.critic, metrics))
+    vq = vq_config(config)
+    model, side = VQModel(vq), config.size // vq.downsampling
+    real = jnp.asarray(render_batch(0, range(4), config.size)[0], jnp.float32) / 127.5 - 1.0
+    noise = jnp.zeros((len(real), side, side, vq.codebook_dim))
+
+    @partial(jax.jit, static_argnums=2)
+    def gradients(params, critic_params, dtype):
+        def loss(params):
+            # Unquantized: which of two near codes is taken may differ.
+            (made, _), _ = tokenizer.reconstruct(model, params, real, noise, jnp.bool_(False), dtype)
+            return jnp.mean((made - real) ** 2)
+
+        def score(params):
+            return jnp.mean(
+                PatchDiscriminator(**config.critic, dtype=dtype).apply({"params": params}, real)[0]
+            )
+
+        return jax.grad(loss)(params), jax.grad(score)(critic_params)
+
+    with jax.numpy_dtype_promotion("standard"):
+        params = model.init(jax.random.key(0), real)["params"]
+        critic_params = PatchDiscriminator(**config.critic).init(jax.random.key(1), real)["params"]
+        narrow, wide = (gradients(params, critic_params, dtype) for dtype in (jnp.bfloat16, jnp.float32))
+    for ours, theirs in zip(narrow, wide, strict=True):
+        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(ours))
+        one, other = (
+            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (ours, theirs)
         )
-        parts = ((after.params["decoder"], first.params["decoder"]), (after.critic, first.critic))
-        moves.append([np.concatenate([np.ravel(a - b) for a, b in zip(*map(jax.tree.leaves, part), strict=True)])
-                      for part in parts])  # fmt: skip
-    for one, other in zip(*moves, strict=True):
         assert np.abs(one - other).max() > 0
-        assert np.dot(one, other) > 0.9 * np.linalg.norm(one) * np.linalg.norm(other)
+        assert np.dot(one, other) > 0.97 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
 def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
