@@ -13,7 +13,8 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            "dtype": "bfloat16",
+            # As the tokenizer's.
+            "dtype": "auto",
             "steps": 7000,
             "batch_size": 64,
             "log_every": 10,

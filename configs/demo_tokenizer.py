@@ -21,8 +21,8 @@ def get_config() -> ConfigDict:
             # A finished run to begin from, and parts that stay as they are: "encoder", "quant_conv", "codebook".
             "start_from": "",
             "frozen": (),
-            # Of products and activations; parameters, codes and losses are float32. On a CPU give float32.
-            "dtype": "bfloat16",
+            # Of products and activations, bfloat16 on a GPU; parameters, codes and losses are float32.
+            "dtype": "auto",
             "steps": steps,
             "batch_size": 16,
             "log_every": 20,

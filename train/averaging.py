@@ -13,6 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax.devices.platform import default_dtype
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import INPUT_AXES
 from train.loop import Task, restore_latest
@@ -48,6 +49,12 @@ def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay
     count = step.astype(jnp.float32)
     keep = jnp.minimum(jnp.float32(decay), (count + 1) / (count + 10))
     return jax.tree.map(lambda a, p: a + (1 - keep) * (p - a), average, params)
+
+
+def compute_dtype(config: ConfigDict) -> np.dtype:
+    """Returns the dtype of a step's products: `config.dtype`, where "auto" is what suits the device, else float32."""
+    name = config.get("dtype", "float32")
+    return default_dtype() if name == "auto" else jnp.dtype(name)
 
 
 def make_optimizer(config: ConfigDict, numbers: Callable[[PyTree], PyTree]) -> optax.GradientTransformation:

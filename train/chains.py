@@ -185,10 +185,10 @@ def parallel_chain(
     """Predicts by the parallel drafter: element (a, d) is mask d behind the committed position a.
 
     It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key, a random part of the roots of
-    one depth is trained at the next, as in P-EAGLE's released code (arXiv 2602.01469): a share of
-    ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i of every depth has the
-    same root, so what a row sees of its own chain is row i of earlier depths. Without a key, all roots whose chain ends
-    within the picture are trained.
+    one depth (of the `scored` ones at the first) is trained at the next, as in P-EAGLE's released code (arXiv
+    2602.01469): a share of ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i
+    of every masked depth has the same root, so what a row sees of its own chain is row i of earlier depths. Without a
+    key, all roots whose chain ends within the picture are trained.
 
     Raises LanternError for more depths than the drafter has masks.
     """

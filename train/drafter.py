@@ -47,6 +47,7 @@ from train import script, target
 from train.averaging import (
     TrainState,
     all_but,
+    compute_dtype,
     make_optimizer,
     matrices,
     next_state,
@@ -157,7 +158,7 @@ def make_task(
     if frozen := config.get("frozen", ()):
         optimizer = all_but(optimizer, frozen)
     kind = kind_of(sizes)
-    model = kind.model(sizes, jnp.dtype(config.get("dtype", "float32")))
+    model = kind.model(sizes, compute_dtype(config))
 
     def init(key: Key[Array, ""], *initial: PyTree) -> TrainState:
         params = kind.init(model, key)

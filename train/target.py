@@ -34,6 +34,7 @@ from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.averaging import (
     TrainState,
+    compute_dtype,
     make_optimizer,
     matrices,
     next_state,
@@ -93,7 +94,7 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
         attributes: int32 [n, A], indices as the data set gives them (-1 is unspecified).
     """
     sizes = target_config(config)
-    model = LlamaGen(sizes, jnp.dtype(config.get("dtype", "float32")))
+    model = LlamaGen(sizes, compute_dtype(config))
     optimizer = stacked(matrices("layer_"), partial(make_optimizer, config))
     labels, null = (
         LANDSCAPES.label_ids(attributes),

@@ -30,7 +30,7 @@ from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
-from train.averaging import all_but, cosine_decay, restore_parameters, stacked
+from train.averaging import all_but, compute_dtype, cosine_decay, restore_parameters, stacked
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.picture_losses import LossConfig, picture_psnr, reconstruction_loss
@@ -173,7 +173,7 @@ def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = N
     `start` are VQModel parameters to begin from, None draws them.
     """
     vq, loss = vq_config(config), LossConfig(**config.loss)
-    dtype = jnp.dtype(config.get("dtype", "float32"))
+    dtype = compute_dtype(config)
     model, critic = VQModel(vq), PatchDiscriminator(**config.critic, dtype=dtype)
     optimizer, critic_optimizer = make_optimizers(config)
 

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
+from ml_collections import ConfigDict
 
 from configs import tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
@@ -74,6 +75,13 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
     assert numbers["head"]["kernel"] is None and numbers["tokens"]["embedding"] is None
     for name, spread in (("qkv", 0.02), ("out", 0.01), ("gate_up", 0.02), ("down", 0.01)):
         np.testing.assert_allclose(np.std(params["transformer"]["layer_1"][name]["kernel"]), spread, rtol=0.1)
+
+
+@pytest.mark.parametrize(
+    ("said", "dtype"), [({}, "float32"), ({"dtype": "auto"}, "float32"), ({"dtype": "bfloat16"}, "bfloat16")]
+)
+def test_products_are_computed_as_the_experiment_says_or_as_suits_a_cpu(said, dtype):
+    assert averaging.compute_dtype(ConfigDict(said)) == jnp.dtype(dtype)
 
 
 @pytest.mark.usefixtures("optax_promotion")
