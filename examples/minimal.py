@@ -3,8 +3,9 @@
     python examples/minimal.py FOLDER LABEL [LABEL ...] --out picture.png
 
 FOLDER is a class-conditional LlamaGen as ``lantern convert llamagen`` writes it, or the demo that lies in
-``lantern_jax/assets/demo``. A LlamaGen takes one label, an ImageNet class; the demo takes four: a time of day (0 to 3),
-a terrain (5 to 8), a weather (10 to 13) and a water (15 to 18).
+``lantern_jax/assets/demo``. A LlamaGen takes one label, an ImageNet class; the demo takes eight: a time of day (0 to
+3), a terrain (5 to 10), a weather (12 to 16), a water (18 to 22), a season (24 to 27), a sight (29 to 33), no boats or
+boats (35, 36) and a style (38 to 42).
 
 It needs the package ``safetensors`` beside the library. Nothing is hidden: copy it, and put your own model, your own
 guesses or your own loop in its place.
@@ -32,13 +33,17 @@ def load(folder: Path) -> tuple[dict, dict]:
     config, arrays = json.loads((folder / "config.json").read_text()), {}
     if config["family"] != "llamagen" or not config["target"]["num_labels"]:
         raise SystemExit(f"{folder} is no class-conditional LlamaGen: see lantern_jax.load for others")
+    stored = {}
     for file in sorted(folder.glob("model*.safetensors")):
-        for name, array in load_file(file).items():
-            *parents, last = name.split(".")
-            branch = arrays
-            for parent in parents:
-                branch = branch.setdefault(parent, {})
-            branch[last] = jnp.asarray(array, jnp.int32 if name == "neighbours" else jnp.float32)
+        stored |= load_file(file)
+    # What a drafter shares with the target is stored once.
+    stored |= {name: stored[source] for name, source in config.get("shared", {}).items()}
+    for name, array in stored.items():
+        *parents, last = name.split(".")
+        branch = arrays
+        for parent in parents:
+            branch = branch.setdefault(parent, {})
+        branch[last] = jnp.asarray(array, jnp.int32 if name == "neighbours" else jnp.float32)
     return config, arrays
 
 
@@ -68,7 +73,7 @@ def main() -> None:
     parser.add_argument("labels", type=int, nargs="+", metavar="label")
     parser.add_argument("--out", type=Path, default=Path("picture.png"))
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--guidance", type=float, default=2.0)
+    parser.add_argument("--guidance", type=float, help="default: the model's own, or 2")
     given = parser.parse_args()
 
     config, arrays = load(given.folder)
@@ -78,9 +83,10 @@ def main() -> None:
     # One sequence: its label(s), and a key that decides all its tokens: that of `lantern generate`'s first picture.
     model = (target, arrays["target"], jnp.asarray([given.labels], jnp.int32))
     keys = jax.random.fold_in(jax.random.key(given.seed), 0)[None]
+    usual = {"guidance": 2.0, "temperature": 1.0} | config.get("defaults", {})
     options = {
-        "guidance": jnp.full(1, given.guidance),
-        "sampling": lantern_jax.SamplingParams.create(temperature=1.0, top_k=0, top_p=1.0),
+        "guidance": jnp.full(1, usual["guidance"] if given.guidance is None else given.guidance),
+        "sampling": lantern_jax.SamplingParams.create(temperature=usual["temperature"], top_k=0, top_p=1.0),
     }
 
     def speculative():

@@ -38,7 +38,7 @@ def add(commands) -> None:
     instead = "prompts that `lantern encode` wrote, instead"
     take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
     generate.shared("--negative")
-    first = "number of the first picture: a set made in several calls is the set made in one"
+    first = "number of the first picture: after a call that made 8, --first 8 goes on with the same set"
     take("--first", "N", first, 0, type=seed)
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"

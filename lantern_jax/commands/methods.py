@@ -70,6 +70,9 @@ def _markdown_tables() -> str:
 
 
 def _default_text(declared: Knob) -> str:
-    if declared.by_platform is not None:
-        return ", ".join(f"{platform} `{value}`" for platform, value in declared.by_platform.items())
+    if (values := declared.by_platform) is not None:
+        told = {platform: for_platform(values, platform) for platform in ("cpu", "gpu", "tpu")}
+        if told["gpu"] == told["tpu"]:
+            told = {"cpu": told["cpu"], "gpu and tpu": told["gpu"]}
+        return ", ".join(f"{platform} `{value}`" for platform, value in told.items())
     return "" if declared.default is None else f"`{declared.default}`"

@@ -58,7 +58,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     },
     "--size": {
         "metavar": "WxH", "dest": "picture_size",
-        "about": "width and height of pictures in pixels, for models that draw others than their own",
+        "about": "width and height of pictures in pixels, for models that can draw more than one size",
     },
     "--negative": {
         "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",

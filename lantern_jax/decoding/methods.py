@@ -47,7 +47,7 @@ _METHODS = {
     # Few nodes where each costs, many where a pass costs no more than a step. A TPU v5e is done with 32 nodes of
     # LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
     "led": Method(
-        "a window of the target's latest predictions, refined by a drafter: the fewest passes, plain decoding's tokens",
+        "a window of the target's latest predictions, refined by a drafter: plain decoding's tokens",
         _STRICT | {"drafting": "led", "nodes": {"cpu": 7, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3},
                    "sharpness": 2.83},
     ),

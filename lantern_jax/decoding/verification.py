@@ -111,7 +111,7 @@ def verify_tree(
             children were drawn from where the coupling needs it.
         log_probs: the target's sampling log-probabilities after every node (``process_logits``).
         draws: this round's, made by ``coupling.draws``; ``Greedy()`` at temperature 0.
-        coupling: ``Gumbel(path)`` or ``Rejection(residual)``.
+        coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``.
         rule: acceptance rule or its name; it needs ``codebook`` if it reads neighbours, and so do distances.
         max_count: the most accepted tokens; the path is cut there and the bonus token is the cut node's.
 

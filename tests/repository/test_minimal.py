@@ -1,6 +1,7 @@
 """The example that a reader copies draws what the library draws."""
 
 import dataclasses
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -24,12 +25,18 @@ def run(monkeypatch, *words) -> None:
 
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "no drafter"])
 def test_it_draws_the_library_s_picture(drafts, tmp_path, monkeypatch, capsys):
-    checkpoint = tiny_checkpoint()
-    folder = save(tmp_path / "tiny", checkpoint if drafts else dataclasses.replace(checkpoint, drafters={}))
+    tiny = tiny_checkpoint()
+    # As of the demo: a drafter that reads codes by the target's table, which is stored once, and defaults of its own.
+    (sizes, own), table = tiny.drafters["eagle"], tiny.target_params["params"]["tokens"]
+    drafters = {"eagle": (sizes, {"params": own["params"] | {"tokens": table}})} if drafts else {}
+    defaults = tiny.defaults | {"guidance": 3.0, "temperature": 0.8}
+    checkpoint = dataclasses.replace(tiny, drafters=drafters, defaults=defaults)
+    folder = save(tmp_path / "tiny", checkpoint)
+    assert ("shared" in json.loads((folder / "config.json").read_text())) == drafts
     labels = np.array([[0, 5, 12, 18, 24, 29, 35, 38]], np.int32)
     assert labels.shape[1] == TARGET.label_slots
     run(monkeypatch, folder, *labels[0], "--out", tmp_path / "a.png", "--seed", 3)
-    expected = tiny_pipeline().generate_from(labels, seed=3, guidance=2.0)
+    expected = tiny_pipeline().generate_from(labels, seed=3, guidance=3.0, temperature=0.8)
     drawn = np.asarray(Image.open(tmp_path / "a.png"), int)
     assert np.abs(drawn - expected.pictures[0]).max() <= 1
     said = capsys.readouterr().out
