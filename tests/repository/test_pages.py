@@ -8,6 +8,7 @@ from importlib import import_module
 from pathlib import Path
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
@@ -71,6 +72,19 @@ def test_the_readme_is_short_and_the_index_examples_run(tmp_path, monkeypatch, c
     names = ["forest-2.png", "forest-3.png", "landscape.png"]
     assert sorted(path.name for path in tmp_path.iterdir()) == names
     assert "of the tokens stand in for strict ones" in capsys.readouterr().out
+
+
+def test_the_example_of_verification_runs():
+    known = execute(blocks((ROOT / "docs" / "api" / "rules.md").read_text("utf-8")), "rules.md")
+    verdict, noise = (
+        known["verdict"],
+        known["coupling"].draws(known["keys"], known["start"], known["start"], 1, 16, known["sampling"]),
+    )
+    log_probs = lantern_jax.process_logits(known["logits"], known["sampling"])
+    plain = jnp.argmax(log_probs[0, 0] + noise.noise[0, 0])
+    assert verdict.count.tolist() == [0] and verdict.bonus.tolist() == [plain], (
+        "no guess is near plain decoding's"
+    )
 
 
 @pytest.mark.slow
