@@ -78,8 +78,9 @@ class Key:
         """
         batch = values["batch"] if pictures is None else min(values["batch"], pictures)
         return cls(
-            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=batch,
-            dtype=str(jax.numpy.dtype(dtype)), **{name: values[name] for name in SAMPLING},
+            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=int(batch),
+            # Equal numbers, NumPy's too, are one text in files.
+            dtype=str(jax.numpy.dtype(dtype)), **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
