@@ -66,17 +66,16 @@ class Auto:
         if self._shelf is None or steers(knobs):
             return Found()
         found = self._shelf.find(partial(self._key, pictures, knobs))
-        choice = None if found.knobs else self.choice(pictures, knobs, turns)
+        choice = None if found.file else self.choice(pictures, knobs, turns)
         if choice is None:
             return found
-        made, note = dict(choice.way.knobs), choice.words
         if 1 < pictures <= _FEW and knobs.get("batch") is None:
             # By expectations alone: what one was timed at, and the other not, says nothing of the two.
             alone, together = (self._expected(count, knobs, turns).pace for count in (1, pictures))
             if together > _WORTH * pictures * alone:
-                one = self.choice(1, knobs)
-                made, note = one.way.knobs | {"batch": 1}, f"{one.words}, one picture after the other"
-        return Found(made, "; ".join(filter(None, [note, found.note])))
+                one = self.find(1, knobs)
+                return Found({**one.knobs, "batch": 1}, f"{one.note}; one picture after the other", one.file)
+        return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
 
     def choice(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Choice | None:
         """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes.
