@@ -149,6 +149,8 @@ def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[
         say_notes(
             f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
         )
+        # Once more below the table.
+        say_notes(f"left out: {reason}" for reason in left_out)
     if arguments.use_cache:
         keep_compiled_programs()
     try:

@@ -50,6 +50,16 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     assert files(folder) == {"old.jsonl"}
 
 
+def test_what_does_not_fit_the_model_is_told_before_the_others_are_measured(capsys, monkeypatch):
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure", stop)
+    assert main([*QUICK, "--methods", "gumbel,jacobi:tree=dynamic"]) == 130
+    told = capsys.readouterr().err
+    assert "lantern: left out: jacobi:tree=dynamic, batch 1: drafting jacobi has no dynamic tree" in told
+
+
 def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one():
     kept = jax.config.jax_compilation_cache_dir
     arguments = ["bench", "--methods", "jacobi:window=2", "--pictures", "1", "--out", "a.jsonl"]
