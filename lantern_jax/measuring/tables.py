@@ -20,7 +20,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",
     "of floor": lambda row: f"{row.floor_share:.0%}",
-    "substituted": lambda row: "" if row.substituted is None or not row.nodes else f"{row.substituted:.1%}",
+    "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
     "compiling, s": lambda row: (
         "" if row.compile_cold is None else f"{row.compile_cold:.1f}, {row.compile_warm:.1f} kept"
     ),
