@@ -25,6 +25,7 @@ from lantern_jax.settings.choice import (
     point_of,
     read_acceptance,
     slowest,
+    window_knobs,
 )
 from lantern_jax.settings.costs import NOT_READ, Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
@@ -115,9 +116,10 @@ class Auto:
     def noting(
         self, settings: Settings, count: int
     ) -> Callable[[WindowPoint | None, Statistics], None] | None:
-        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes."""
+        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes, and
+        with a window whose guesses are not those that would be chosen."""
         key = self._key(count, vars(settings)) if self._chooses else None
-        if key is None or not key.checkpoint or count % key.batch:
+        if key is None or not key.checkpoint or count % key.batch or self._guesses_otherwise(settings):
             return None
 
         def note(point: WindowPoint | None, made: Statistics) -> None:
@@ -130,6 +132,12 @@ class Auto:
                     self._choices.pop(key, None)
 
         return note
+
+    def _guesses_otherwise(self, settings: Settings) -> bool:
+        """Tells whether a window of these settings guesses otherwise than the same window when it is chosen."""
+        point = point_of(settings)
+        usual = settings if point is None else self._recipe.settings(window_knobs(point))
+        return any(getattr(settings, name) != getattr(usual, name) for name in ("initial", "mixture"))
 
     def notes(self, key: Key) -> Notes:
         """Returns the notes of calls of a key."""

@@ -364,6 +364,18 @@ def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(open
     assert not list(tmp_path.iterdir())
 
 
+def test_a_window_with_other_guesses_is_not_noted_as_its_own(opened):
+    pipeline = opened()
+    for knobs, is_noted in (
+        ({"method": "jacobi", "window": 3}, True),
+        ({"method": "jacobi", "window": 3, "initial": "random"}, False),
+        ({"method": "led", "window": 3, "mixture": [1, 0] * 4}, False),
+        ({"method": "ar"}, True),
+        ({"tree": "chain"}, True),
+    ):
+        assert (pipeline.auto.noting(pipeline.settings(knobs), 1) is not None) == is_noted, knobs
+
+
 def test_of_many_choices_those_that_were_used_last_are_kept(opened, monkeypatch):
     """Clients of a server may give any temperature, again and again another one."""
     monkeypatch.setattr(auto, "MOST_KEPT", 3)
