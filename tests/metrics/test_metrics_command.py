@@ -167,6 +167,8 @@ REFUSED = {
     "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
     "slips of nothing": ("made --reference made --with-slips", "give --preset too"),
     "features without reference": ("made --scores brightness --features colours", "--reference"),
+    "strictness without reference": ("made --scores brightness --strict", "--strict is of distances"),
+    "no replicates without reference": ("made --scores brightness --replicates 0", "--replicates is of distances"),
     "neighbours": ("made --reference made --neighbours 0", "whole number from 1 to"),
     "too few for the neighbours": ("made --reference made --features colours --neighbours 12", "give at least 13"),
     "scores of statistics": ("stats.npz --scores brightness", "holds no pictures to score"),
