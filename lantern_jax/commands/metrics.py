@@ -91,8 +91,9 @@ def _run(arguments: argparse.Namespace) -> None:
         outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])
     if arguments.out is not None:
         outputs[Path(arguments.out)] = json.dumps(report, indent=1) + "\n"
-    write_files(outputs)
+    # What was measured is seen even where it cannot be written.
     _show(report)
+    write_files(outputs)
 
 
 def _readings(arguments: argparse.Namespace, preset) -> list:

@@ -82,9 +82,9 @@ def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
 
 
 def _caption(rows: Sequence[Row]) -> Text:
-    row = rows[-1]
+    row, repeats = rows[-1], sorted({row.repeats for row in rows})
     lines = [
-        f"{row.repeats} batches per row, in turns; medians; "
+        f"{' to '.join(map(str, repeats[:1] + repeats[1:][-1:]))} batches per row, in turns; medians; "
         f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
     ]
     if any(row.forced for row in rows):

@@ -331,7 +331,9 @@ class Tuner:
     def _default_knobs(self, settings: Settings) -> dict[str, Any]:
         """Returns knobs that name these settings: a file without any says nothing of how to decode."""
         named, defaults = {"method": settings.method, "rule": settings.rule}, self.subject.recipe.defaults
-        own = {name: for_platform(defaults[name], jax.default_backend()) for name in defaults if name not in CALL}
+        own = {
+            name: for_platform(defaults[name], jax.default_backend()) for name in defaults if name not in CALL
+        }
         tried = (named, own | named)
         return next((knobs for knobs in tried if self.subject.settings(self.base | knobs) == settings), {})
 

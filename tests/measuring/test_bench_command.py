@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import lantern_jax.pipeline.pipeline
+from lantern_jax.commands import bench
 from lantern_jax.commands.main import main
 from lantern_jax.engine.engine import Engine
 from lantern_jax.measuring import measure
@@ -91,6 +92,18 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     assert {"plots/pass-by-nodes.svg", "plots/speedup-by-batch.svg"} < files(folder)
     assert "score" in capsys.readouterr().out
     assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
+
+
+def test_what_cannot_be_drawn_is_shown(capsys, monkeypatch):
+    def full(*given):
+        raise OSError("cannot write plots: the disk is full")
+
+    monkeypatch.setattr(bench, "_measured", lambda *_: ([], ["what was measured"]))
+    monkeypatch.setattr(bench, "check_plots", lambda: None)
+    monkeypatch.setattr(bench, "write_files", full)
+    assert main([*QUICK, "--plot", "plots"]) != 0
+    printed = capsys.readouterr()
+    assert "what was measured" in printed.out and "wrote" not in printed.out and "disk is full" in printed.err
 
 
 @pytest.mark.parametrize(("arguments", "line"), [

@@ -78,13 +78,13 @@ def machine(monkeypatch):
     monkeypatch.setattr(Subject, "decode", lambda subject, *arguments: machine.decode(*arguments))
     monkeypatch.setattr(tune, "collect_ranks", machine.ranks)
 
-    def tuner(minutes, stop=None, budget=choose.Budget(), subject=subject):
+    def tuner(minutes, stop=None, most=None, subject=subject):
         def told(text):
             if stop is not None and text.startswith(stop):
                 raise KeyboardInterrupt
 
         settings = subject.settings({"batch": 1})
-        goal = tune.Goal({"batch": 1}, budget, pictures=2, minutes=minutes)
+        goal = tune.Goal({"batch": 1}, choose.Budget(most), pictures=2, minutes=minutes)
         key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
         return tune.Tuner(subject, goal, key, told, Clock(60 * minutes, now))
 
@@ -136,7 +136,7 @@ def test_the_default_that_is_the_fastest_is_written_by_name(defaults, budget, ma
     """So that a call is decoded so by its file; a relaxed one only with a budget."""
     recipe = dataclasses.replace(machine.subject.recipe, defaults={"guidance": 2.0} | defaults)
     subject = dataclasses.replace(machine.subject, recipe=recipe)
-    tuner = machine(60, budget=choose.Budget(budget), subject=subject)
+    tuner = machine(60, most=budget, subject=subject)
     tuner.costs = costs.Costs({1: 1.0})
     plain = tuner._candidate(tune.PLAIN, {"method": "ar"}, 1, np.full(2, 9), 1.0)
     settings, row = subject.settings(tuner.base), tuner._default([plain])

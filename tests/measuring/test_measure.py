@@ -14,7 +14,15 @@ from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.bandwidth import Bandwidth
 from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.costs import levels_of, seconds_a_level
-from lantern_jax.measuring.measure import LEAST_REPEATS, Batch, Procedure, _row, bytes_a_pass, measure, members
+from lantern_jax.measuring.measure import (
+    LEAST_REPEATS,
+    Batch,
+    Procedure,
+    _row,
+    bytes_a_pass,
+    measure,
+    members,
+)
 from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_methods
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline

@@ -240,6 +240,18 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
     assert "kid, precision and recall not known" in shown
 
 
+def test_numbers_that_cannot_be_written_are_shown(folder, capsys, monkeypatch):
+    def full(files):
+        raise OSError("cannot write a.json: the disk is full")
+
+    write_folder(folder / "made", 1)
+    monkeypatch.setattr("lantern_jax.commands.metrics.write_files", full)
+    line = ("made", "--reference", "made", "--features", "colours", "--replicates", 0, "--out", "a.json")
+    assert run(*line) != 0
+    printed = capsys.readouterr()
+    assert "precision" in printed.out and "disk is full" in printed.err
+
+
 def test_help_names_everything_there_is(capsys, monkeypatch):
     monkeypatch.setenv("COLUMNS", "300")
     assert run("--help") == 0
