@@ -207,17 +207,6 @@ def test_notes_of_runs_come_back(notes, monkeypatch):
     assert notes.known() == Known()
 
 
-def test_equal_numbers_of_any_type_share_notes(opened, tmp_path):
-    checkpoint, recipe = opened().checkpoint, opened().recipe
-    given = [
-        {"guidance": 4, "top_k": 9, "batch": 2},
-        {"guidance": 4.0, "top_k": np.int64(9), "batch": np.int32(2)},
-    ]
-    given.append({"guidance": np.float32(4), "top_k": 9, "batch": 2})
-    keys = [Key.of(checkpoint, recipe.dtype, {"temperature": 1, "top_p": 1} | values) for values in given]
-    assert len({Notes(tmp_path, key).file for key in keys}) == 1
-
-
 def test_the_quicker_quarter_of_the_last_eight_runs_counts(notes):
     """Of those that another release kept, too."""
     for ms in range(1, 21):
