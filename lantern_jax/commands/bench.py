@@ -10,6 +10,7 @@ from lantern_jax.commands.options import Command, join_hosts, mesh_of, open_pipe
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
+from lantern_jax.io.terminal import say
 from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.measuring.plots import check_plots
@@ -92,13 +93,16 @@ def _run(arguments: argparse.Namespace) -> None:
         parts=arguments.profile,
     )
     rows, left_out = _measured(arguments, configurations, plan, writes)
+    # What was measured is seen even where it cannot be drawn or written.
+    _show(rows, left_out, old, arguments)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
         folder = Path(arguments.plot)
         folder.mkdir(exist_ok=True)
         write_files(plot_files(rows, folder))
-    _show(rows, left_out, old, arguments)
+    for file in filter(None, (arguments.out, arguments.plot)):
+        say(f"wrote {file}")
 
 
 def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
@@ -149,6 +153,8 @@ def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[
         say_notes(
             f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
         )
+        # Once more below the table.
+        say_notes(f"left out: {reason}" for reason in left_out)
     if arguments.use_cache:
         keep_compiled_programs()
     try:
@@ -201,6 +207,3 @@ def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argpa
             console.print(tables.against_table(pairs, arguments.against))
         else:
             console.print(f"{arguments.against} has no row of the same configuration")
-    for option in ("out", "plot"):
-        if getattr(arguments, option) is not None:
-            console.print(f"wrote {getattr(arguments, option)}")

@@ -95,7 +95,9 @@ def _run(arguments: argparse.Namespace) -> None:
         say_notes(plan.notes)
         if arguments.explain:
             together = min(plan.count, plan.settings.batch)
-            show_choice(pipeline.auto.choice(together, arguments.knobs, plan.count / together))
+            tuned = pipeline.tuning(plan.count, **arguments.knobs).file
+            choice = pipeline.auto.choice(together, arguments.knobs, plan.count / together)
+            show_choice(choice, tuned)
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
         with decoding_progress(plan.count, compare, pipeline.checkpoint.model) as progress:

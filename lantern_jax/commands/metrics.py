@@ -11,6 +11,9 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_files
 
+# Options that without a reference would do nothing.
+_OF_DISTANCES = ("features", "preprocessing", "neighbours", "strict", "replicates", "save_reference")
+
 
 def add(commands) -> None:
     """Adds ``metrics`` to a parser's commands."""
@@ -88,8 +91,9 @@ def _run(arguments: argparse.Namespace) -> None:
         outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])
     if arguments.out is not None:
         outputs[Path(arguments.out)] = json.dumps(report, indent=1) + "\n"
-    write_files(outputs)
+    # What was measured is seen even where it cannot be written.
     _show(report)
+    write_files(outputs)
 
 
 def _readings(arguments: argparse.Namespace, preset) -> list:
@@ -102,8 +106,11 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
     names = None if arguments.features is None else check_names(arguments.features, READERS)
     wanted, k = arguments.preprocessing, arguments.neighbours
     if arguments.reference is None:
-        if names is not None or arguments.save_reference is not None:
-            raise LanternError("distances are to other pictures: give --reference too")
+        for name in _OF_DISTANCES:
+            value = getattr(arguments, name)
+            if value is not None and value is not False:
+                flag = f"--{name.replace('_', '-')}"
+                raise LanternError(f"{flag} is of distances to other pictures: give --reference too")
         return []
     if preset is not None:
         if wanted is not None or k is not None or arguments.strict:

@@ -157,11 +157,21 @@ def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
     console.print(f"wrote {', '.join(map(str, places))}")
 
 
-def show_choice(choice: Choice | None) -> None:
-    """Prints what ``auto`` chose from, the chosen way marked; None is a call for which nothing is chosen."""
+def show_choice(choice: Choice | None, tuned: Path | None) -> None:
+    """Prints what ``auto`` chose from, the chosen way marked, or why nothing is chosen.
+
+    Args:
+        tuned: the file whose settings are used in place of a choice; None for none.
+    """
     console = Console(soft_wrap=True)
+    if tuned is not None:
+        console.print(f"auto chooses nothing: the settings are those of {tuned}")
+        return
     if choice is None:
-        console.print("auto chooses nothing: the call says how to decode, has a relaxed rule, or --tuned off")
+        console.print(
+            "auto chooses nothing: the call says how to decode, has a relaxed rule, --tuned is off or a file, "
+            "or several processes share the mesh"
+        )
         return
     heads = ("", "nodes", "tokens per pass", "ms per pass", "times plain", "")
     rows = (

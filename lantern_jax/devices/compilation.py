@@ -27,11 +27,20 @@ def user_cache_directory() -> Path:
     """Returns where this user's programs keep caches on this system."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
-        return Path(local) if local else Path.home() / "AppData" / "Local"
+        return Path(local) if local else _home() / "AppData" / "Local"
     if sys.platform == "darwin":
-        return Path.home() / "Library" / "Caches"
+        return _home() / "Library" / "Caches"
     xdg = os.environ.get("XDG_CACHE_HOME")
-    return Path(xdg) if xdg else Path.home() / ".cache"
+    return Path(xdg) if xdg else _home() / ".cache"
+
+
+def _home() -> Path:
+    """Returns the user's home; where there is none, as in some containers, a place below which nothing is kept."""
+    try:
+        return Path.home()
+    # Into a folder that all share, others could put programs that would run here.
+    except RuntimeError:
+        return Path(os.devnull)
 
 
 def keep_compiled_programs() -> Path | None:
@@ -53,7 +62,7 @@ def keep_compiled_programs() -> Path | None:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
             pass
-    except (OSError, RuntimeError):
+    except OSError:
         return None
     # Nor does anything where it fails later, on a full disk or of a damaged file: JAX would print many lines.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)

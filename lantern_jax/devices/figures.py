@@ -36,6 +36,8 @@ _WORDS = {
     "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5p": "v5p", "v5": "v5p", "v4(?! lite)": "v4",
     "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
+# Words of cards that share a data sheet's word, and are slower or smaller than the card it is of.
+_OTHERS = r"\b(pcie|nvl|mig|40gb|64gb)\b"
 # Bytes of weights, more than the caches of most processors hold; their shape; the rows of the products that are
 # measured; and the seconds that each of these takes.
 _BYTES, _SHAPE, _ROWS, _SECONDS = 64 << 20, (512, 1024), (2, 8, 24, 64), 0.06
@@ -74,7 +76,10 @@ class Figures:
 
 def data_sheet(kind: str) -> Device | None:
     """Returns the row of ``DEVICES`` of a device by JAX's name of its kind; None for one that is not there."""
-    found = (name for word, name in _WORDS.items() if re.search(rf"\b{word}\b", kind.lower()))
+    kind = kind.lower()
+    if re.search(_OTHERS, kind):
+        return None
+    found = (name for word, name in _WORDS.items() if re.search(rf"\b{word}\b", kind))
     return next(map(DEVICES.__getitem__, found), None)
 
 

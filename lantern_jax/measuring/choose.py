@@ -84,8 +84,8 @@ class Budget:
         return self.substituted is not None or self.distance is not None
 
     def holds(self, substituted: Float[np.ndarray, " n"], distance: float) -> bool:
-        """Tells whether pictures kept to it; the share's standard error counts against it."""
-        if not len(substituted) or not np.any(substituted):
+        """Tells whether pictures kept to it, strict ones always; the share's standard error counts against it."""
+        if not len(substituted):
             return True
         error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
         within = self.substituted is None or float(np.mean(substituted)) + error <= self.substituted

@@ -30,14 +30,13 @@ from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.costs import levels_of, seconds_a_level
 from lantern_jax.measuring.forced import Forced
 from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
-from lantern_jax.measuring.rows import Row
+from lantern_jax.measuring.rows import PLAIN, Row
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.sweep import Configuration
 from lantern_jax.settings.costs import NOT_READ
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
-PLAIN = "ar"
 LEAST_REPEATS = 3
 # Passes before the first that is timed.
 _WARM_UP = 4
@@ -271,6 +270,8 @@ def _row(
     """Sums up several batches."""
     settings, configuration = member.settings, member.configuration
     is_forced = plan.profile is not None and not settings.is_plain
+    # Nor does anything verify rows in parallel.
+    is_known = not is_forced and member.job.program.rows is None
     seconds = [sample.seconds for sample in samples]
     speedups = [other.seconds / sample.seconds for sample, other in zip(samples, plain, strict=True)]
     floor_shares = [
@@ -308,8 +309,8 @@ def _row(
         floor_share=statistics.median(floor_shares),
         bandwidth=statistics.median(speeds),
         peak_memory=_peak_memory(),
-        substituted=None if is_forced else substituted / tokens,
-        distortion=None if is_forced else distance / max(substituted, 1),
+        substituted=substituted / tokens if is_known else None,
+        distortion=distance / max(substituted, 1) if is_known else None,
         forced=is_forced,
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,

@@ -24,17 +24,18 @@ def check_plots() -> None:
 
 def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:
     """Returns the contents of the plots that these rows are enough for, by file."""
-    drafted = [row for row in rows if row.nodes]
+    guessed = [row for row in rows if not row.is_plain]
     plots = {
         "speedup-by-batch.svg": _lines(
-            drafted, _series, lambda row: (row.batch, row.speedup), "pictures decoded together", "speed-up"
+            guessed, _series, lambda row: (row.batch, row.speedup), "pictures decoded together", "speed-up"
         ),
         "pass-by-nodes.svg": _lines(
-            rows, lambda row: f"{row.model}, batch {row.batch}, guidance {row.guidance:g}",
+            [row for row in rows if row.nodes or row.is_plain],
+            lambda row: f"{row.model}, batch {row.batch}, guidance {row.guidance:g}",
             lambda row: (row.nodes, row.ms_a_pass), "nodes drafted", "ms per pass", dots=True,
         ),
         "speed-by-quality.svg": _lines(
-            [row for row in drafted if row.substituted is not None], _series,
+            [row for row in guessed if row.substituted is not None], _series,
             lambda row: (100 * row.substituted, row.speedup), "tokens substituted, %", "speed-up", dots=True,
         ),
     }  # fmt: skip

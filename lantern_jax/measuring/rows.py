@@ -13,6 +13,8 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_text
 
+# The method that all others are compared with.
+PLAIN = "ar"
 _LARGEST = 64 * 2**20
 # What makes two rows measurements of the same thing.
 IDENTITY = (
@@ -36,7 +38,7 @@ class Row:
         guidance: the scale; 1 is none.
         method: its name.
         knobs: those that were given beside the method, by name.
-        nodes, depth: of the tree, the root not counted; 0 where nothing is drafted.
+        nodes, depth: of the tree, the root not counted; 0 of plain decoding and of what drafts no tree.
         passes: of the target after prefill, a picture.
         tokens_a_pass: tokens after the first of each picture, a pass.
         acceptance: [D], the share of passes that accepted at least 1, 2, ... draft tokens.
@@ -58,7 +60,7 @@ class Row:
         compile_cold, compile_warm: seconds of tracing and compiling with nothing kept, and with programs kept by
             JAX's cache; None where it was not measured.
         substituted: share of tokens that a relaxed rule put in place of the strict one's; None where acceptance is
-            forced.
+            forced, or no rule is asked.
         distortion: their mean distance in the codebook; likewise.
         forced: whether accepted lengths were replayed: such a row tells of the engine, not of a drafter.
         accept_lengths: the profile that was replayed; None where none was.
@@ -104,6 +106,11 @@ class Row:
     parts: Mapping[str, float] | None = None
     kernels: float | None = None
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether it is the plain decoding that others are compared with."""
+        return self.method == PLAIN
 
     @property
     def identity(self) -> str:

@@ -6,7 +6,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.rules.table import RULES
 from lantern_jax.decoding.tree import resolve_tree
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -89,7 +88,7 @@ def _nodes(fixed: Mapping[str, Any]) -> str:
 def parse_methods(text: str) -> dict[str, dict[str, Any]]:
     """Parses ``a,b:knob=value,knob=value,c`` into knobs by row; empty text is all methods.
 
-    Raises LanternError for an unknown method or knob and for a value of another type.
+    Raises LanternError for an unknown method, knob or name, and for a value of another type.
     """
     if not text:
         return {name: {"method": name} for name in methods()}
@@ -120,13 +119,14 @@ def parse_list(name: str, text: str) -> list[Any]:
     values = [_value(name, part.strip()) for part in text.split(",") if part.strip()]
     if not values:
         raise errors.invalid(f"--{name}", text, "one value or several with commas")
-    for value in values:
-        if name == "rule":
-            RULES.find(value)
-        elif name == "tree" and value != "dynamic":
-            resolve_tree(value)
     return values
 
 
 def _value(name: str, text: str) -> Any:
-    return KNOBS[name].read(text) if KNOBS[name].type in (int, float) else text
+    """Reads a knob's value; LanternError for one that no model can be decoded with."""
+    if KNOBS[name].type in (int, float):
+        return KNOBS[name].read(text)
+    if name == "tree" and text != "dynamic":
+        resolve_tree(text)
+    KNOBS[name].check(text)
+    return text

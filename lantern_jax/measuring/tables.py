@@ -20,7 +20,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",
     "of floor": lambda row: f"{row.floor_share:.0%}",
-    "substituted": lambda row: "" if row.substituted is None or not row.nodes else f"{row.substituted:.1%}",
+    "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
     "compiling, s": lambda row: (
         "" if row.compile_cold is None else f"{row.compile_cold:.1f}, {row.compile_warm:.1f} kept"
     ),
@@ -82,9 +82,9 @@ def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
 
 
 def _caption(rows: Sequence[Row]) -> Text:
-    row = rows[-1]
+    row, repeats = rows[-1], sorted({row.repeats for row in rows})
     lines = [
-        f"{row.repeats} batches per row, in turns; medians; "
+        f"{' to '.join(map(str, repeats[:1] + repeats[1:][-1:]))} batches per row, in turns; medians; "
         f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
     ]
     if any(row.forced for row in rows):

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
@@ -27,7 +28,9 @@ from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
 from lantern_jax.settings.choice import WindowPoint, point_of, window_knobs, window_name
-from lantern_jax.settings.tuned import Key, Tuned
+from lantern_jax.settings.resolution import for_platform
+from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import CALL, Key, Tuned
 
 DEFAULT = "default"
 # Of the time there is: when searching ends among trees of the first drafter, windows, other drafters, relaxed rules.
@@ -312,12 +315,27 @@ class Tuner:
         for row in rows:
             if self.subject.settings(self.base | dict(row.knobs)) == settings:
                 return row
-        # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding.
-        plain = next(row for row in rows if row.name == PLAIN)
-        rounds = self._decoded({}).rounds if self.clock.fits(pictures=1) else plain.rounds
+        # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding. What a
+        # relaxed rule costs must be seen.
+        is_relaxed = settings.rule != "strict"
+        if is_relaxed or self.clock.fits(pictures=1):
+            decoded = self._decoded({})
+            rounds, relaxed = decoded.rounds, (decoded.substituted, decoded.distance) if is_relaxed else ()
+        else:
+            rounds, relaxed = next(row.rounds for row in rows if row.name == PLAIN), ()
         # A round of it was not predicted: it is what others are compared with.
         nodes = settings.tree.num_nodes
-        return self._candidate(DEFAULT, {}, nodes, rounds, self.costs.a_pass(nodes))
+        knobs = self._default_knobs(settings)
+        return self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+
+    def _default_knobs(self, settings: Settings) -> dict[str, Any]:
+        """Returns knobs that name these settings: a file without any says nothing of how to decode."""
+        named, defaults = {"method": settings.method, "rule": settings.rule}, self.subject.recipe.defaults
+        own = {
+            name: for_platform(defaults[name], jax.default_backend()) for name in defaults if name not in CALL
+        }
+        tried = (named, own | named)
+        return next((knobs for knobs in tried if self.subject.settings(self.base | knobs) == settings), {})
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
         """Adds what the confirming run measured; a relaxed rule's cost is then of all its pictures."""

@@ -25,6 +25,7 @@ from lantern_jax.settings.choice import (
     point_of,
     read_acceptance,
     slowest,
+    window_knobs,
 )
 from lantern_jax.settings.costs import NOT_READ, Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
@@ -66,17 +67,16 @@ class Auto:
         if self._shelf is None or steers(knobs):
             return Found()
         found = self._shelf.find(partial(self._key, pictures, knobs))
-        choice = None if found.knobs else self.choice(pictures, knobs, turns)
+        choice = None if found.file else self.choice(pictures, knobs, turns)
         if choice is None:
             return found
-        made, note = dict(choice.way.knobs), choice.words
         if 1 < pictures <= _FEW and knobs.get("batch") is None:
             # By expectations alone: what one was timed at, and the other not, says nothing of the two.
             alone, together = (self._expected(count, knobs, turns).pace for count in (1, pictures))
             if together > _WORTH * pictures * alone:
-                one = self.choice(1, knobs)
-                made, note = one.way.knobs | {"batch": 1}, f"{one.words}, one picture after the other"
-        return Found(made, "; ".join(filter(None, [note, found.note])))
+                one = self.find(1, knobs)
+                return Found({**one.knobs, "batch": 1}, f"{one.note}; one picture after the other", one.file)
+        return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
 
     def choice(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Choice | None:
         """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes.
@@ -116,9 +116,10 @@ class Auto:
     def noting(
         self, settings: Settings, count: int
     ) -> Callable[[WindowPoint | None, Statistics], None] | None:
-        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes."""
+        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes, and
+        with a window whose guesses are not those that would be chosen."""
         key = self._key(count, vars(settings)) if self._chooses else None
-        if key is None or not key.checkpoint or count % key.batch:
+        if key is None or not key.checkpoint or count % key.batch or self._guesses_otherwise(settings):
             return None
 
         def note(point: WindowPoint | None, made: Statistics) -> None:
@@ -131,6 +132,12 @@ class Auto:
                     self._choices.pop(key, None)
 
         return note
+
+    def _guesses_otherwise(self, settings: Settings) -> bool:
+        """Tells whether a window of these settings guesses otherwise than the same window when it is chosen."""
+        point = point_of(settings)
+        usual = settings if point is None else self._recipe.settings(window_knobs(point))
+        return any(getattr(settings, name) != getattr(usual, name) for name in ("initial", "mixture"))
 
     def notes(self, key: Key) -> Notes:
         """Returns the notes of calls of a key."""

@@ -155,7 +155,9 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
         set(rule_knobs()) - {knob.name for knob in RULES[settings.rule].knobs}, (other_rule, True)
     )
     if settings.is_plain:
-        idle |= dict.fromkeys((*idle, *own, *rule_knobs(), "coupling", "rule"), ("plain decoding", True))
+        idle |= dict.fromkeys(
+            (*idle, *own, *rule_knobs(), "coupling", "rule", "drafting"), ("plain decoding", True)
+        )
     elif kind.nodes == ROWS:
         idle |= dict.fromkeys({*idle, *rule_knobs(), "coupling", "rule"} - own, (other_drafting, True))
     if settings.temperature == 0:

@@ -78,8 +78,9 @@ class Key:
         """
         batch = values["batch"] if pictures is None else min(values["batch"], pictures)
         return cls(
-            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=batch,
-            dtype=str(jax.numpy.dtype(dtype)), **{name: values[name] for name in SAMPLING},
+            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=int(batch),
+            # Equal numbers, NumPy's too, are one text in files.
+            dtype=str(jax.numpy.dtype(dtype)), **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
@@ -140,10 +141,12 @@ class Found:
     Attributes:
         knobs: what it is to be given; empty where there is nothing for it.
         note: a line for people; empty where there is nothing to say.
+        file: of tuned settings, that they are from; None where they are from none.
     """
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
+    file: Path | None = None
 
     def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns these knobs with those that a call gives, which count before them."""
@@ -204,7 +207,8 @@ class Shelf:
         for tuned in good:
             differences = tuned.key.differences(key)
             if not differences:
-                return Found(tuned.knobs, errors.printable(f"tuned: {tuned.words} ({tuned.file})"))
+                note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
+                return Found(tuned.knobs, note, tuned.file)
             if self.named or tuned.key.model == key.model:
                 notes.append((len(differences), tuned.file, differences))
         if notes:

@@ -21,6 +21,7 @@ from lantern_jax.devices import compilation
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.tuned import Found
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile.commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
@@ -72,6 +73,15 @@ def test_one_picture(folder, capsys):
     assert main(["generate", PROMPT, "--show-acceptance", "--overwrite"]) == 0
     names = {f"{name}.png", f"{name}-2.png", f"{name}-accepted.png", f"{name[:-1]}3"}
     assert {found for found in files(folder) if "/" not in found} == names
+
+
+def test_settings_of_a_file_are_explained_in_place_of_a_choice(capsys, monkeypatch):
+    assert main(["generate", PROMPT, "--explain"]) == 0
+    assert "--tuned is off or a file" in capsys.readouterr().out
+    monkeypatch.setattr(tiny_pipeline(), "tuning", lambda *_, **__: Found(file=Path("tuned.json")))
+    monkeypatch.setattr(tiny_pipeline().auto, "choice", lambda *_: "what a file comes before")
+    assert main(["generate", PROMPT, "--explain"]) == 0
+    assert "auto chooses nothing: the settings are those of tuned.json\n" in capsys.readouterr().out
 
 
 def test_the_version_is_told(capsys):

@@ -11,9 +11,11 @@ from lantern_jax.devices.figures import data_sheet, figures_of
 
 
 @pytest.mark.parametrize(("kind", "name"), [
-    ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-40GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
+    ("NVIDIA H100 80GB HBM3", "h100"), ("NVIDIA A100-SXM4-80GB", "a100"), ("Tesla T4", "t4"), ("NVIDIA L4", "l4"),
     ("TPU v5 lite", "v5e"), ("TPU v5", "v5p"), ("TPU v6 lite", "v6e"), ("TPU7x", "tpu7x"), ("cpu", None),
     ("NVIDIA L40S", None), ("TPU v5p", "v5p"), ("TPU v4", "v4"), ("TPU v4 lite", None),
+    ("NVIDIA A100-SXM4-40GB", None), ("NVIDIA A100 80GB PCIe", None), ("NVIDIA H100 PCIe", None),
+    ("NVIDIA H100 NVL", None), ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", None), ("NVIDIA H200", "h200"),
 ])  # fmt: skip
 def test_devices_are_known_by_their_kind(kind, name):
     sheet = data_sheet(kind)

@@ -6,6 +6,7 @@ import jax
 import pytest
 
 import lantern_jax.pipeline.pipeline
+from lantern_jax.commands import bench
 from lantern_jax.commands.main import main
 from lantern_jax.engine.engine import Engine
 from lantern_jax.measuring import measure
@@ -50,6 +51,16 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     assert files(folder) == {"old.jsonl"}
 
 
+def test_what_does_not_fit_the_model_is_told_before_the_others_are_measured(capsys, monkeypatch):
+    def stop(*given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(measure, "measure", stop)
+    assert main([*QUICK, "--methods", "gumbel,jacobi:tree=dynamic"]) == 130
+    told = capsys.readouterr().err
+    assert "lantern: left out: jacobi:tree=dynamic, batch 1: drafting jacobi has no dynamic tree" in told
+
+
 def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one():
     kept = jax.config.jax_compilation_cache_dir
     arguments = ["bench", "--methods", "jacobi:window=2", "--pictures", "1", "--out", "a.jsonl"]
@@ -81,6 +92,18 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     assert {"plots/pass-by-nodes.svg", "plots/speedup-by-batch.svg"} < files(folder)
     assert "score" in capsys.readouterr().out
     assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
+
+
+def test_what_cannot_be_drawn_is_shown(capsys, monkeypatch):
+    def full(*given):
+        raise OSError("cannot write plots: the disk is full")
+
+    monkeypatch.setattr(bench, "_measured", lambda *_: ([], ["what was measured"]))
+    monkeypatch.setattr(bench, "check_plots", lambda: None)
+    monkeypatch.setattr(bench, "write_files", full)
+    assert main([*QUICK, "--plot", "plots"]) != 0
+    printed = capsys.readouterr()
+    assert "what was measured" in printed.out and "wrote" not in printed.out and "disk is full" in printed.err
 
 
 @pytest.mark.parametrize(("arguments", "line"), [

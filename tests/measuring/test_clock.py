@@ -1,16 +1,17 @@
 """Time that is told, and a tuning that keeps to it."""
 
+import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 import pytest
 
 from lantern_jax.engine.generation import Timing
-from lantern_jax.measuring import costs, tune
+from lantern_jax.measuring import choose, costs, tune
 from lantern_jax.measuring.clock import Clock
 from lantern_jax.measuring.paths import MAX_DEPTH
 from lantern_jax.measuring.subject import Decodings, Subject, checkpoint_subject, sample_prompts
-from lantern_jax.settings.tuned import Key
+from lantern_jax.settings.tuned import Key, read_tuned, steers
 from tests.tiny_checkpoint import tiny_pipeline
 
 
@@ -77,16 +78,17 @@ def machine(monkeypatch):
     monkeypatch.setattr(Subject, "decode", lambda subject, *arguments: machine.decode(*arguments))
     monkeypatch.setattr(tune, "collect_ranks", machine.ranks)
 
-    def tuner(minutes, stop=None):
+    def tuner(minutes, stop=None, most=None, subject=subject):
         def told(text):
             if stop is not None and text.startswith(stop):
                 raise KeyboardInterrupt
 
-        goal, settings = tune.Goal({"batch": 1}, pictures=2, minutes=minutes), subject.settings({"batch": 1})
+        settings = subject.settings({"batch": 1})
+        goal = tune.Goal({"batch": 1}, choose.Budget(most), pictures=2, minutes=minutes)
         key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
         return tune.Tuner(subject, goal, key, told, Clock(60 * minutes, now))
 
-    tuner.now = now
+    tuner.now, tuner.subject = now, subject
     return tuner
 
 
@@ -125,3 +127,22 @@ def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_came(machine, monk
     monkeypatch.setattr(Subject, "decode", stopped)
     made = tuner.run()
     assert made.is_stopped and made.tuned.found["confirmed"] and made.rows[0].measured is not None
+
+
+@pytest.mark.parametrize("defaults", [{}, {"tree": [[0], [1]]}, {"method": "gumbel", "tree": [[0], [1]]},
+    {"window": 3}, {"rule": "near", "tau": 1.5}, {"method": "near"}])  # fmt: skip
+@pytest.mark.parametrize("budget", [None, 0.5])
+def test_the_default_that_is_the_fastest_is_written_by_name(defaults, budget, machine, tmp_path):
+    """So that a call is decoded so by its file; a relaxed one only with a budget."""
+    recipe = dataclasses.replace(machine.subject.recipe, defaults={"guidance": 2.0} | defaults)
+    subject = dataclasses.replace(machine.subject, recipe=recipe)
+    tuner = machine(60, most=budget, subject=subject)
+    tuner.costs = costs.Costs({1: 1.0})
+    plain = tuner._candidate(tune.PLAIN, {"method": "ar"}, 1, np.full(2, 9), 1.0)
+    settings, row = subject.settings(tuner.base), tuner._default([plain])
+    assert subject.settings(tuner.base | row.knobs) == settings
+    is_relaxed, found = settings.rule != "strict", tuner._tuned([row, plain], "")
+    assert (found.name == tune.DEFAULT) == (budget is not None or not is_relaxed)
+    (tmp_path / "a.json").write_text(found.to_json())
+    read = read_tuned(tmp_path / "a.json").knobs
+    assert steers(read) and read.get("rule", "strict") == (settings.rule if budget else "strict")

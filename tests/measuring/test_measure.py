@@ -5,6 +5,7 @@ from functools import cache
 from types import SimpleNamespace
 
 import jax
+import numpy as np
 import pytest
 
 from lantern_jax.engine.engine import Engine
@@ -13,7 +14,15 @@ from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.bandwidth import Bandwidth
 from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.costs import levels_of, seconds_a_level
-from lantern_jax.measuring.measure import LEAST_REPEATS, Procedure, bytes_a_pass, measure, members
+from lantern_jax.measuring.measure import (
+    LEAST_REPEATS,
+    Batch,
+    Procedure,
+    _row,
+    bytes_a_pass,
+    measure,
+    members,
+)
 from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.measuring.sweep import expand, parse_methods
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
@@ -47,6 +56,15 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
     assert [group[0].settings.temperature for group in groups] == [1, 0.5, 1, 0.5]
     assert all(group[0].settings.is_plain and not group[0].job.drafter for group in groups)
     assert groups[0][0].configuration.knobs == {} and groups[1][0].configuration.knobs == {"temperature": 0.5}
+
+
+def test_what_rows_in_parallel_substitute_is_not_known():
+    """Nothing verifies them: 0 would say that they are lossless."""
+    subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
+    ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi,zipar"))
+    found = dict.fromkeys(("profile", "ms_a_level", "compile_cold", "compile_warm"))
+    rows = [_row(subject, one, PLAN, [batch], [batch], [1e9], 10**6, **found) for one in (jacobi, zipar)]
+    assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
 
 
 def test_what_cannot_be_measured_has_its_reason():

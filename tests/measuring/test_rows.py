@@ -7,6 +7,7 @@ import pytest
 
 from lantern_jax.measuring import plots
 from lantern_jax.measuring.rows import Row, against, read_rows, to_lines
+from lantern_jax.measuring.tables import rows_table
 from tests.refused import refused
 
 ROW = Row(
@@ -64,6 +65,20 @@ def test_an_older_file_is_compared_row_by_row():
     assert not against([forced], old) and not against([changed(forced=True, accept_lengths=3.0)], [forced])
 
 
+def test_a_caption_is_of_all_rows():
+    assert str(rows_table([changed(repeats=16), changed(repeats=3)]).caption).startswith(
+        "3 to 16 batches per row"
+    )
+    assert str(rows_table([ROW]).caption).startswith("8 batches per row")
+
+
+def test_what_a_rule_substituted_is_shown_without_a_tree_too():
+    rows = [changed(method="ar", nodes=0, substituted=0.0), changed(method="own", nodes=0),
+            changed(method="zipar", nodes=0, substituted=None)]  # fmt: skip
+    (column,) = (column for column in rows_table(rows).columns if column.header == "substituted")
+    assert list(column.cells) == ["", "5.0%", ""]
+
+
 def test_plots_are_the_same_every_time(tmp_path):
     pytest.importorskip("matplotlib")
     plain = changed(method="ar", knobs={}, nodes=0)
@@ -74,5 +89,12 @@ def test_plots_are_the_same_every_time(tmp_path):
     assert files == plots.plot_files(rows, tmp_path)
     svg = files[tmp_path / "speedup-by-batch.svg"].decode()
     assert "led:window=8" in svg and "speed-up" in svg and "<dc:date>" not in svg
+    rows_of_codes = changed(method="zipar", knobs={}, nodes=0, substituted=None)
+    files = plots.plot_files([plain, rows_of_codes], tmp_path)
+    assert {file.name for file in files} == {"speedup-by-batch.svg", "pass-by-nodes.svg"}, "it has a speed"
+    assert (
+        files[tmp_path / "pass-by-nodes.svg"]
+        == plots.plot_files([plain], tmp_path)[tmp_path / "pass-by-nodes.svg"]
+    )
     only_plain = plots.plot_files(rows[:1], tmp_path)
     assert {file.name for file in only_plain} == {"pass-by-nodes.svg"}

@@ -61,3 +61,14 @@ def test_lists_are_checked():
     ):
         with pytest.raises(ValueError, match=line):
             parse_list(name, text)
+
+
+def test_names_of_a_variant_are_checked():
+    assert parse_methods("led:initial=random")["led:initial=random"]["initial"] == "random"
+    for text, line in (
+        ("led:initial=lft", "unknown initial 'lft': did you mean left?"),
+        ("led,eagle:tree=typo", "unknown tree 'typo'"),
+        ("jacobi:rule=lax", "unknown rule 'lax'"),
+    ):
+        with pytest.raises(ValueError, match=line):
+            parse_methods(text)

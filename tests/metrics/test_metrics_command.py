@@ -167,6 +167,8 @@ REFUSED = {
     "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
     "slips of nothing": ("made --reference made --with-slips", "give --preset too"),
     "features without reference": ("made --scores brightness --features colours", "--reference"),
+    "strictness without reference": ("made --scores brightness --strict", "--strict is of distances"),
+    "no replicates without reference": ("made --scores brightness --replicates 0", "--replicates is of distances"),
     "neighbours": ("made --reference made --neighbours 0", "whole number from 1 to"),
     "too few for the neighbours": ("made --reference made --features colours --neighbours 12", "give at least 13"),
     "scores of statistics": ("stats.npz --scores brightness", "holds no pictures to score"),
@@ -236,6 +238,18 @@ def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys
     assert "12, reference not known, taken to be of this reader" in shown
     assert "Fréchet distance 27.0000" in shown
     assert "kid, precision and recall not known" in shown
+
+
+def test_numbers_that_cannot_be_written_are_shown(folder, capsys, monkeypatch):
+    def full(files):
+        raise OSError("cannot write a.json: the disk is full")
+
+    write_folder(folder / "made", 1)
+    monkeypatch.setattr("lantern_jax.commands.metrics.write_files", full)
+    line = ("made", "--reference", "made", "--features", "colours", "--replicates", 0, "--out", "a.json")
+    assert run(*line) != 0
+    printed = capsys.readouterr()
+    assert "precision" in printed.out and "disk is full" in printed.err
 
 
 def test_help_names_everything_there_is(capsys, monkeypatch):

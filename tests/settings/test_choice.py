@@ -33,7 +33,7 @@ from lantern_jax.settings.choice import (
 )
 from lantern_jax.settings.costs import Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
-from lantern_jax.settings.tuned import Key, Shelf
+from lantern_jax.settings.tuned import Key, Shelf, Tuned
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -317,8 +317,18 @@ def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little
     assert [batch(count, 0.95) for count in (1, 2, 4, 5)] == [None, 1, 1, None]
     assert batch(2, 0.85) is None and batch(2, 0.95, batch=2) is None
     assert batch(2, 0.95) == 1
-    assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}, one picture after the other"
+    assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}; one picture after the other"
     assert pipeline.check("a lake", num=2).batch == 1
+    # By the settings that were tuned for one picture, where there are any.
+    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
+    file = tuned.tuned_file(key)
+    file.parent.mkdir(parents=True)
+    file.write_text(Tuned(key, {"tree": "chain"}, "a tree", 1.5).to_json())
+    pipeline = opened()
+    assert batch(2, 0.85) is None and batch(2, 0.95) == 1
+    found = pipeline.tuning(2)
+    assert found.knobs == {"tree": "chain", "batch": 1} and found.file == file
+    assert found.note.startswith("tuned: a tree, ") and found.note.endswith("; one picture after the other")
 
 
 def test_nothing_is_chosen_for_no_pictures(opened):
@@ -344,6 +354,18 @@ def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(open
     assert off.auto.choice(1, {}) is None and not off.tuning(1).note
     off.generate("a lake", seed=5)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_window_with_other_guesses_is_not_noted_as_its_own(opened):
+    pipeline = opened()
+    for knobs, is_noted in (
+        ({"method": "jacobi", "window": 3}, True),
+        ({"method": "jacobi", "window": 3, "initial": "random"}, False),
+        ({"method": "led", "window": 3, "mixture": [1, 0] * 4}, False),
+        ({"method": "ar"}, True),
+        ({"tree": "chain"}, True),
+    ):
+        assert (pipeline.auto.noting(pipeline.settings(knobs), 1) is not None) == is_noted, knobs
 
 
 def test_of_many_choices_those_that_were_used_last_are_kept(opened, monkeypatch):

@@ -14,6 +14,7 @@ from lantern_jax.decoding.methods import methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
 from lantern_jax.settings.auto import Auto
+from lantern_jax.settings.notes import Notes
 from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
 from lantern_jax.tensors import checksums
 from tests.command import must_not_run
@@ -211,3 +212,14 @@ def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, ke
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
     assert len(files) == 4 and json.loads(Tuned(key, KNOBS, "x", 1.0).to_json())["key"]["batch"] == 1
     assert key.dtype == jnp.dtype(jnp.float32).name
+
+
+def test_equal_numbers_of_any_type_share_files(opened, tmp_path):
+    pipeline, sampling = opened("off"), {"temperature": 1, "top_p": 1}
+    given = (
+        {"guidance": 4, "top_k": 9, "batch": 2},
+        {"guidance": 4.0, "top_k": np.int64(9), "batch": np.int32(2)},
+        {"guidance": np.float32(4), "top_k": 9, "batch": 2},
+    )
+    keys = [Key.of(pipeline.checkpoint, pipeline.dtype, sampling | values) for values in given]
+    assert len({Notes(tmp_path, each).file for each in keys}) == len(set(map(tuned_file, keys))) == 1
