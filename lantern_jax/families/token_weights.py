@@ -4,10 +4,12 @@ Axes: D model width, E head width, V codes.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.models.sizes import check_size
@@ -95,14 +97,23 @@ def published_table(
     names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool = False, norm_rows: int | None = None
 ) -> dict[str, Entry]:
     """Lists {published name: Entry} of a model whose codes' ids follow the text's; a head that is ``tied`` is none."""
-    ids, shape = np.arange(config.vocab_size, dtype=np.int32), (config.vocab_size, config.dim)
-    codes = slice(config.text_size, config.text_size + config.num_codes)
-    order = np.concatenate([ids[codes], np.delete(ids, codes)])
+    order, shape = published_order(config), (config.vocab_size, config.dim)
     table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
     if not tied:
-        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[codes]))
-        table[names["head"]] = head
+        codes = reordered_rows(order[: config.num_codes])
+        table[names["head"]] = Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight)))
     return table | language_table(names, config, norm_rows)
+
+
+def published_order(
+    config: GuidedTokensConfig, text_tokenizer: Path | None = None
+) -> Int[np.ndarray, " vocab"]:
+    """Returns the published id of every row of the table where codes' ids follow the text's, as
+    ``Family.published_order``.
+    """
+    ids = np.arange(config.vocab_size, dtype=np.int32)
+    codes = slice(config.text_size, config.text_size + config.num_codes)
+    return np.concatenate([ids[codes], np.delete(ids, codes)])
 
 
 @layers_alike
