@@ -253,6 +253,7 @@ class CaptionEncoder(PromptEncoder):
         caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
+        self.check_prompts(prompts, negative)
         if negative is not None:
             # Usually one for all prompts.
             place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
@@ -260,7 +261,6 @@ class CaptionEncoder(PromptEncoder):
                 made, against = self.encode(prompts, dtype), self.encode(list(place), dtype)
             features = against.features.repeated([place[text] for text in negative])
             return made.replace(negative=features, negative_mask=features.mask)
-        self.check_prompts(prompts)
         features = encode_captions(
             self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
             self.config.caption_length, dtype,
@@ -269,7 +269,7 @@ class CaptionEncoder(PromptEncoder):
 
     @contextmanager
     def kept(self):
-        outer, self._read = self._read, self._read or {}
+        outer, self._read = self._read, {} if self._read is None else self._read
         try:
             yield
         finally:

@@ -66,8 +66,9 @@ def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions
     np.testing.assert_array_equal(np.asarray(first.features), np.asarray(second.features))
     encoder.encode(["a lake"])
     assert read == ["float32"] * 2 + ["bfloat16", "float32"], "kept longer than asked to"
-    with pytest.raises(ValueError, match="no words"), encoder.kept():
-        encoder.encode(["<b>"])
+    for prompt, negative in (("<b>", None), ("a lake", ["<b>"])):
+        with pytest.raises(ValueError, match="no words"), encoder.kept():
+            encoder.encode([prompt], negative=negative)
     assert len(read) == 4, "read for prompts that cannot be encoded"
 
 
@@ -100,6 +101,9 @@ def test_negative_captions_are_encoded_once_each(captions):
     made = encoder.encode(prompts, negative=negative)
     alone = encoder.encode(negative)
     assert read == ["float32"] * 2
+    with encoder.kept():
+        encoder.encode(prompts, negative=negative), encoder.encode(prompts, negative=negative)
+    assert len(read) == 3, "read again where it is kept"
     np.testing.assert_array_equal(np.asarray(made.negative), np.asarray(alone.features))
     np.testing.assert_array_equal(made.negative_mask, alone.mask)
     again = encoder.from_encoded(encoder.to_encoded(prompts, made))
