@@ -12,6 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.io import errors
 from lantern_jax.models.sizes import check_size
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
@@ -58,10 +59,13 @@ def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     Rows of the vocabulary are left to the shapes; as many key-value heads as heads are the default.
     """
     settings = dict(settings or {})
-    nested = next((settings[name] for name in ("text_config", "language_config") if name in settings), {})
+    part = next((name for name in ("text_config", "language_config") if settings.get(name)), None)
+    nested = {} if part is None else settings[part]
+    if not isinstance(nested, Mapping):
+        raise errors.invalid(part, nested, "an object of settings")
     # A file of the hub may hold anything else.
     kept = {} if "model_type" not in settings else {"model_type": settings["model_type"]}
-    settings = {**(kept if nested else settings), **dict(nested)}
+    settings = {**(kept if nested else settings), **nested}
     rope = settings.pop("rope_parameters", None)
     if isinstance(rope, Mapping) and "rope_theta" in rope:
         settings["rope_theta"] = rope["rope_theta"]

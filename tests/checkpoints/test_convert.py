@@ -122,10 +122,11 @@ class Evil:
     ('{"num_heads": 2', "is not JSON"), ("[2]", "holds no JSON object"),
     ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),
     ('{"num_heads": 0, "grid": 4}', "num_heads 0"), ('{"num_heads": "two", "grid": 4}', "num_heads 'two'"),
-    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"),
+    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"), ('{"num_heads": 2, "block_size": -4}', "grid -4 is not valid"),
+    ('{"target": 5}', "settings.json: target is 5: give an object of settings"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
-    for name in ("make_codebook", "save"):
+    for name in ("make_codebook", "save", "convert_gpt"):
         monkeypatch.setattr(convert, name, must_not_run)
     (folder / "there").mkdir()
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
