@@ -76,6 +76,7 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 _CHAMELEON = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan chameleon/tokenizer/vqgan.ckpt"
+_LUMINA2 = "--text-tokenizer tokenizer.json --vqgan movqgan/movqgan_270M.ckpt"
 # By repository of the Hugging Face hub, in small letters: the command that makes a checkpoint of what it holds, as
 # docs/models has it.
 _CONVERSIONS: Mapping[str, str] = {
@@ -92,15 +93,15 @@ _CONVERSIONS: Mapping[str, str] = {
     "--out emu3",
     "junfeng5/liquid_v1_7b": "liquid --from-hub Junfeng5/Liquid_V1_7B --text-tokenizer tokenizer.json "
     "--vqgan chameleon/tokenizer/vqgan.ckpt --out liquid",
-    "alpha-vllm/lumina-mgpt-2.0": "lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0 --text-tokenizer tokenizer.json "
-    "--vqgan movqgan/movqgan_270M.ckpt --out lumina2",
+    "alpha-vllm/lumina-mgpt-2.0": f"lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0 {_LUMINA2} --out lumina2",
+    "alpha-vllm/lumina-mgpt-2.0-omni": f"lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0-Omni {_LUMINA2} "
+    "--out lumina2-omni",
 }
 # The same in other repositories: in another layout, in parts, or of another size.
 _ALIKE = {
     "jadohu/llamagen-t2i": "peizesun/llamagen_t2i",
     "gair/anole-7b-v0.1": "leloy/anole-7b-v0.1-hf",
     "baai/emu3-gen": "emu3-community/emu3-gen-hf",
-    "alpha-vllm/lumina-mgpt-2.0-omni": "alpha-vllm/lumina-mgpt-2.0",
 }
 
 
