@@ -6,6 +6,7 @@ and read back.
 
 import dataclasses
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,10 +21,10 @@ from lantern_jax.checkpoints.store import check_dtype, check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.llamagen_weights import convert_gpt, gpt_config_from_shapes
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
@@ -31,6 +32,7 @@ from lantern_jax.families.token_weights import language_settings
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQModel
 from lantern_jax.tensors.layer_names import normalize_settings
 from lantern_jax.tensors.tensor_files import open_tensors
@@ -55,7 +57,9 @@ _TEXTS = ("t5_tokenizer", "text_tokenizer")
 _TOKENIZERS = {"vq": convert_vq, "vqgan": convert_vqgan}
 
 Settings = Mapping[str, Any] | None
-Begun = tuple[Checkpoint, Int[np.ndarray, " vocab"] | None]
+# The target's config, the published id of every row of its table (None where they are the same), and what reads it:
+# that takes longest, so what is wrong with other parts is told before.
+Begun = tuple[TargetConfig, Int[np.ndarray, " vocab"] | None, Callable[[], Checkpoint]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -122,13 +126,14 @@ def convert_llamagen(
         LanternError: anything wrong with the files or settings, before anything is written.
     """
 
-    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+    def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         if Path(gpt).is_dir():
             settings = settings_beside(gpt, settings, LlamaGenConfig)
-        target, params = convert_gpt(tensors["gpt"], settings, **conversion.reading("the GPT"))
+        target = gpt_config_from_shapes(tensors["gpt"], settings)
         kind = "class" if target.num_labels else "caption"
-        begun = _begun(f"LlamaGen, {kind}-conditional", _DEFAULTS[kind], target, params, conversion)
-        return begun, None
+        read = partial(convert_gpt, tensors["gpt"], target, **conversion.reading("the GPT"))
+        model = f"LlamaGen, {kind}-conditional"
+        return target, None, partial(_checkpoint, read, model, _DEFAULTS[kind], conversion)
 
     sources = {"gpt": gpt, "vq": vq, "drafter": drafter, "t5": t5, "t5_tokenizer": t5_tokenizer}
     return _convert(begin, sources, config, out, options)
@@ -161,17 +166,19 @@ def convert_chameleon_files(
         LanternError: anything wrong with the files or settings, before anything is written.
     """
 
-    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+    def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         embedding = tensors["model"].get("model.embed_tokens.weight")
-        load_tokenizer(text_tokenizer)
         rows = () if embedding is None else embedding.shape[:1]
         vocabulary = ChameleonVocabulary.from_file(text_tokenizer, *rows)
-        target, params = convert_chameleon(
-            tensors["model"], settings_beside(model, settings, ChameleonConfig), order=vocabulary.order,
-            num_codes=vocabulary.num_codes, layout=layout, **conversion.reading("the model"),
+        settings = settings_beside(model, settings, ChameleonConfig)
+        target = chameleon_config_from_shapes(tensors["model"], settings, vocabulary.num_codes, layout)
+        _check_prompts(target, text_tokenizer)
+        read = partial(
+            convert_chameleon, tensors["model"], target, order=vocabulary.order, num_codes=vocabulary.num_codes,
+            **conversion.reading("the model"),
         )  # fmt: skip
-        begun = _begun(_MODELS[layout], _DEFAULTS[layout], target, params, conversion)
-        return dataclasses.replace(begun, text_tokenizer=Path(text_tokenizer)), vocabulary.order
+        whole = partial(_checkpoint, read, _MODELS[layout], _DEFAULTS[layout], conversion, text_tokenizer)
+        return target, vocabulary.order, whole
 
     sources = {"model": model, "vqgan": vqgan, "drafter": drafter, "text_tokenizer": text_tokenizer}
     return _convert(begin, sources, config, out, options)
@@ -203,19 +210,18 @@ def convert_guided_files(
     """
     published = PUBLISHED[family]
 
-    def begin(tensors: Mapping[str, Any], settings: Settings, conversion: Conversion) -> Begun:
-        load_tokenizer(text_tokenizer)
+    def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         told = published.told(Path(text_tokenizer))
         beside = normalize_settings(language_settings(settings_beside(model, None)), FAMILIES[family].config)
         settings = {**beside, **told, **(settings or {})}
-        target, params = published.read(tensors["model"], settings, **conversion.reading("the model"))
-        family_of(target).prompts(PromptParts(target, text_tokenizer=Path(text_tokenizer))).encode(["a"])
-        changes: dict[str, Any] = {"text_tokenizer": Path(text_tokenizer)}
+        target = published.sizes(tensors["model"], settings)
+        _check_prompts(target, text_tokenizer)
         inside = published.tokenizer_inside(tensors["model"])
-        if inside and vqgan is None:
-            changes |= _tokenizer_parts(inside, published.read_tokenizer, conversion)
-        begun = _begun(published.model, published.defaults, target, params, conversion)
-        return dataclasses.replace(begun, **changes), None
+        if inside:
+            tensors.setdefault("vqgan", inside)
+        read = partial(published.read, tensors["model"], target, **conversion.reading("the model"))
+        whole = partial(_checkpoint, read, published.model, published.defaults, conversion, text_tokenizer)
+        return target, None, whole
 
     sources = {"model": model, "vqgan": vqgan, "text_tokenizer": text_tokenizer}
     return _convert(begin, sources, config, out, options, tokenizers={"vqgan": published.read_tokenizer})
@@ -245,8 +251,9 @@ def add_drafter(
         raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
 
     def begin(*_: Any) -> Begun:
-        old = load(checkpoint, None)
-        return old, family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
+        old = load(checkpoint, abstract=True)
+        order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
+        return old.target_config, order, partial(load, checkpoint, None)
 
     return _convert(begin, {"drafter" if kind == "eagle" else kind: drafter}, config, out, options, "drafter")
 
@@ -269,8 +276,12 @@ def add_text_encoder(
     Raises:
         LanternError: as ``convert_llamagen``.
     """
+
+    def begin(*_: Any) -> Begun:
+        return load(checkpoint, abstract=True).target_config, None, partial(load, checkpoint, None)
+
     sources = {"t5": t5, "t5_tokenizer": t5_tokenizer}
-    return _convert(lambda *_: (load(checkpoint, None), None), sources, config, out, options, "text_encoder")
+    return _convert(begin, sources, config, out, options, "text_encoder")
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:
@@ -287,17 +298,29 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
     return Codebook(neighbours=np.asarray(table), codes=np.asarray(codes))
 
 
-def _begun(
-    model: str, usual: Mapping[str, float], target: TargetConfig, params: PyTree, conversion: Conversion
+def _check_prompts(target: TargetConfig, text_tokenizer: str | Path) -> None:
+    """Raises LanternError for another model's text tokenizer, or a grid that prompts cannot name."""
+    family_of(target).prompts(PromptParts(target, text_tokenizer=Path(text_tokenizer))).encode(["a"])
+
+
+def _checkpoint(
+    read: Callable[[], tuple[TargetConfig, PyTree]],
+    model: str,
+    usual: Mapping[str, float],
+    conversion: Conversion,
+    text_tokenizer: str | Path | None = None,
 ) -> Checkpoint:
-    """Returns the checkpoint of a target alone, with the settings it is usually sampled with."""
-    defaults = {**usual, "top_k": min(usual["top_k"], target.num_codes)}
-    metadata = {"neighbour_space": conversion.neighbour_space}
-    return Checkpoint(model, target, params, defaults=defaults, metadata=metadata)
+    """Reads a target; returns its checkpoint, with the settings it is usually sampled with."""
+    target, params = read()
+    return Checkpoint(
+        model, target, params, text_tokenizer=None if text_tokenizer is None else Path(text_tokenizer),
+        defaults={**usual, "top_k": min(usual["top_k"], target.num_codes)},
+        metadata={"neighbour_space": conversion.neighbour_space},
+    )  # fmt: skip
 
 
 def _convert(
-    begin: Callable[[Mapping[str, Any], Settings, Conversion], Begun],
+    begin: Callable[[dict[str, Any], Settings, Conversion], Begun],
     sources: Mapping[str, str | Path | None],
     config: str | Path | None,
     out: str | Path,
@@ -308,8 +331,7 @@ def _convert(
     """Writes a checkpoint with all parts that files are given of.
 
     Args:
-        begin: (opened files, settings of the target, conversion) -> the checkpoint of the target, and the published
-            id of every row of its table, or None where they are the same.
+        begin: (opened files, to which it may add, settings of the target, conversion) -> ``Begun``.
         sources: part -> its file: one of ``tokenizers``, "drafter" (of EAGLE's kind) or another kind of
             drafter, "t5" and "t5_tokenizer"; and what ``begin`` reads.
         alone: the part that a config file without parts is for.
@@ -323,40 +345,43 @@ def _convert(
         raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     # Before the first tensor is read, so that a wrong name is an error immediately.
     tensors = {part: open_tensors(path) for part, path in paths.items() if part not in _TEXTS}
-    checkpoint, order = begin(tensors, settings.get("target"), conversion)
-    target, changes = checkpoint.target_config, {}
+    target, order, whole = begin(tensors, settings.get("target"), conversion)
+    if "t5" in paths:
+        if not family_of(target).text_width(target):
+            raise LanternError("the target is not caption-conditional: it takes no text encoder")
+        encoder = _text_config(paths, tensors["t5"], settings.get("text_encoder"))
+    drafters, changes = {}, {}
     for part in tensors.keys() & {"drafter", *DRAFTERS}:
         kind = "eagle" if part == "drafter" else part
         read, chosen = DRAFTERS[kind], settings.get("drafter")
         if read.reads_config:
             chosen = settings_beside(paths[part], chosen, read.config)
-        made = read.read(
+        drafters[kind] = read.read(
             tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
         )
-        changes["drafters"] = {**checkpoint.drafters, kind: made}
+    reading = conversion.stage("reading the tokenizer")
+    pictures = [
+        tokenizers[part](tensors[part], progress=reading) for part in tensors.keys() & tokenizers.keys()
+    ]
+    checkpoint = whole()
     if "t5" in paths:
-        if not family_of(target).text_width(target):
-            raise LanternError("the target is not caption-conditional: it takes no text encoder")
-        changes |= _text_parts(paths, tensors.get("t5"), settings.get("text_encoder"), conversion)
-    for part in tensors.keys() & tokenizers.keys():
-        changes |= _tokenizer_parts(tensors[part], tokenizers[part], conversion)
+        _, params = convert_t5(tensors["t5"], encoder, **conversion.reading("the text encoder"))
+        changes |= {"text_encoder_config": encoder, "text_encoder_params": params}
+        changes["text_tokenizer"] = paths["t5_tokenizer"]
+    for made, params in pictures:
+        params = {"params": params}
+        codebook = make_codebook(made, params, conversion.neighbours, conversion.neighbour_space)
+        changes |= {"tokenizer_config": made, "tokenizer_params": params, "codebook": codebook}
+    changes["drafters"] = {**checkpoint.drafters, **drafters}
     names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
     changes["metadata"] = checkpoint.metadata | {"converted_from": names}
     return _write(out, dataclasses.replace(checkpoint, **changes), conversion)
 
 
-def _tokenizer_parts(tensors, convert, conversion: Conversion) -> dict[str, Any]:
-    config, params = convert(tensors, progress=conversion.stage("reading the tokenizer"))
-    params = {"params": params}
-    codebook = make_codebook(config, params, conversion.neighbours, conversion.neighbour_space)
-    return {"tokenizer_config": config, "tokenizer_params": params, "codebook": codebook}
-
-
-def _text_parts(paths, tensors, settings, conversion: Conversion) -> dict[str, Any]:
-    tokenizer, settings = paths["t5_tokenizer"], settings_beside(paths["t5"], settings)
-    check_tokenizer(load_tokenizer(tokenizer), t5_config_from_shapes(tensors, settings).vocab_size, tokenizer)
-    config, params = convert_t5(tensors, settings, **conversion.reading("the text encoder"))
-    return {"text_encoder_config": config, "text_encoder_params": params, "text_tokenizer": tokenizer}
+def _text_config(paths: Mapping[str, Path], tensors: Mapping[str, Any], settings: Settings) -> T5Config:
+    config = t5_config_from_shapes(tensors, settings_beside(paths["t5"], settings))
+    check_tokenizer(load_tokenizer(paths["t5_tokenizer"]), config.vocab_size, paths["t5_tokenizer"])
+    return config
 
 
 def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> Path:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.tensors.layer_names import normalize_settings
@@ -39,6 +40,9 @@ def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[st
         raise LanternError(
             f"{config} holds unknown parts {', '.join(unknown)}: give {' and '.join(CONFIG_PARTS)}"
         )
+    for part, given in settings.items():
+        if not isinstance(given, Mapping):
+            raise LanternError(f"{config}: {part} is {errors.quoted(given)}: give an object of settings")
     return settings
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, describe
 from lantern_jax.checkpoints.folder import Folder
 from lantern_jax.families.published import conversion_of
-from lantern_jax.families.registry import family_name
+from lantern_jax.families.registry import FAMILIES, family_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.tensors.checksums import CONFIG
@@ -58,7 +58,8 @@ def push(checkpoint: Checkpoint, repo: str) -> None:
 def model_card(checkpoint: Checkpoint, repo: str) -> str:
     """Returns the README.md of a checkpoint's repository: what it is and how to load it; the licence is left open."""
     about, family = describe(checkpoint), family_name(checkpoint.target_config)
-    by_class = bool(getattr(checkpoint.target_config, "num_labels", 0))
+    classes = FAMILIES[family].classes(checkpoint.target_config)
+    by_class = bool(classes) and checkpoint.vocabulary is None
     prompt = "0" if by_class else '"a lake at dawn"'
     parts = {part: about[part] for part in PARTS if part in about}
     parts |= {f"{kind} drafter": part for kind, part in about["drafters"].items()}

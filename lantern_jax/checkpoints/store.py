@@ -111,7 +111,8 @@ def save(
 
     Raises:
         LanternError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
-            the checkpoint do not fit each other, or values that ``dtype`` cannot hold.
+            the checkpoint do not fit each other, defaults or metadata that are no JSON, or values that ``dtype`` cannot
+            hold.
         OSError: one line: it cannot be written, or the disk does not hold what was written.
 
     Example:
@@ -132,6 +133,13 @@ def save(
     if checkpoint.text_encoder_config is not None and checkpoint.text_encoder_params is None:
         checkpoint = dataclasses.replace(checkpoint, text_encoder_params=load_text_encoder(checkpoint, dtype))
     check(checkpoint)
+    try:
+        json.dumps(config_json(checkpoint), allow_nan=False)
+    except (TypeError, ValueError) as error:
+        why = errors.short(error)
+        raise LanternError(
+            f"defaults or metadata are no JSON ({why}): give finite numbers of Python"
+        ) from None
     with new_folder(directory) as temporary:
         _write(temporary, checkpoint, dtype, report)
     return directory

@@ -14,7 +14,8 @@ class Published(Late):
 
     Attributes:
         model: its name.
-        read: (tensors, settings, dtype=, progress=) -> the target's config and parameters.
+        sizes: (tensors, settings) -> the target's config, from shapes; no value is read.
+        read: (tensors, config, dtype=, progress=) -> the target's config and parameters.
         read_tokenizer: (tensors, progress=) -> config and parameters of the tokenizer of its pictures.
         inside: what the names of that tokenizer's tensors begin with where they are among the model's.
         defaults: the settings it is usually sampled with.
@@ -22,6 +23,7 @@ class Published(Late):
     """
 
     model: str
+    sizes: Callable[..., Any]
     read: Callable[..., tuple[Any, Any]]
     read_tokenizer: Callable[..., tuple[Any, Any]]
     defaults: Mapping[str, float]
@@ -42,6 +44,7 @@ class Published(Late):
 PUBLISHED: Mapping[str, Published] = {
     "janus": Published(
         "Janus-Pro",
+        at("lantern_jax.families.janus_weights:janus_config_from_shapes"),
         at("lantern_jax.families.janus_weights:convert_janus"),
         at("lantern_jax.families.janus_weights:convert_janus_vq"),
         {"guidance": 5.0, "top_k": 0, "temperature": 1.0},
@@ -49,6 +52,7 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "emu3": Published(
         "Emu3-Gen",
+        at("lantern_jax.families.emu3_weights:emu3_config_from_shapes"),
         at("lantern_jax.families.emu3_weights:convert_emu3"),
         at("lantern_jax.families.emu3_vq_weights:convert_emu3_vq"),
         {"guidance": 3.0, "top_k": 2048, "temperature": 1.0},
@@ -56,12 +60,14 @@ PUBLISHED: Mapping[str, Published] = {
     ),
     "liquid": Published(
         "Liquid",
+        at("lantern_jax.families.liquid_weights:liquid_config_from_shapes"),
         at("lantern_jax.families.liquid_weights:convert_liquid"),
         at("lantern_jax.families.chameleon_vq_weights:convert_vqgan"),
         {"guidance": 7.0, "top_k": 4096, "top_p": 0.96, "temperature": 0.99},
     ),
     "lumina2": Published(
         "Lumina-mGPT-2.0",
+        at("lantern_jax.families.lumina2_weights:lumina2_config_from_shapes"),
         at("lantern_jax.families.lumina2_weights:convert_lumina2"),
         at("lantern_jax.families.lumina2_weights:convert_movqgan"),
         {"guidance": 4.0, "top_k": 4096, "temperature": 1.0},
@@ -70,6 +76,7 @@ PUBLISHED: Mapping[str, Published] = {
 }
 
 _CHAMELEON = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan chameleon/tokenizer/vqgan.ckpt"
+_LUMINA2 = "--text-tokenizer tokenizer.json --vqgan movqgan/movqgan_270M.ckpt"
 # By repository of the Hugging Face hub, in small letters: the command that makes a checkpoint of what it holds, as
 # docs/models has it.
 _CONVERSIONS: Mapping[str, str] = {
@@ -86,15 +93,15 @@ _CONVERSIONS: Mapping[str, str] = {
     "--out emu3",
     "junfeng5/liquid_v1_7b": "liquid --from-hub Junfeng5/Liquid_V1_7B --text-tokenizer tokenizer.json "
     "--vqgan chameleon/tokenizer/vqgan.ckpt --out liquid",
-    "alpha-vllm/lumina-mgpt-2.0": "lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0 --text-tokenizer tokenizer.json "
-    "--vqgan movqgan/movqgan_270M.ckpt --out lumina2",
+    "alpha-vllm/lumina-mgpt-2.0": f"lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0 {_LUMINA2} --out lumina2",
+    "alpha-vllm/lumina-mgpt-2.0-omni": f"lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0-Omni {_LUMINA2} "
+    "--out lumina2-omni",
 }
 # The same in other repositories: in another layout, in parts, or of another size.
 _ALIKE = {
     "jadohu/llamagen-t2i": "peizesun/llamagen_t2i",
     "gair/anole-7b-v0.1": "leloy/anole-7b-v0.1-hf",
     "baai/emu3-gen": "emu3-community/emu3-gen-hf",
-    "alpha-vllm/lumina-mgpt-2.0-omni": "alpha-vllm/lumina-mgpt-2.0",
 }
 
 

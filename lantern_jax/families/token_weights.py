@@ -4,12 +4,15 @@ Axes: D model width, E head width, V codes.
 """
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.io import errors
 from lantern_jax.models.sizes import check_size
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
@@ -56,10 +59,13 @@ def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
     Rows of the vocabulary are left to the shapes; as many key-value heads as heads are the default.
     """
     settings = dict(settings or {})
-    nested = next((settings[name] for name in ("text_config", "language_config") if name in settings), {})
+    part = next((name for name in ("text_config", "language_config") if settings.get(name)), None)
+    nested = {} if part is None else settings[part]
+    if not isinstance(nested, Mapping):
+        raise errors.invalid(part, nested, "an object of settings")
     # A file of the hub may hold anything else.
     kept = {} if "model_type" not in settings else {"model_type": settings["model_type"]}
-    settings = {**(kept if nested else settings), **dict(nested)}
+    settings = {**(kept if nested else settings), **nested}
     rope = settings.pop("rope_parameters", None)
     if isinstance(rope, Mapping) and "rope_theta" in rope:
         settings["rope_theta"] = rope["rope_theta"]
@@ -95,14 +101,23 @@ def published_table(
     names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool = False, norm_rows: int | None = None
 ) -> dict[str, Entry]:
     """Lists {published name: Entry} of a model whose codes' ids follow the text's; a head that is ``tied`` is none."""
-    ids, shape = np.arange(config.vocab_size, dtype=np.int32), (config.vocab_size, config.dim)
-    codes = slice(config.text_size, config.text_size + config.num_codes)
-    order = np.concatenate([ids[codes], np.delete(ids, codes)])
+    order, shape = published_order(config), (config.vocab_size, config.dim)
     table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
     if not tied:
-        head = Entry(("head", "kernel"), shape, lambda weight: transpose(weight[codes]))
-        table[names["head"]] = head
+        codes = reordered_rows(order[: config.num_codes])
+        table[names["head"]] = Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight)))
     return table | language_table(names, config, norm_rows)
+
+
+def published_order(
+    config: GuidedTokensConfig, text_tokenizer: Path | None = None
+) -> Int[np.ndarray, " vocab"]:
+    """Returns the published id of every row of the table where codes' ids follow the text's, as
+    ``Family.published_order``.
+    """
+    ids = np.arange(config.vocab_size, dtype=np.int32)
+    codes = slice(config.text_size, config.text_size + config.num_codes)
+    return np.concatenate([ids[codes], np.delete(ids, codes)])
 
 
 @layers_alike

@@ -98,6 +98,15 @@ def read_text(path: str | Path, most: int) -> str:
         raise LanternError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
 
 
+def check_text(text: str, what: str) -> None:
+    """Raises LanternError for a text that no file can hold: Python reads bytes that are not UTF-8 as half a pair."""
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        wrong = errors.quoted(text[error.start])
+        raise LanternError(f"{what} {errors.quoted(text)} is not text in UTF-8: leave out {wrong}") from None
+
+
 def read_json(path: str | Path, most: int) -> Any:
     """Reads a JSON file of at most ``most`` bytes; raises what ``read_bounded`` and ``parse_json`` raise."""
     return parse_json(read_bounded(path, most), str(path))

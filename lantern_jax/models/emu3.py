@@ -40,8 +40,8 @@ class Emu3Config(RowsConfig):
 
     ends = ("row_end", "frame_end", "image_end")
     # Of the 9216 positions of its published config prompts take up to 1024. Its area is 8100; 4:3 takes 8112, 16:9
-    # 8160.
-    most_codes, most_a_side = 8192, 128
+    # 8160. Its program draws any ratio: a side is as long as a config of ours may have it.
+    most_codes, most_a_side = 8192, 192
 
 
 def emu3_target(config: Emu3Config, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:

@@ -14,6 +14,7 @@ from lantern_jax.decoding.knobs import check_seed
 from lantern_jax.decoding.tree import NO_TREE, tree_names
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import check_text
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.outputs import FORMATS, Output, read_output
 from lantern_jax.settings.settings import KNOBS
@@ -172,8 +173,8 @@ def _check_prompt(name: str, prompt: Any, letters: int) -> None:
         raise Refused(
             400, f"the {name} has {len(prompt)} letters: give at most {letters}", name, "prompt_too_long"
         )
-    # Half a surrogate pair is no text; control characters are no prompt.
-    if any(unicodedata.category(letter) in ("Cc", "Cs") and letter not in "\t\r\n" for letter in prompt):
+    _checked(partial(check_text, what=name), name, prompt)
+    if any(unicodedata.category(letter) == "Cc" and letter not in "\t\r\n" for letter in prompt):
         raise Refused(400, f"the {name} holds characters that cannot be shown: leave them out", name)
 
 

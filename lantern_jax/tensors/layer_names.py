@@ -224,7 +224,7 @@ def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any
     for name, value in settings.items():
         field = _ALIASES.get(name, name)
         if name == "block_size" and "grid" in fields and isinstance(value, int):
-            field, value = "grid", math.isqrt(value)
+            field, value = "grid", math.isqrt(value) if value > 0 else value
         if field in fields:
             known[field] = value
         else:

@@ -37,7 +37,8 @@ def _replace(rules: Sequence[Rule], text: str) -> str:
 
 
 # Of a link with a scheme only that is dropped, a host name with its path; before "@" it is half of an e-mail address.
-_HOST = r"[a-z0-9.\-]+\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
+# Names of hosts have up to 253 letters: from each letter on no more are looked at, of a text of any length.
+_HOST = r"[a-z0-9.\-]{1,253}\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
 
 
 def _link(scheme: str) -> str:
@@ -70,7 +71,7 @@ MARKS = _rules(
     (r"#\d{1,3}\b", ""),
     (r"#\d{5,}\b", ""),
     (r"\b\d{6,}\b", ""),  # article numbers
-    (rf"\S+\.(?:{_FILE_ENDINGS})", ""),
+    (rf"(?<!\S)\S+\.(?:{_FILE_ENDINGS})", ""),
     (r"[\"']{2,}", '"'),
     (r"\.{2,}", " "),
     (f"[{_ORNAMENTS}]+", " "),

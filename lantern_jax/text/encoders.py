@@ -23,6 +23,7 @@ from lantern_jax.decoding.concrete import check_padding
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import check_text
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
@@ -202,10 +203,7 @@ class LabelEncoder(PromptEncoder):
         vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
         self._check_some(prompts)
         for prompt in prompts:
-            if not isinstance(prompt, str):
-                raise LanternError(
-                    f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words, such as 'a lake at dusk'"
-                )
+            _check_text(prompt, "words, such as 'a lake at dusk'")
         parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
         if not strict:
             _warn_of_ignored(vocabulary, prompts)
@@ -253,6 +251,7 @@ class CaptionEncoder(PromptEncoder):
         caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
+        self.check_prompts(prompts, negative)
         if negative is not None:
             # Usually one for all prompts.
             place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
@@ -260,7 +259,6 @@ class CaptionEncoder(PromptEncoder):
                 made, against = self.encode(prompts, dtype), self.encode(list(place), dtype)
             features = against.features.repeated([place[text] for text in negative])
             return made.replace(negative=features, negative_mask=features.mask)
-        self.check_prompts(prompts)
         features = encode_captions(
             self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
             self.config.caption_length, dtype,
@@ -269,7 +267,7 @@ class CaptionEncoder(PromptEncoder):
 
     @contextmanager
     def kept(self):
-        outer, self._read = self._read, self._read or {}
+        outer, self._read = self._read, {} if self._read is None else self._read
         try:
             yield
         finally:
@@ -351,15 +349,15 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
 
 def _warn_of_ignored(vocabulary: Vocabulary, prompts: Sequence[str]) -> None:
     """Warns of the words that a vocabulary does not know, if there are any."""
-    unknown = dict.fromkeys(word for prompt in prompts for word in vocabulary.unknown(prompt))
-    shown = []
-    for word in unknown:
+    unknown = [*dict.fromkeys(word for prompt in prompts for word in vocabulary.unknown(prompt))]
+    # The nearest words are looked for slowly: only of those that are shown.
+    shown = 5
+    for i, word in enumerate(unknown[:shown]):
         near = errors.nearest(word, vocabulary.words).rstrip()
-        shown.append(f"{word!r} ({near})" if near else repr(word))
-    if shown:
-        warnings.warn(
-            f"ignored, the model does not know: {errors.listed(shown)}", errors.IgnoredWords, stacklevel=1
-        )
+        unknown[i] = f"{word!r} ({near})" if near else repr(word)
+    if unknown:
+        names = errors.listed(unknown, shown)
+        warnings.warn(f"ignored, the model does not know: {names}", errors.IgnoredWords, stacklevel=1)
 
 
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
@@ -375,12 +373,15 @@ def check_texts(prompts: Sequence[str | int]) -> None:
     if not len(prompts):
         raise LanternError("no prompts: give at least one")
     for prompt in prompts:
-        if not isinstance(prompt, str):
-            raise LanternError(
-                f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes a description in words"
-            )
+        _check_text(prompt, "a description in words")
         if not prompt.strip():
             raise LanternError("empty prompt: describe a picture in words")
+
+
+def _check_text(prompt: Any, taken: str) -> None:
+    if not isinstance(prompt, str):
+        raise LanternError(f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes {taken}")
+    check_text(prompt, "prompt")
 
 
 def _class(prompt: str | int, classes: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json, read_text
+from lantern_jax.io.files import check_text, parse_json, read_text
 
 MOST_CLASSES = 1_000_000
 # COCO's captions of the training pictures have 92 MB.
@@ -73,6 +73,7 @@ def _filled(prompt: Any, place: str) -> str:
         raise LanternError(f"{place} is empty: give a prompt, or take it out")
     if "\0" in prompt:
         raise LanternError(f"{place} holds a zero byte: give text")
+    check_text(prompt, place)
     return prompt
 
 

@@ -12,6 +12,8 @@ import pytest
 
 import lantern_jax.engine.engine
 from lantern_jax.checkpoints.checkpoint import describe
+from lantern_jax.checkpoints.configs import check_counts
+from lantern_jax.checkpoints.folder import Folder
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.engine import compiler
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
@@ -170,6 +172,13 @@ def test_sizes_that_cannot_be_are_refused_before_shapes_are_made(path, value, pa
     monkeypatch.setattr(jax, "eval_shape", must_not_run)
     with refused(part):
         load(folder, abstract=True)
+
+
+def test_another_packages_layers_may_be_in_one_array(tiny_folder):
+    class Stacked:
+        num_layers = 500
+
+    check_counts(Folder.of(tiny_folder), "target", Stacked(), ["target.params.layers"])
 
 
 def test_parts_of_other_models_are_refused_when_they_are_read(tmp_path, monkeypatch):

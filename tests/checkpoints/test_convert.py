@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.checkpoints import convert
-from lantern_jax.checkpoints.convert import convert_llamagen
-from lantern_jax.checkpoints.store import load
+from lantern_jax.checkpoints import convert, store
+from lantern_jax.checkpoints.convert import add_text_encoder, convert_llamagen
+from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
@@ -22,6 +22,8 @@ from lantern_jax.io.locks import sole
 from lantern_jax.tensors.tensor_files import open_tensors
 from tests.command import assert_refused, must_not_run
 from tests.published_files import DRAFTER, GPT, VQ
+from tests.refused import refused
+from tests.tiny_checkpoint import tiny_checkpoint
 
 
 def same(left, right):
@@ -122,16 +124,24 @@ class Evil:
     ('{"num_heads": 2', "is not JSON"), ("[2]", "holds no JSON object"),
     ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),
     ('{"num_heads": 0, "grid": 4}', "num_heads 0"), ('{"num_heads": "two", "grid": 4}', "num_heads 'two'"),
-    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"),
+    ('{"num_heads": 2, "grid": 4.5}', "grid 4.5"), ('{"num_heads": 2, "block_size": -4}', "grid -4 is not valid"),
+    ('{"target": 5}', "settings.json: target is 5: give an object of settings"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
-    for name in ("make_codebook", "save"):
+    for name in ("make_codebook", "save", "convert_gpt"):
         monkeypatch.setattr(convert, name, must_not_run)
     (folder / "there").mkdir()
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
     if isinstance(change, str):
         Path("settings.json").write_text(change)
     assert match in assert_refused(command(**{} if isinstance(change, str) else change), capsys)
+
+
+def test_a_text_encoder_is_refused_before_a_target_without_captions_is_read(published, tmp_path, monkeypatch):
+    old = save(tmp_path / "old", tiny_checkpoint())
+    monkeypatch.setattr(store, "read_arrays", must_not_run)
+    with refused("the target is not caption-conditional"):
+        add_text_encoder(old, published["vq"], published["config"], out=tmp_path / "new")
 
 
 def test_a_second_convert_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):

@@ -1,16 +1,18 @@
 """Checkpoints of the hub, against a server of this machine that answers as the hub does: read by name, and uploaded."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.hub import CARD
+from lantern_jax.checkpoints.hub import CARD, model_card
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.commands.main import main, make_parser
 from lantern_jax.io.errors import LanternError
+from lantern_jax.text.landscapes import LANDSCAPES
 from tests.command import assert_refused, must_not_run
 from tests.local_hub import COMMIT, REPO, TOKEN, fetched, local_hub
 from tests.refused import refused
@@ -91,9 +93,20 @@ def test_the_same_weights_elsewhere_are_told_too():
     for repository, word in (
         ("deepseek-ai/Janus-Pro-1B", "--out janus-1b"), ("GAIR/Anole-7b-v0.1", "leloy/Anole"),
         ("BAAI/Emu3-Gen", "Emu3-Gen-hf"), ("jadohu/LlamaGen-T2I", "peizesun"),
+        ("Alpha-VLLM/Lumina-mGPT-2.0-Omni", "--from-hub Alpha-VLLM/Lumina-mGPT-2.0-Omni .* then give lumina2-omni"),
     ):  # fmt: skip
         with refused(word):
             lantern_jax.load(repository)
+
+
+def test_a_card_says_what_prompts_are():
+    """Labels that a vocabulary names are words."""
+    for vocabulary, prompt, task in (
+        (LANDSCAPES, '"a lake', "text-to-image"),
+        (None, "0", "unconditional-image"),
+    ):
+        card = model_card(replace(tiny_checkpoint(), vocabulary=vocabulary), REPO)
+        assert f"pipeline.generate({prompt}" in card and f"pipeline_tag: {task}" in card
 
 
 def test_other_bytes_than_were_uploaded_are_refused(hub):

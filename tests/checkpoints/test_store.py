@@ -286,6 +286,8 @@ def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
     ({"drafters": {"owl": (DRAFTER, None)}}, "unknown kind of drafter 'owl'"),
     ({"drafters": {"eagle": (TARGET, None)}}, "config is a LlamaGenConfig: give a DrafterConfig"),
     ({"tokenizer_params": None}, "give both"),
+    ({"metadata": {"loss": float("nan")}}, r"metadata are no JSON \(.*\): give finite numbers"),
+    ({"defaults": {"top_k": np.int32(5)}}, r"defaults or metadata are no JSON \(.*int32"),
     ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):

@@ -15,6 +15,7 @@ from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.families.medusa_weights import convert_medusa, medusa_table
 from lantern_jax.families.t5_weights import convert_t5
+from lantern_jax.families.token_weights import language_settings
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
 from lantern_jax.metrics.image_reward import convert_image_reward, reward_table
 from lantern_jax.metrics.inception import convert_inception, inception_table
@@ -197,6 +198,7 @@ GPT = {"num_heads": 2, "grid": 4}
         for reader, config in (("GPT", GPT), ("Liquid", LIQUID), ("Emu3", EMU3))
         for changes in ({"num_heads": 0}, {"num_heads": "two"}, {"num_attention_heads": -2}, {"num_heads": 2.0})
     ),
+    ("Liquid", {"config": LIQUID | {"text_config": 7}}, "text_config 7 is not valid: give an object"),
     ("Liquid", {"config": LIQUID | {"heads": 2}}, "unknown setting heads"),
     ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
 ])  # fmt: skip
@@ -204,6 +206,10 @@ def test_settings_of_another_model(reader, options, match):
     read, *_ = READERS[reader]
     with refused(match):
         read({name: Claimed(shape) for name, shape in shapes_of(reader).items()}, **options)
+
+
+def test_a_language_model_that_is_null_is_none():
+    assert language_settings({"text_config": None, "dim": 3})["dim"] == 3
 
 
 @pytest.mark.parametrize("reader", READERS)

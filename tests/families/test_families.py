@@ -10,11 +10,16 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.families.drafter_weights import drafter_table
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import FAMILIES, family_of
+from lantern_jax.families.token_weights import language_names, published_table
 from lantern_jax.models.chameleon import ChameleonConfig
+from lantern_jax.models.drafter import usual_drafter
 from lantern_jax.settings.draftings import DRAFTINGS
+from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES
 from lantern_jax.text.landscapes import LANDSCAPES
+from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures import published_shapes
 from tests.tiny_checkpoint import TARGET, target_parameters
@@ -40,6 +45,17 @@ def test_a_text_tokenizer_is_needed_where_ids_are_reordered():
     assert family_of(TARGET).published_order(TARGET, None) is None
     with pytest.raises(ValueError, match="no text tokenizer"):
         family_of(ChameleonConfig()).published_order(ChameleonConfig(), None)
+
+
+@pytest.mark.parametrize("config", [guided.TINY_EMU3, guided.TINY_LIQUID, guided.TINY_LUMINA2])
+def test_a_published_drafters_rows_are_put_in_the_order_of_its_targets(config):
+    """Codes have the first ids here, and others as published."""
+    name, order = "embed_tokens.weight", family_of(config).published_order(config, None)
+    ours = published_table(language_names("") | HEAD_NORM_NAMES, config)[name]
+    theirs = drafter_table(usual_drafter(config), order)[name]
+    target, drafter = (entry.transform(np.arange(config.vocab_size)) for entry in (ours, theirs))
+    np.testing.assert_array_equal(drafter, target)
+    assert target[0] == config.text_size
 
 
 def test_full_sizes_are_the_published_ones():

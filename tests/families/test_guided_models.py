@@ -13,6 +13,7 @@ from lantern_jax.decoding.check_target import check_target
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.engine.engine import Engine
+from lantern_jax.families import janus_weights
 from lantern_jax.families.drafters import usual_drafters
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.measuring.random_models import RandomModel
@@ -20,7 +21,7 @@ from lantern_jax.models.heads import head_logits
 from lantern_jax.models.janus import Janus
 from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.pipeline.pipeline import load
-from tests.command import assert_refused
+from tests.command import assert_refused, must_not_run
 from tests.fixtures import guided_layouts as layouts
 from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
 from tests.fixtures.without_drafter import METHODS, check_method
@@ -224,6 +225,7 @@ def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, monkeypatch
     }.get(change)
     if changes is None:
         layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
+        monkeypatch.setattr(janus_weights, "read_tensors", must_not_run)
     else:
         words[2] = str(layouts.write_janus(tmp_path / "broken", "original", changes=changes))
     assert said in assert_refused(["convert", *words, "--out", str(tmp_path / "out")], capsys)

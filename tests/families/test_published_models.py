@@ -18,8 +18,9 @@ from PIL import Image
 
 import lantern_jax
 from lantern_jax.commands.main import main
+from lantern_jax.families import chameleon_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
-from tests.command import assert_refused, files
+from tests.command import assert_refused, files, must_not_run
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures.without_drafter import METHODS, check_method
 
@@ -247,6 +248,16 @@ def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypat
     Path("t5.json").symlink_to(published / "text_tokenizer.json")
     line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
     assert "t5.json is not the tokenizer of this text encoder: " in line
+
+
+def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
+    published, tmp_path, monkeypatch, capsys
+):
+    link(published, monkeypatch, tmp_path)
+    Path("grid-5.json").write_text('{"grid": 5}')
+    monkeypatch.setattr(chameleon_weights, "read_tensors", must_not_run)
+    line = assert_refused(["convert", *CONVERSIONS["lumina"][:-1], "grid-5.json", "--out", "new"], capsys)
+    assert "5 cells a side cannot be named: give an even number" in line
 
 
 # Kind of file -> (conversion, its source, a tensor that decides no sizes). Wrong tensors: test_wrong_tensors.py.

@@ -164,7 +164,9 @@ def test_published_shapes():
     made = FAMILIES["emu3"].shaped(config, 78, 104)
     assert shape_of(made) == (78, 104) and made.num_tokens == 78 * 105 + 2
     assert FAMILIES["emu3"].shaped(made, 90, 90) == config
-    for rows, columns in ((91, 91), (129, 10)):
+    # 21:9, as the published program counts it.
+    assert shape_of(FAMILIES["emu3"].shaped(config, 59, 137)) == (59, 137)
+    for rows, columns in ((91, 91), (193, 10)):
         with refused("codes of a picture are too many"):
             FAMILIES["emu3"].shaped(config, rows, columns)
     with refused("columns"):

@@ -23,7 +23,7 @@ LAKE = {"prompt": "a lake"}
 BODIES = {
     "no prompt": ({}, "prompt"), "empty prompt": ({"prompt": " "}, "empty prompt"),
     "long prompt": ({"prompt": "lake " * 400}, "letters"),
-    "half a character": ({"prompt": "a lake \ud800"}, "cannot be shown"),
+    "half a character": ({"prompt": "a lake \ud800"}, "not text in UTF-8"),
     "terminal codes": ({"prompt": "a lake \x1b[2J\x00"}, "cannot be shown"),
     "no pictures": ({**LAKE, "n": 0}, "n 0"), "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
     "size": ({**LAKE, "size": "9999x99999"}, "WIDTHxHEIGHT"), "gif": ({**LAKE, "output_format": "gif"}, "webp"),

@@ -9,9 +9,11 @@ import pytest
 
 from lantern_jax import ChameleonConfig, LlamaGenConfig, T5Config
 from lantern_jax.families.t5_weights import t5_shapes
+from lantern_jax.io import errors
 from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts, TokenEncoder
 from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.packed import PackedRows
+from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves
 
 T5 = T5Config(12, 1, 2, 4, 16, 40, 8, 20)
@@ -19,6 +21,11 @@ CAPTIONS = LlamaGenConfig(16, 1, 2, vocab_size=8, grid=2, hidden_dim=16, caption
 WORDS = LlamaGenConfig(
     16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=LANDSCAPES.num_attributes
 )
+
+
+def words_encoder() -> LabelEncoder:
+    null = tuple(LANDSCAPES.null_labels().tolist())
+    return LabelEncoder(PromptParts(replace(WORDS, null_labels=null), LANDSCAPES))
 
 
 class Letters:
@@ -66,20 +73,36 @@ def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions
     np.testing.assert_array_equal(np.asarray(first.features), np.asarray(second.features))
     encoder.encode(["a lake"])
     assert read == ["float32"] * 2 + ["bfloat16", "float32"], "kept longer than asked to"
-    with pytest.raises(ValueError, match="no words"), encoder.kept():
-        encoder.encode(["<b>"])
+    for prompt, negative in (("<b>", None), ("a lake", ["<b>"])):
+        with pytest.raises(ValueError, match="no words"), encoder.kept():
+            encoder.encode([prompt], negative=negative)
     assert len(read) == 4, "read for prompts that cannot be encoded"
 
 
 def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
     with pytest.raises(ValueError, match="null_labels None are not the vocabulary's"):
         LabelEncoder(PromptParts(WORDS, LANDSCAPES))
-    null = tuple(LANDSCAPES.null_labels().tolist())
-    parts = PromptParts(replace(WORDS, null_labels=null), LANDSCAPES)
-    made = LabelEncoder(parts).encode(["a foggy forest", "a lake"])
+    made = words_encoder().encode(["a foggy forest", "a lake"])
     assert made.shape == (2, LANDSCAPES.num_attributes) and made.dtype == np.int32
     usual = LANDSCAPES.label_ids(LANDSCAPES.completed(LANDSCAPES.parse("a lake")))
     assert made[1].tolist() == usual.tolist()
+
+
+def test_text_that_is_not_utf8_is_refused(captions):
+    """Such as a shell hands over of a text in Latin-1: no file could be written with it."""
+    half, said = "a lake caf\udce9", r"prompt 'a lake caf\\udce9' is not text in UTF-8: leave out '\\udce9'"
+    for encoder in (words_encoder(), captions[0]):
+        for prompts in ({"prompts": [half]}, {"prompts": ["a lake"], "negative": [half]}):
+            with refused(said):
+                encoder.check_prompts(**prompts)
+
+
+def test_words_like_ignored_ones_are_looked_for_where_they_are_shown(monkeypatch):
+    asked = []
+    monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")
+    with pytest.warns(errors.IgnoredWords, match=r"'w0' \(did you mean mine\?\), .* and 4 more$"):
+        words_encoder().encode(["a lake " + " ".join(f"w{number}" for number in range(9))])
+    assert asked == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_encoded_prompts_of_another_size_are_refused():
@@ -100,6 +123,9 @@ def test_negative_captions_are_encoded_once_each(captions):
     made = encoder.encode(prompts, negative=negative)
     alone = encoder.encode(negative)
     assert read == ["float32"] * 2
+    with encoder.kept():
+        encoder.encode(prompts, negative=negative), encoder.encode(prompts, negative=negative)
+    assert len(read) == 3, "read again where it is kept"
     np.testing.assert_array_equal(np.asarray(made.negative), np.asarray(alone.features))
     np.testing.assert_array_equal(made.negative_mask, alone.mask)
     again = encoder.from_encoded(encoder.to_encoded(prompts, made))

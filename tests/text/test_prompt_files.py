@@ -72,6 +72,7 @@ def test_classes():
     ("p.json", '{"annotations": [{"caption": "a"}]}', None, "annotation 0 lacks image_id or caption"),
     ("p.json", annotations((1, "a"), (1, " ")), None, "annotation 1 is empty"),
     ("p.json", annotations((1, 7)), None, "annotation 0 is 7, which is not text"),
+    ("p.json", annotations((1, "a \ud800")), None, r"annotation 0 'a .*' is not text in UTF-8: leave out '.ud800'"),
 ])  # fmt: skip
 def test_files_that_are_wrong(file, name, content, column, line):
     with refused(line):
