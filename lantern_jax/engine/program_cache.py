@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.program import Program
 
 # A call takes two or three.
@@ -27,7 +26,7 @@ class ProgramKey:
         kind: the function of ``programs``: "start", "advance", "refill", "regroup", "log_probs", "draw" or
             "encode".
         size, groups: sequences B, and the groups of devices that they are spread over.
-        shapes: per sequence, of conditioning, codes or pictures.
+        shapes: per sequence, of conditioning (``shape_of``), codes or pictures.
         program: the static half of a generation.
         greedy, filters, guided: what is static in its sampling, and whether it is guided.
         rule: the tree structure of the rule and its leaves' shapes and dtypes, where it is read.
@@ -48,15 +47,13 @@ class ProgramKey:
     own: bool = field(default=False, compare=False)
 
 
-def shapes_of(conditioning: Any) -> tuple:
-    """Returns the shape of every leaf of a sequence's conditioning."""
-    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
+def shape_of(values: Any, axes: int = 0) -> tuple:
+    """Returns what a compiled program knows of values: their structure, and leaves' shapes after ``axes`` and dtypes.
 
-
-def shape_of(rule: Rule) -> tuple:
-    """Returns what a compiled program knows of a rule: its structure, and what its traced numbers are."""
-    leaves, structure = jax.tree.flatten(rule)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    Of a rule, or with ``axes`` 1 of a sequence's conditioning.
+    """
+    leaves, structure = jax.tree.flatten(values)
+    return structure, tuple((jnp.shape(leaf)[axes:], jnp.result_type(leaf)) for leaf in leaves)
 
 
 class ProgramCache:
