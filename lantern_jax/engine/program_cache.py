@@ -63,7 +63,7 @@ class ProgramCache:
     memory nor drives out the others.
 
     Attributes:
-        most: how many are kept besides the staying ones; None for any number.
+        most: how many are kept besides the staying ones and those of callers' own objects; None for any number.
         dropped: how many there was no room for.
     """
 
@@ -129,12 +129,11 @@ class ProgramCache:
             self._held[key] = program
             self._note(key)
             passing = [held for held in self._held if held not in self._staying]
-            own = [held for held in passing if getattr(held, "own", False)]
-            bounds = ((own, MOST_OWN), (passing, self.most))
-            old = {held for among, most in bounds if most is not None for held in among[: -most or None]}
-            for held in old:
-                del self._held[held]
-            self.dropped += len(old)
+            for is_own, most in ((True, MOST_OWN), (False, self.most)):
+                among = [held for held in passing if getattr(held, "own", False) == is_own]
+                for held in among[: -most or None] if most is not None else ():
+                    del self._held[held]
+                    self.dropped += 1
 
     def _note(self, key: Hashable) -> None:
         if getattr(self._stays, "now", False):
