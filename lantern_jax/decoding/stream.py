@@ -91,6 +91,8 @@ class Stream:
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
         before = length[:, None] - np.arange(1, 4, dtype=np.int32)[None]
         history = jnp.where(before >= 0, _take(decoded.tokens, before), jnp.int32(-1))
+        # A finished sequence may count a longer run at the stream's end, which is fed to nothing.
+        count = jnp.minimum(count, jnp.int32(self.longest))
         return Pending(_take(decoded.tokens, length[:, None] + behind), count, length, history)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:

@@ -24,6 +24,7 @@ from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.program import Inputs, Program
+from lantern_jax.decoding.stream import Stream
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -124,6 +125,16 @@ def test_a_long_run_of_forced_tokens_is_one_loop():
     expected = loop._decode_jit(program._replace(drafting=PLAIN), inputs)
     np.testing.assert_array_equal(loop._decode_jit(program, inputs).tokens, expected.tokens)
     assert sizes[1] < 1.3 * sizes[0], sizes
+
+
+def test_a_finished_sequence_has_a_place_for_each_pending_token():
+    """Though two forced tokens end the stream, and nowhere else is there more than one: others go on beside it."""
+    stream = Stream(toys.stream("chain", 1)[0])
+    last = np.flatnonzero(stream.forced < 0)[-1]
+    assert stream.longest == 2 and stream.run[last + 1] == 2
+    decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
+    pending = stream.pending(decoded, jnp.array([stream.length]), jnp.array([3]))
+    assert (stream.block_path(pending, jnp.zeros((1, 2), jnp.int32)) >= 0).all()
 
 
 @pytest.mark.parametrize(("row", "value"), [(6, jnp.nan), (4, jnp.nan), (4, jnp.inf)])
