@@ -25,6 +25,7 @@ from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.stream import Stream
+from lantern_jax.decoding.verification import Verification
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -135,6 +136,20 @@ def test_a_finished_sequence_has_a_place_for_each_pending_token():
     decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
     pending = stream.pending(decoded, jnp.array([stream.length]), jnp.array([3]))
     assert (stream.block_path(pending, jnp.zeros((1, 2), jnp.int32)) >= 0).all()
+
+
+def test_accepted_tokens_are_counted_before_forced_and_free_bonus_tokens():
+    """Two rounds accept a token each: the bonus token of the first is forced, that of the second is not."""
+    stream = Stream(toys.markov_target(4, 8, (-1, -1, 3, -1, -1, 3, 3, 3)))
+    decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
+    path, one, none = jnp.array([[0, 1]]), jnp.ones(1, jnp.int32), jnp.zeros((1, 1))
+    verdict = Verification(path, one, one, path, none > 0, none)
+    length = one
+    for expected in (3, 8):
+        decoded, added = stream.record(decoded, length, one > 0, path, verdict)
+        length = length + added
+        assert length.tolist() == [expected]
+    assert decoded.accepted.tolist() == [[0, 2]] and decoded.rounds.tolist() == [2]
 
 
 @pytest.mark.parametrize(("row", "value"), [(6, jnp.nan), (4, jnp.nan), (4, jnp.inf)])
