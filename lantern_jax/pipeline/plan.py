@@ -190,10 +190,11 @@ class Plan:
     def pictures(self) -> Iterator[Picture]:
         """Yields each picture as soon as its tokens are known."""
         for part in batches(self.count, self.settings.batch):
-            for _, fresh in self._pieces(self.job, part):
+            for run, fresh in self._pieces(self.job, part):
                 if fresh is None:
                     continue
-                drawn = self._with_pictures([fresh])
+                # A program for fewer groups of devices would have the parameters moved.
+                drawn = self._with_pictures([fresh], run.key.groups)
                 for row, number in enumerate(drawn.numbers):
                     yield Picture(
                         number=self.first + int(number),
