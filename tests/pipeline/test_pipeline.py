@@ -177,6 +177,9 @@ def test_no_guidance_uses_one_row():
 def test_without_a_tokenizer_there_are_tokens_only(compared):
     made = altered_pipeline(tokenizer_config=None, tokenizer_params=None).generate(PROMPTS, seed=3)
     assert made.pictures is None and made.images == []
+    for take in (lambda: made.sheet, made.draw_acceptance):
+        with refused("tokens and no pictures"):
+            take()
     np.testing.assert_array_equal(made.tokens, compared.tokens)
 
 
