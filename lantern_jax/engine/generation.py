@@ -36,7 +36,7 @@ class Statistics:
         mean_distance: mean codebook distance of those to the strict rule's token; 0 when there are none.
         accepted: how many rounds accepted 0, 1, 2, ... draft tokens.
         speedup: with ``compare``, seconds of plain decoding / seconds; else None.
-        same_tokens: with ``compare``, fraction of tokens equal to plain decoding's; else None.
+        same_tokens: with ``compare``, fraction of ``tokens`` equal to plain decoding's; else None.
 
     Example:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -275,13 +275,13 @@ class Generation:
         ]
 
 
-def compared(speculative: Generation, plain: Generation) -> Generation:
-    """Returns a generation with plain decoding's beside it, and what the comparison gives."""
+def compared(speculative: Generation, plain: Generation, given: int) -> Generation:
+    """Returns a generation with plain decoding's beside it, and what the comparison gives, ``given`` tokens left out."""
     ours, theirs = speculative.statistics, plain.statistics
     statistics = replace(
         ours,
         compile_seconds=ours.compile_seconds + theirs.compile_seconds,
         speedup=theirs.seconds / ours.seconds,
-        same_tokens=float(np.mean(speculative.tokens == plain.tokens)),
+        same_tokens=float(np.mean(speculative.tokens[:, given:] == plain.tokens[:, given:])),
     )
     return replace(speculative, statistics=statistics, plain=plain)

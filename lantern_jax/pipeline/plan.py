@@ -109,6 +109,10 @@ class Plan:
         return 0 if tokens is None else tokens.shape[1]
 
     @property
+    def _given_codes(self) -> int:
+        return int(np.sum(self.free < self.given))
+
+    @property
     def job(self) -> Job:
         """How a batch is decoded."""
         return self.recipe.job(self.settings)
@@ -144,7 +148,8 @@ class Plan:
 
         ours = self._generate(progress and first, log_probs)
         try:
-            return compared(ours, self._generate(progress and second, log_probs, plain=True))
+            plain = self._generate(progress and second, log_probs, plain=True)
+            return compared(ours, plain, self._given_codes)
         except KeyboardInterrupt:
             raise Interrupted(ours) from None
 
@@ -293,7 +298,7 @@ class Plan:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, held.spent, int(np.sum(self.free < self.given))),
+            statistics=summarise(decoded, held.spent, self._given_codes),
             numbers=(self.first + numbers).astype(np.int64),
             notes=self.notes,
         )
