@@ -210,6 +210,10 @@ MISTAKES = {
         {"keys": lambda: on_explicit_mesh(toys.sequence_keys(0, 4))},
         "keys lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
     ),
+    "no sequences": (
+        {"conditioning": toys.conditioning(0), "keys": lambda: toys.sequence_keys(0, 4)[:0]},
+        "conditioning has no sequence: give at least one",
+    ),
     "rank of conditioning": ({"conditioning": jnp.zeros((4, 1, 1), jnp.int32)}, "have shape (4, 1, 1): give ids"),
     "both guidance rows": ({"conditioning": jnp.zeros((2, 4, 1), jnp.int32)}, "has shape (2, 4, 1) for 4 keys"),
     "guidance": ({"guidance": jnp.float32(2)}, "guidance has shape () for 4 keys: give [4]"),
