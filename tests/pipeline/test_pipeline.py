@@ -188,6 +188,8 @@ BAD = [
     ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
+    ({"most": 5}, "'most' is not a setting"), ({"encode": 1}, "'encode' is not a setting"),
+    ({"pictures": 1}, "'pictures' is not a setting"),
     ({"tree": [[CODES]]}, f"child rank {CODES}"), ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
 ]  # fmt: skip
 
