@@ -276,7 +276,7 @@ class Generation:
 
 
 def compared(speculative: Generation, plain: Generation, given: int) -> Generation:
-    """Returns a generation with plain decoding's beside it, and what the comparison gives, ``given`` tokens left out."""
+    """Returns a generation with plain decoding's beside it, and what comparing gives, ``given`` tokens left out."""
     ours, theirs = speculative.statistics, plain.statistics
     statistics = replace(
         ours,
