@@ -83,13 +83,18 @@ def check(target: Target, conditioning: Any, in_rows: bool) -> None:
             f"given tokens have shape {given.shape}: give [B, K] with K from 1 to {target.num_tokens - 1}, the last "
             "of them free"
         )
-    forced = target.forced[:count]
-    check_ids("given tokens", given, target.vocab_size, forced < 0)
-    known = at_hand(given)
+    check_tokens("given token", target, given)
+
+
+def check_tokens(name: str, target: Target, tokens: Int[Array, "B K"]) -> None:
+    """Raises LanternError unless a stream can begin with the tokens, as far as they are known."""
+    forced = target.forced[: tokens.shape[1]]
+    check_ids(f"{name}s", tokens, target.vocab_size, forced < 0)
+    known = at_hand(tokens)
     if known is not None and (known != forced)[:, forced >= 0].any():
         place = int(np.argmax(((known != forced) & (forced >= 0)).any(axis=0)))
         raise LanternError(
-            f"given token {place} is not {forced[place]}, which the stream's format forces there: leave it in"
+            f"{name} {place} is not {forced[place]}, which the stream's format forces there: leave it in"
         )
 
 

@@ -36,7 +36,7 @@ def check_batch(keys, conditioning, guidance, active) -> int:
 
 
 def check_rows(conditioning: Any, batch: int | None = None) -> int:
-    """Returns B; raises LanternError unless conditioning is arrays with B rows each, as many as there are keys."""
+    """Returns B; raises LanternError unless conditioning is arrays with B >= 1 rows each, as many as there are keys."""
     leaves = [(path, jnp.shape(leaf)) for path, leaf in jax.tree_util.tree_leaves_with_path(conditioning)]
     count = (*(leaves[0][1] if leaves else ()), 0)[0] if batch is None else batch
     for path, shape in leaves:
@@ -48,6 +48,8 @@ def check_rows(conditioning: Any, batch: int | None = None) -> int:
             raise LanternError(
                 f"{name}: give conditional rows [{count or 'B'}, ...] alone, as arrays, a key for each"
             )
+    if count == 0:
+        raise LanternError("conditioning has no sequence: give at least one")
     return count
 
 

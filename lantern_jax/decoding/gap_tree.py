@@ -11,7 +11,6 @@ up to ``TAIL`` places. Needs no JAX.
 """
 
 import itertools
-import math
 from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import NamedTuple
@@ -19,6 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
+from lantern_jax.decoding.knobs import SHARPNESS, Knob
 from lantern_jax.io.errors import LanternError
 
 # Guesses for a place at most; places where a path may leave the best guesses again and again; best guesses after.
@@ -75,8 +75,7 @@ class GapTree:
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
                 raise LanternError(f"{name} {value!r} of a gap tree is not valid: give 1 to {most}")
-        if not 0 < self.sharpness < math.inf:
-            raise LanternError(f"sharpness {self.sharpness} is not valid: give a finite number > 0")
+        Knob("sharpness", float, 2.83, "", **SHARPNESS).check(self.sharpness)
         most = len(_paths(self.window))
         if self.nodes > most:
             raise LanternError(

@@ -25,6 +25,8 @@ MOST_INT = int(np.iinfo(np.int32).max)
 TEMPERATURE = {"low": 1e-3, "also": 0, "note": "0 is greedy"}
 TOP_K = {"low": 0, "note": "0 turns it off"}
 TOP_P = {"low": 0, "low_open": True, "high": 1, "note": "1 turns it off"}
+SHARPNESS = {"low": 0, "low_open": True}
+THRESHOLD = {"low": 0, "high": 1, "high_open": True, "note": "0 is never"}
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding import completion, contracts
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
+from lantern_jax.io.errors import LanternError
 
 
 def stream_log_probs(
@@ -33,6 +34,10 @@ def stream_log_probs(
         target, params, conditioning, guidance, sampling: as in ``speculative_decode``.
         tokens: whole streams, forced tokens included, such as ``Decoded.tokens``.
 
+    Raises:
+        LanternError: conditioning that the target does not take, or tokens that are not its streams; ids are checked
+            where they are known.
+
     Example:
         >>> config = lantern_jax.LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
@@ -45,14 +50,18 @@ def stream_log_probs(
         ((1, 16), True)
     """
     sampling = SamplingParams.create() if sampling is None else sampling
-    batch, total = tokens.shape
+    total = target.num_tokens
+    if tokens.shape[1:] != (total,):
+        raise LanternError(f"tokens have shape {tokens.shape}: give whole streams [B, {total}]")
+    completion.check(target, conditioning, False)
+    completion.check_tokens("token", target, tokens)
 
     def chosen(logits: Float[Array, "B M V"], tokens: Int[Array, "B M"]) -> Float[Array, "B M"]:
         # A forced token may be no code: its place is overwritten below.
         codes = jnp.minimum(tokens, target.vocab_size - 1)[..., None]
         return jnp.take_along_axis(process_logits(logits, sampling), codes, axis=-1)[..., 0]
 
-    cache, logits, _ = contracts.run_prefill(target, params, conditioning, guidance, total, batch)
+    cache, logits, _ = contracts.run_prefill(target, params, conditioning, guidance, total, len(tokens))
     found = [chosen(logits[:, None], tokens[:, :1])]
     if total > 1:
         found.append(

@@ -91,6 +91,8 @@ class Stream:
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
         before = length[:, None] - np.arange(1, 4, dtype=np.int32)[None]
         history = jnp.where(before >= 0, _take(decoded.tokens, before), jnp.int32(-1))
+        # A finished sequence may count a longer run at the stream's end, which is fed to nothing.
+        count = jnp.minimum(count, jnp.int32(self.longest))
         return Pending(_take(decoded.tokens, length[:, None] + behind), count, length, history)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
@@ -169,7 +171,7 @@ class Stream:
         added = jnp.where(running, verdict.count + 1 + jnp.asarray(self.run)[end], 0)
         decoded = decoded.replace(rounds=decoded.rounds + running.astype(jnp.int32))
         decoded = self._with_tokens(decoded, length, added, drafted, verdict)
-        return self._with_statistics(decoded, length, added, running, verdict), added
+        return self._with_statistics(decoded, length, running, verdict), added
 
     def _with_tokens(self, decoded: Decoded, length, added, drafted, verdict: Verification) -> Decoded:
         """Writes the accepted path and the bonus token after it, and the round of all that became known."""
@@ -187,11 +189,12 @@ class Stream:
             round_of_token=jnp.where(fresh, decoded.rounds[:, None], decoded.round_of_token),
         )
 
-    def _with_statistics(self, decoded: Decoded, length, added, running, verdict: Verification) -> Decoded:
+    def _with_statistics(self, decoded: Decoded, length, running, verdict: Verification) -> Decoded:
         """Counts the round among those that accepted as many free tokens, and sums up its substitutions."""
         step = jnp.arange(decoded.accepted.shape[1], dtype=jnp.int32)[None]
-        sampled_before, sampled_now = (jnp.asarray(self.free)[known] for known in (length, length + added))
-        this_round = (step + 1 == (sampled_now - sampled_before)[:, None]) & running[:, None]
+        # The bonus token is none of them, and may be a forced one.
+        free_before, free_then = (jnp.asarray(self.free)[known] for known in (length, length + verdict.count))
+        this_round = (step == (free_then - free_before)[:, None]) & running[:, None]
         kept = (step[:, :-1] < verdict.count[:, None]) & running[:, None]
         swapped = kept & verdict.substituted
         return decoded.replace(

@@ -17,6 +17,7 @@ from typing import Any
 
 import numpy as np
 
+from lantern_jax.decoding.knobs import SHARPNESS, THRESHOLD, Knob, check_count
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
@@ -67,15 +68,14 @@ class DynamicTree:
 
     def __post_init__(self):
         for name in ("nodes", "depth", "frontier", "children"):
-            value = getattr(self, name)
-            most = MOST_DEPTH if name == "depth" else MOST_NODES
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise LanternError(
-                    f"{name} {errors.short(repr(value))} of a dynamic tree is not valid: give a whole number from 1 to "
-                    f"{most}"
-                )
+            check_count(name, getattr(self, name), MOST_DEPTH if name == "depth" else MOST_NODES)
         if self.ranking not in RANKINGS:
             raise errors.unknown("ranking", self.ranking, RANKINGS)
+        Knob("sharpness", float, 2.0, "", **SHARPNESS).check(self.sharpness)
+        Knob("threshold", float, 0.0, "", **THRESHOLD).check(self.threshold)
+        if not isinstance(self.checks, tuple | list):
+            raise errors.invalid("checks", self.checks, "depths such as (5, 7, 9)")
+        object.__setattr__(self, "checks", tuple(check_count("checks", depth) for depth in self.checks))
         if self.nodes > self.drafts:
             raise LanternError(
                 f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "

@@ -24,6 +24,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.decoding.knobs import Knob
 from lantern_jax.decoding.protocols import Drafting, Target
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.io.errors import LanternError
@@ -57,9 +58,7 @@ class Rows:
 
     def __post_init__(self):
         for name, least in (("width", 1), ("window", 1), ("guesses", 0)):
-            value = getattr(self, name)
-            if value < least or int(value) != value:
-                raise LanternError(f"{name} {value} is not valid: give a whole number >= {least}")
+            Knob(name, int, least, "", low=least).check(getattr(self, name))
 
     def schedule(self, target: Target) -> "Schedule":
         """Returns the tables of a target's stream; raises LanternError unless it is made of such rows."""

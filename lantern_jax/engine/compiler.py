@@ -21,7 +21,7 @@ from lantern_jax.devices.compilation import apart, compile_ahead
 from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.engine.placement import Placement
-from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shapes_of
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.models.vq import VQModel
 
@@ -83,7 +83,7 @@ class Compiler:
 
         Where one of them is new, both run once, for a round: what a first execution sets up counts as compiling.
         """
-        start_key = replace(key, kind="start", rule=None, shapes=shapes_of(beginning.conditioning))
+        start_key = replace(key, kind="start", rule=None, shapes=shape_of(beginning.conditioning, 1))
         starter = self.programs.get(start_key)
         if starter is not None and key in self.programs:
             return starter, 0.0

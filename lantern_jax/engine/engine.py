@@ -27,7 +27,7 @@ from lantern_jax.engine.compiler import Compiler
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.placement import Placement
-from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of, shapes_of
+from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
 from lantern_jax.engine.programs import Parameters, Sequences
 from lantern_jax.models.vq import VQModel
 
@@ -86,7 +86,7 @@ class Engine:
         # Which tokens were given does not matter once they are read.
         taken, _ = completion.parts(conditioning)
         key = ProgramKey(
-            "advance", size, groups, shapes_of(taken), job.program, job.sampling.greedy, job.sampling.filters,
+            "advance", size, groups, shape_of(taken, 1), job.program, job.sampling.greedy, job.sampling.filters,
             job.guidance != 1, shape_of(job.rule), own=job.own,
         )  # fmt: skip
         conditioning = self.placement.given(conditioning)
@@ -140,7 +140,7 @@ class Engine:
         new = (conditioning, programs.scales(run.job.guidance, len(rows)))
         new, sequences, places = self.placement.given((new, Sequences.of_size(size, drawn, held), places))
         inputs = programs.beginning(run.inputs, *new)
-        key = replace(run.key, kind="refill", rows=len(rows), shapes=shapes_of(conditioning))
+        key = replace(run.key, kind="refill", rows=len(rows), shapes=shape_of(conditioning, 1))
         arguments = (inputs, sequences, places, run.state)
         results = self.placement.kept(run.inputs.keys, run.state)
         run, compiling = self._rewritten(run, key, arguments, results=results, donate="state")
@@ -224,7 +224,7 @@ class Engine:
         given = jax.tree.map(lambda leaf: leaf[rows], (conditioning, np.asarray(tokens, np.int32)))
         job = replace(job, program=Program(job.program.target), rule=Strict(), drafter=None)
         key = ProgramKey(
-            "log_probs", size, groups, shapes_of(given), job.program, job.sampling.greedy, job.sampling.filters,
+            "log_probs", size, groups, shape_of(given, 1), job.program, job.sampling.greedy, job.sampling.filters,
             job.guidance != 1,
         )  # fmt: skip
         conditioning, tokens = self.placement.given(given)

@@ -36,7 +36,7 @@ class Statistics:
         mean_distance: mean codebook distance of those to the strict rule's token; 0 when there are none.
         accepted: how many rounds accepted 0, 1, 2, ... draft tokens.
         speedup: with ``compare``, seconds of plain decoding / seconds; else None.
-        same_tokens: with ``compare``, fraction of tokens equal to plain decoding's; else None.
+        same_tokens: with ``compare``, fraction of ``tokens`` equal to plain decoding's; else None.
 
     Example:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -227,10 +227,13 @@ class Generation:
     @property
     def sheet(self) -> Image.Image:
         """The picture, or all pictures in a grid, as one PIL image; LanternError without pictures."""
+        pictures = self._drawn()
+        return Image.fromarray(grid(pictures) if len(pictures) > 1 else pictures[0])
+
+    def _drawn(self) -> UInt8[np.ndarray, "n H W 3"]:
         if self.pictures is None:
             raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
-        several = len(self.pictures) > 1
-        return Image.fromarray(grid(self.pictures) if several else self.pictures[0])
+        return self.pictures
 
     def save(self, path: str | Path) -> None:
         """Writes ``sheet`` into a file, whose ending says the format; raises LanternError as it."""
@@ -261,23 +264,24 @@ class Generation:
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
         """Draws over the pictures the number of draft tokens that each round accepted.
 
-        ``columns`` is the number of tokens per row; None for square cells.
+        ``columns`` is the number of tokens per row; None for square cells. Raises LanternError without pictures.
         """
-        columns = columns_of(self.pictures[0], self.tokens.shape[1]) if columns is None else columns
+        pictures = self._drawn()
+        columns = columns_of(pictures[0], self.tokens.shape[1]) if columns is None else columns
         deepest = len(self.statistics.accepted) - 1
         return [
             draw_acceptance(picture, rounds, columns, deepest)
-            for picture, rounds in zip(self.pictures, self.round_of_token, strict=True)
+            for picture, rounds in zip(pictures, self.round_of_token, strict=True)
         ]
 
 
-def compared(speculative: Generation, plain: Generation) -> Generation:
-    """Returns a generation with plain decoding's beside it, and what the comparison gives."""
+def compared(speculative: Generation, plain: Generation, given: int) -> Generation:
+    """Returns a generation with plain decoding's beside it, and what comparing gives, ``given`` tokens left out."""
     ours, theirs = speculative.statistics, plain.statistics
     statistics = replace(
         ours,
         compile_seconds=ours.compile_seconds + theirs.compile_seconds,
         speedup=theirs.seconds / ours.seconds,
-        same_tokens=float(np.mean(speculative.tokens == plain.tokens)),
+        same_tokens=float(np.mean(speculative.tokens[:, given:] == plain.tokens[:, given:])),
     )
     return replace(speculative, statistics=statistics, plain=plain)

@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from lantern_jax.decoding.acceptance import Rule
 from lantern_jax.decoding.program import Program
 
 # A call takes two or three.
@@ -27,7 +26,7 @@ class ProgramKey:
         kind: the function of ``programs``: "start", "advance", "refill", "regroup", "log_probs", "draw" or
             "encode".
         size, groups: sequences B, and the groups of devices that they are spread over.
-        shapes: per sequence, of conditioning, codes or pictures.
+        shapes: per sequence, of conditioning (``shape_of``), codes or pictures.
         program: the static half of a generation.
         greedy, filters, guided: what is static in its sampling, and whether it is guided.
         rule: the tree structure of the rule and its leaves' shapes and dtypes, where it is read.
@@ -48,15 +47,13 @@ class ProgramKey:
     own: bool = field(default=False, compare=False)
 
 
-def shapes_of(conditioning: Any) -> tuple:
-    """Returns the shape of every leaf of a sequence's conditioning."""
-    return tuple(leaf.shape[1:] for leaf in jax.tree.leaves(conditioning))
+def shape_of(values: Any, axes: int = 0) -> tuple:
+    """Returns what a compiled program knows of values: their structure, and leaves' shapes after ``axes`` and dtypes.
 
-
-def shape_of(rule: Rule) -> tuple:
-    """Returns what a compiled program knows of a rule: its structure, and what its traced numbers are."""
-    leaves, structure = jax.tree.flatten(rule)
-    return structure, tuple((jnp.shape(leaf), jnp.result_type(leaf)) for leaf in leaves)
+    Of a rule, or with ``axes`` 1 of a sequence's conditioning.
+    """
+    leaves, structure = jax.tree.flatten(values)
+    return structure, tuple((jnp.shape(leaf)[axes:], jnp.result_type(leaf)) for leaf in leaves)
 
 
 class ProgramCache:
@@ -66,7 +63,7 @@ class ProgramCache:
     memory nor drives out the others.
 
     Attributes:
-        most: how many are kept besides the staying ones; None for any number.
+        most: how many are kept besides the staying ones and those of callers' own objects; None for any number.
         dropped: how many there was no room for.
     """
 
@@ -132,12 +129,11 @@ class ProgramCache:
             self._held[key] = program
             self._note(key)
             passing = [held for held in self._held if held not in self._staying]
-            own = [held for held in passing if getattr(held, "own", False)]
-            bounds = ((own, MOST_OWN), (passing, self.most))
-            old = {held for among, most in bounds if most is not None for held in among[: -most or None]}
-            for held in old:
-                del self._held[held]
-            self.dropped += len(old)
+            for is_own, most in ((True, MOST_OWN), (False, self.most)):
+                among = [held for held in passing if getattr(held, "own", False) == is_own]
+                for held in among[: -most or None] if most is not None else ():
+                    del self._held[held]
+                    self.dropped += 1
 
     def _note(self, key: Hashable) -> None:
         if getattr(self._stays, "now", False):

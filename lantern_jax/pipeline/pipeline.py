@@ -226,7 +226,7 @@ class Pipeline:
         one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
         """
         rows = self._encoder.from_encoded(conditioning)
-        plan = self._plan(conditioning.prompts, lambda: rows, most=2**32, **call)
+        plan = self._plan(conditioning.prompts, lambda: rows, 2**32, **call)
         return plan, plan.job
 
     def iterate(
@@ -275,11 +275,11 @@ class Pipeline:
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(
-        self, prompts, encode, *, num=1, seed=0, first=0, start=None, keep_rows=None, most=MOST_PICTURES, **knobs
+        self, prompts, encode, most=MOST_PICTURES, /, *, num=1, seed=0, first=0, start=None, keep_rows=None, **knobs
     ) -> Plan:  # fmt: skip
         """Settles a call of prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
-        found = self.tuning(count, **knobs)
+        found = self.auto.find(count, knobs)
         given = {name: value for name, value in knobs.items() if value is not None}
         settings = self.settings(found.under(given))
         begun = self._grid.given(start, keep_rows, len(prompts), settings)

@@ -109,6 +109,10 @@ class Plan:
         return 0 if tokens is None else tokens.shape[1]
 
     @property
+    def _given_codes(self) -> int:
+        return int(np.sum(self.free < self.given))
+
+    @property
     def job(self) -> Job:
         """How a batch is decoded."""
         return self.recipe.job(self.settings)
@@ -144,7 +148,8 @@ class Plan:
 
         ours = self._generate(progress and first, log_probs)
         try:
-            return compared(ours, self._generate(progress and second, log_probs, plain=True))
+            plain = self._generate(progress and second, log_probs, plain=True)
+            return compared(ours, plain, self._given_codes)
         except KeyboardInterrupt:
             raise Interrupted(ours) from None
 
@@ -190,10 +195,11 @@ class Plan:
     def pictures(self) -> Iterator[Picture]:
         """Yields each picture as soon as its tokens are known."""
         for part in batches(self.count, self.settings.batch):
-            for _, fresh in self._pieces(self.job, part):
+            for run, fresh in self._pieces(self.job, part):
                 if fresh is None:
                     continue
-                drawn = self._with_pictures([fresh])
+                # A program for fewer groups of devices would have the parameters moved.
+                drawn = self._with_pictures([fresh], run.key.groups)
                 for row, number in enumerate(drawn.numbers):
                     yield Picture(
                         number=self.first + int(number),
@@ -292,7 +298,7 @@ class Plan:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, held.spent, int(np.sum(self.free < self.given))),
+            statistics=summarise(decoded, held.spent, self._given_codes),
             numbers=(self.first + numbers).astype(np.int64),
             notes=self.notes,
         )

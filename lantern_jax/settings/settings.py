@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
 from lantern_jax.decoding.couplings import COUPLINGS
-from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob, knob, knob_of
+from lantern_jax.decoding.knobs import SHARPNESS, TEMPERATURE, THRESHOLD, TOP_K, TOP_P, Knob, knob, knob_of
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.names import INITIALS, PATHS, REDRAWS, RESIDUALS
 from lantern_jax.decoding.rules.table import RULES, rule_knobs
@@ -78,11 +78,10 @@ class Settings:
     frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
     children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
     ranking: str = knob("gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=RANKINGS)
-    sharpness: float = knob(2.0, "beta of ranking gap, and of led's gap trees", "B", low=0, low_open=True)
+    sharpness: float = knob(2.0, "beta of ranking gap, and of led's gap trees", "B", **SHARPNESS)
     threshold: float = knob(
-        0.0, "worth of a level under which a dynamic tree gets no deeper", "T", low=0, high=1, high_open=True,
-        note="0 is never",
-    )  # fmt: skip
+        0.0, "worth of a level under which a dynamic tree gets no deeper", "T", **THRESHOLD
+    )
     echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
     mixture: Any = knob(  # noqa: RUF009
         None,

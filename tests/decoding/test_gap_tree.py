@@ -84,6 +84,7 @@ def test_its_topology_is_that_of_its_parents():
         ((4, 1025), "nodes 1025 of a gap tree is not valid: give 1 to 1024"),
         ((1, 9), "a gap tree of 1 places has 4 nodes: give no more, not 9"),
         ((4, 6, 0.0), "sharpness 0.0 is not valid"),
+        ((4, 6, "a"), "sharpness 'a' is not valid"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, message):

@@ -24,6 +24,8 @@ from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.program import Inputs, Program
+from lantern_jax.decoding.stream import Stream
+from lantern_jax.decoding.verification import Verification
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -126,6 +128,30 @@ def test_a_long_run_of_forced_tokens_is_one_loop():
     assert sizes[1] < 1.3 * sizes[0], sizes
 
 
+def test_a_finished_sequence_has_a_place_for_each_pending_token():
+    """Though two forced tokens end the stream, and nowhere else is there more than one: others go on beside it."""
+    stream = Stream(toys.stream("chain", 1)[0])
+    last = np.flatnonzero(stream.forced < 0)[-1]
+    assert stream.longest == 2 and stream.run[last + 1] == 2
+    decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
+    pending = stream.pending(decoded, jnp.array([stream.length]), jnp.array([3]))
+    assert (stream.block_path(pending, jnp.zeros((1, 2), jnp.int32)) >= 0).all()
+
+
+def test_accepted_tokens_are_counted_before_forced_and_free_bonus_tokens():
+    """Two rounds accept a token each: the bonus token of the first is forced, that of the second is not."""
+    stream = Stream(toys.markov_target(4, 8, (-1, -1, 3, -1, -1, 3, 3, 3)))
+    decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
+    path, one, none = jnp.array([[0, 1]]), jnp.ones(1, jnp.int32), jnp.zeros((1, 1))
+    verdict = Verification(path, one, one, path, none > 0, none)
+    length = one
+    for expected in (3, 8):
+        decoded, added = stream.record(decoded, length, one > 0, path, verdict)
+        length = length + added
+        assert length.tolist() == [expected]
+    assert decoded.accepted.tolist() == [[0, 2]] and decoded.rounds.tolist() == [2]
+
+
 @pytest.mark.parametrize(("row", "value"), [(6, jnp.nan), (4, jnp.nan), (4, jnp.inf)])
 def test_logits_that_are_not_numbers_end_a_sequence_and_are_told(row, value):
     """Those of the prefill (row 6) or after token 4; sequences that never meet it are not touched."""
@@ -183,6 +209,10 @@ MISTAKES = {
     "explicit mesh of one": (
         {"keys": lambda: on_explicit_mesh(toys.sequence_keys(0, 4))},
         "keys lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
+    ),
+    "no sequences": (
+        {"conditioning": toys.conditioning(0), "keys": lambda: toys.sequence_keys(0, 4)[:0]},
+        "conditioning has no sequence: give at least one",
     ),
     "rank of conditioning": ({"conditioning": jnp.zeros((4, 1, 1), jnp.int32)}, "have shape (4, 1, 1): give ids"),
     "both guidance rows": ({"conditioning": jnp.zeros((2, 4, 1), jnp.int32)}, "has shape (2, 4, 1) for 4 keys"),

@@ -8,6 +8,7 @@ import pytest
 from lantern_jax import LlamaGen, stream_log_probs
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
+from tests.refused import refused
 
 from . import toy_models as toys
 
@@ -55,3 +56,28 @@ def test_forced_tokens_outside_the_codes_and_left_padding():
     one = jax.tree.map(lambda leaf: leaf[:1, 1:], conditioning)
     alone = read(one, tokens[:1])
     np.testing.assert_allclose(alone[0], whole[0], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "changed", "message"),
+    [
+        (
+            "llamagen",
+            lambda tokens: tokens[:, :5],
+            r"tokens have shape \(2, 5\): give whole streams \[B, 25\]",
+        ),
+        ("llamagen", lambda tokens: tokens - 1, "tokens are -1 to -1: give 0 to 31"),
+        ("llamagen", lambda tokens: tokens + 32, "tokens are 32 to 32: give 0 to 31"),
+        ("chain", lambda tokens: tokens, "token 4 is not 11, which the stream's format forces there"),
+    ],
+)
+def test_what_is_no_stream_is_refused(name, changed, message):
+    target, params, conditioning = toys.stream(name, 2)
+    with refused(message):
+        stream_log_probs(target, params, conditioning, changed(np.zeros((2, target.num_tokens), np.int32)))
+
+
+def test_labels_that_the_target_does_not_have_are_refused():
+    target, params, labels = toys.stream("llamagen", 2)
+    with refused("labels are 99"):
+        stream_log_probs(target, params, labels + 99, np.zeros((2, target.num_tokens), np.int32))

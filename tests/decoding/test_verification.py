@@ -1,5 +1,6 @@
 """Verification against slow references, on devices, and what it refuses (accept tests of rules: test_rules.py)."""
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -8,7 +9,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from lantern_jax import Draft, DraftTree, Rejection, Streams, rule_from_name, verify_tree
+from lantern_jax import Draft, DraftTree, Loan, Rejection, Rule, Streams, rule_from_name, verify_tree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.names import PATHS
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
@@ -182,6 +183,14 @@ def test_verification_runs_under_shard_map():
 GAPS = DraftTree.from_paths([[0], [2]])
 
 
+@flax.struct.dataclass
+class Doubled(Rule):
+    """Lends what a token has, from no neighbour."""
+
+    def lend(self, p, token, depth, codebook):
+        return Loan(p.at(token), jnp.full((*token.shape, 0), -1, jnp.int32))
+
+
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -195,6 +204,10 @@ GAPS = DraftTree.from_paths([[0], [2]])
         (
             {"coupling": Rejection(), "draws": SharedNoise(np.zeros((2, 3, 4), np.float32))},
             "the rejection coupling was given SharedNoise as draws",
+        ),
+        (
+            {"coupling": Rejection("published"), "draws": draws_of(Rejection(), 2), "rule": Doubled()},
+            "residual 'published' takes neighbours out, and there is no codebook",
         ),
         *(
             (

@@ -4,10 +4,12 @@ import gc
 import threading
 import weakref
 
+import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax import CaptionConditioning, Completion, TokenConditioning
 from lantern_jax.engine import compiler
-from lantern_jax.engine.program_cache import ProgramCache
+from lantern_jax.engine.program_cache import MOST_OWN, ProgramCache, ProgramKey, shape_of
 from tests.serve.running import in_threads
 from tests.tiny_checkpoint import pipeline_on
 
@@ -31,6 +33,31 @@ def test_those_used_last_are_kept():
     assert held(cache) == "cd"
     cache.clear()
     assert not len(cache)
+
+
+def test_programs_of_callers_own_objects_drive_out_no_others():
+    cache = ProgramCache(most=2)
+    for name in "ab":
+        cache.obtain(name, made(name))
+    for size in range(MOST_OWN + 3):
+        cache.obtain(ProgramKey("advance", size, 1, own=True), made("own"))
+    cache.obtain("c", made("c"))
+    assert "a" not in cache and "b" in cache and "c" in cache
+    assert len(cache) == MOST_OWN + 2 and cache.dropped == 4
+
+
+def test_conditioning_of_another_dtype_or_structure_is_another_programs():
+    mask, features, ids = np.ones((2, 3), bool), np.ones((2, 3, 4), np.float32), np.ones((2, 3), np.int32)
+    others = [
+        CaptionConditioning(features, mask),
+        CaptionConditioning(features.astype(jnp.bfloat16), mask),
+        TokenConditioning(ids, mask),
+        Completion(ids, ids),
+        (ids, ids),
+    ]
+    assert len({shape_of(one, 1) for one in others}) == len(others)
+    # Devices hold int64 as int32, and one sequence has what two have.
+    assert shape_of(ids, 1) == shape_of(ids[:1].astype(np.int64), 1)
 
 
 def test_some_stay():

@@ -1,5 +1,6 @@
 """Pictures that go on from given ones: by pictures, codes, files; in Python and by the command."""
 
+import dataclasses
 import json
 
 import numpy as np
@@ -9,6 +10,7 @@ from PIL import Image
 import lantern_jax.engine.engine
 from lantern_jax.commands.main import main
 from lantern_jax.models.vq import VQModel
+from lantern_jax.pipeline.plan import Plan
 from tests.command import assert_refused, must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import (
@@ -67,6 +69,15 @@ def test_what_was_given_is_not_counted(completed):
     rounds = completed.round_of_token
     assert (rounds[:, : 2 * GRID] == 0).all() and (rounds[:, 2 * GRID :] > 0).all()
     assert len(completed.draw_acceptance()) == 2
+
+
+def test_what_was_given_is_not_compared(made, completed, monkeypatch):
+    """Plain decoding that has no token of the others is the same in none."""
+    others = np.where(completed.round_of_token > 0, (completed.tokens + 1) % CODES, completed.tokens)
+    runs = {False: completed, True: dataclasses.replace(completed.plain, tokens=others)}
+    monkeypatch.setattr(Plan, "_generate", lambda *given, plain=False: runs[plain])
+    planned = tiny_pipeline().plan(PROMPTS, seed=4, start=made.tokens, keep_rows=2)
+    assert planned.run(compare=True).statistics.same_tokens == 0
 
 
 def test_one_start_is_for_all_prompts(made, monkeypatch):

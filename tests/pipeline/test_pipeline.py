@@ -2,11 +2,14 @@
 
 import dataclasses
 import itertools
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import compiler, engine
+from lantern_jax.engine.generation import Timing
 from lantern_jax.pipeline import plan
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -141,6 +144,22 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
         next(tiny_pipeline().iterate(prompts, num=0))
 
 
+def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, monkeypatch):
+    """A program for fewer groups of devices would have the whole model moved, and back again."""
+    tokens, none, drawn = compared.tokens[:1], np.zeros(1, np.int32), []
+    decoded = Decoded(tokens, none, none[:, None], np.zeros_like(tokens), none, none, none == 0)
+    on_four = SimpleNamespace(key=SimpleNamespace(groups=4))
+
+    def draw(engine, codes, most):
+        drawn.append(codes)
+        return np.zeros((len(codes), SIDE, SIDE, 3), np.uint8), Timing()
+
+    monkeypatch.setattr(plan.Plan, "_pieces", lambda *given: [(on_four, plan._Part(none, decoded))])
+    monkeypatch.setattr(plan, "draw_codes", draw)
+    assert len(list(tiny_pipeline().iterate(PROMPTS))) == 1
+    np.testing.assert_array_equal(drawn, [np.repeat(tokens, 4, axis=0)])
+
+
 def test_relaxed_rules_report_what_they_substitute(compared):
     strict = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=1.0)
     np.testing.assert_array_equal(strict.tokens, compared.tokens)
@@ -158,6 +177,9 @@ def test_no_guidance_uses_one_row():
 def test_without_a_tokenizer_there_are_tokens_only(compared):
     made = altered_pipeline(tokenizer_config=None, tokenizer_params=None).generate(PROMPTS, seed=3)
     assert made.pictures is None and made.images == []
+    for take in (lambda: made.sheet, made.draw_acceptance):
+        with refused("tokens and no pictures"):
+            take()
     np.testing.assert_array_equal(made.tokens, compared.tokens)
 
 
@@ -166,6 +188,8 @@ BAD = [
     ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
     ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
+    ({"most": 5}, "'most' is not a setting"), ({"encode": 1}, "'encode' is not a setting"),
+    ({"pictures": 1}, "'pictures' is not a setting"),
     ({"tree": [[CODES]]}, f"child rank {CODES}"), ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
 ]  # fmt: skip
 
