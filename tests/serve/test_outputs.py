@@ -171,6 +171,15 @@ def test_what_waits_of_a_picture_is_what_the_model_takes():
         np.testing.assert_array_equal(fitted(picture, SIDE, SIDE), expected)
 
 
+def test_a_mask_is_laid_over_the_upright_picture():
+    sent, buffer = Image.fromarray(np.zeros((40, 60, 3), np.uint8)), io.BytesIO()
+    turned = sent.getexif()
+    turned[274] = 6
+    sent.save(buffer, "PNG", exif=turned)
+    files = {"image": buffer.getvalue(), "mask": mask(2, 60, width=40)}
+    assert read_start(files, GRID, f"{SIDE}x{SIDE}")[1] == 2
+
+
 def test_two_pictures_are_read_at_a_time(server, monkeypatch):
     reading, most = [], []
 
