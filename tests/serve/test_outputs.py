@@ -6,17 +6,19 @@ import json
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from lantern_jax.pictures.images import fitted
 from lantern_jax.serve import kept
 from lantern_jax.serve.access import Access
-from lantern_jax.serve.application import application
+from lantern_jax.serve.application import _Server, application
 from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Refused
@@ -112,6 +114,18 @@ def test_an_answer_leads_to_pictures_that_are_kept_for_an_hour(scaling, monkeypa
     monkeypatch.setattr(kept.time, "monotonic", lambda: now + 3610)
     gone = scaling.get(path, headers=nobody)
     assert gone.status_code == 404 and "kept for 3600 s" in gone.json()["error"]["message"]
+
+
+def test_who_names_no_host_is_led_to_the_servers_address():
+    """As HTTP/1.0 allows; others to the name that they called."""
+    scope = {"type": "http", "path": PATH, "server": ("10.0.0.1", 8000)}
+    for headers, start in (
+        ([], "http://10.0.0.1:8000/"),
+        ([(b"host", b"a.example:81")], "http://a.example:81/"),
+    ):
+        request = Request({**scope, "headers": headers})
+        address = _Server._lead_to(SimpleNamespace(kept=Kept()), request, b"", "png")
+        assert address.startswith(f"{start}pictures/")
 
 
 def test_of_too_many_the_newest_are_kept():
