@@ -62,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.sets.comparison import build_reader, check_sizes, compare, score_pictures
     from lantern_jax.sets.sources import read_pictures, with_prompts
-    from lantern_jax.sets.statistics import is_statistics, statistics_file, statistics_of
+    from lantern_jax.sets.statistics import Statistics, is_statistics, statistics_file, statistics_of
 
     keep_compiled_programs()
     slips = preset.slips if preset else ()
@@ -70,22 +70,27 @@ def _run(arguments: argparse.Namespace) -> None:
     report |= {"slips": [
         {"what": slip.what, "applied": arguments.with_slips and slip.step is not None} for slip in slips
     ], "distances": [], "scores": [], "versions": _versions()}  # fmt: skip
+
+    def read_by_all(path: str) -> list[Statistics]:
+        return [statistics_of(path, reader) for reader in readers]
+
     with working("measuring"):
         # What is refused for its files is refused before pictures are read: networks, then files of statistics.
         readers = [build_reader(reading, files[reading.features]) for reading in readings]
         built = {name: SCORES[name].build(files[name]) for name in scores}
         sets = dict.fromkeys([arguments.reference, arguments.set] if readers else [])
-        files_first = sorted(sets, key=is_statistics, reverse=True)
-        read = {path: [statistics_of(path, reader) for reader in readers] for path in files_first}
+        read = {path: read_by_all(path) for path in sets if is_statistics(path)}
+        # Before distances: pictures without prompts are refused on the way.
+        for name, score in built.items():
+            steps = preset.score_steps(name, arguments.with_slips) if preset else []
+            pictures = with_prompts(read_pictures(arguments.set), prompts)
+            report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
+        read |= {path: read_by_all(path) for path in sets if path not in read}
         for number, reading in enumerate(readings):
             made, real = read[arguments.set][number], read[arguments.reference][number]
             if preset is not None:
                 check_sizes(preset, made, real)
             report["distances"].append(compare(made, real, reading, arguments.replicates))
-        for name, score in built.items():
-            steps = preset.score_steps(name, arguments.with_slips) if preset else []
-            pictures = with_prompts(read_pictures(arguments.set), prompts)
-            report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
     outputs = {}
     if arguments.save_reference is not None:
         outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])

@@ -315,7 +315,7 @@ def check_makeable(folder: Path) -> None:
 
 
 def _beside(path: Path, kind: str = "part") -> Path:
-    return path.with_name(f".{path.name}.{secrets.token_hex(4)}.{kind}")
+    return path.with_name(f".{path.name}.{locks.MACHINE}{secrets.token_hex(4)}.{kind}")
 
 
 def _fill(temporary: Path, contents: Contents, synced: bool = False) -> None:

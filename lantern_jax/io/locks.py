@@ -1,14 +1,18 @@
 """Several processes: which one may work at a place, and what killed ones left there.
 
 Locks are the system's, so that they end with the process that holds them, however that ends. Some network file systems
-have none: there no process is refused, and what killed processes left stays.
+have none: there no process is refused, and what killed processes left stays. On others they hold on one machine only:
+what is not finished bears the machine in its name, and another machine's is left alone for a day.
 """
 
 import contextlib
+import hashlib
 import os
+import platform
 import re
 import shutil
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -20,8 +24,12 @@ if sys.platform == "win32":
 else:
     import fcntl
 
+# This machine, in names.
+MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 # Names that ``files`` gives to what is not finished, and to what a new folder takes the place of.
-_LEFTOVER = re.compile(r"\.(?P<name>.+)\.[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+_LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})?[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+# Seconds without a change.
+_ABANDONED = 24 * 3600
 
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
@@ -89,7 +97,8 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
 def writing(folder: Path) -> Iterator[None]:
     """Keeps unfinished files and folders that a block makes in ``folder`` from being removed by other processes.
 
-    What killed processes left there is removed first, unless another process is in such a block.
+    What killed processes of this machine left there is removed first, and what others did not change for a day, unless
+    another process is in such a block.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -114,6 +123,8 @@ def _remove_leftovers(folder: Path) -> None:
             continue
         # Another user's may stay.
         with contextlib.suppress(OSError):
+            if found["machine"] != MACHINE and time.time() - path.lstat().st_ctime < _ABANDONED:
+                continue
             # Killed between two renames: the old folder, which was whole, is put back.
             if found["kind"] == "old" and not (folder / found["name"]).exists():
                 path.rename(folder / found["name"])

@@ -82,13 +82,25 @@ def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
 
 def fitted(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "height width 3"]:
     """Crops a picture, upright as its camera was held, to the middle part of a shape, and resizes it."""
+    image = in_colour(upright(image))
+    return np.asarray(ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS), dtype=np.uint8)
+
+
+def upright(image: Image.Image) -> Image.Image:
+    """Turns a picture as its camera was held."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
         # A damaged note of the camera's position is ignored, with any error of Pillow's.
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(image)
-    return np.asarray(
-        ImageOps.fit(image.convert("RGB"), (width, height), Image.Resampling.LANCZOS), dtype=np.uint8
-    )
+    return image
+
+
+def in_colour(image: Image.Image) -> Image.Image:
+    """Converts a picture to red, green and blue of 8 bits each."""
+    if image.mode.startswith("I;16"):
+        # Pillow would make white of all but the darkest of 16 bits of grey.
+        image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
+    return image.convert("RGB")
 
 
 def grid(

@@ -18,7 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from lantern_jax.io import errors
 from lantern_jax.serve.answers import refusal
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.limits import BUG, Refused
 
 # These say nothing about pictures.
 OPEN_PATHS = ("/", "/health", "/openapi.json")
@@ -90,7 +90,7 @@ class Access:
 
 
 class Guard:
-    """An application with restricted access; counts its answers by status, and logs requests."""
+    """An application with restricted access; counts its answers by status, a bug's too, and logs requests."""
 
     def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
         self._app, self._access, self._counters, self._policy = app, access, counters, policy
@@ -118,6 +118,11 @@ class Guard:
 
         try:
             await self._answered(scope, receive, answer, given, bool(shared))
+        except Exception:
+            # A bug: Starlette would answer, around this and without these headers. The connection ends with it.
+            if not status:
+                await refusal(Refused(500, BUG, headers={"Connection": "close"}))(scope, receive, answer)
+            raise
         finally:
             if status != 200 or scope["path"] not in _UNLOGGED:
                 _log_request(scope, status, time.perf_counter() - began)

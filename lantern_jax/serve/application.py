@@ -25,7 +25,7 @@ from lantern_jax.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.forms import read_form, read_start
 from lantern_jax.serve.kept import Kept
-from lantern_jax.serve.limits import BUG, Limits, Refused
+from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.openapi import document
 from lantern_jax.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.serve.server import Connections
@@ -87,7 +87,7 @@ def application(
             Route("/openapi.json", server.description),
         ],
         middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
-        exception_handlers=dict.fromkeys((Refused, HTTPException, Exception), _refusal),
+        exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),
         lifespan=lifespan,
     )
     app.state.worker, app.state.connections = worker, connections
@@ -196,10 +196,10 @@ class _Server:
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 
     def _lead_to(self, request: Request, file: bytes, ending: str) -> str:
-        """Keeps a file; returns its address, by the name that the client called the server by."""
+        """Keeps a file; returns its address, by the name that the client called the server by, if it said one."""
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
         name = self.kept.keep(file, ending)
-        return f"{'https' if secure else 'http'}://{request.headers['host']}/pictures/{name}"
+        return f"{'https' if secure else 'http'}://{request.url.netloc}/pictures/{name}"
 
     async def _all(self, ticket: Ticket) -> list[Done]:
         async with _in_time(self.worker.limits.seconds):
@@ -294,9 +294,9 @@ async def _body(request: Request, limits: Limits, most: int) -> bytes:
     return bytes(content)
 
 
-async def _refusal(request: Request, error: Exception) -> Response:
+async def _refusal(request: Request, error: Refused | HTTPException) -> Response:
     if isinstance(error, HTTPException):
         known = {404: "there is nothing at this path", 405: "this path takes another method"}
         message = known.get(error.status_code, error.detail)
         error = Refused(error.status_code, message, headers=error.headers or {})
-    return answers.refusal(error if isinstance(error, Refused) else Refused(500, BUG))
+    return answers.refusal(error)

@@ -7,10 +7,11 @@ Axes: n slots, T codes of a picture, H W height and width, h w rows and columns 
 
 import itertools
 import logging
+import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import jax
@@ -35,6 +36,8 @@ _log = logging.getLogger(__name__)
 PIECE_SECONDS = 0.2
 # The share of the time, at most, that drawing unfinished pictures takes.
 SHARE = 0.15
+# Events that wait to be encoded, at most: to encode a large picture may take longer than to decode it.
+MOST_UNENCODED = 32
 # Shown for unknown codes.
 GREY = 128
 
@@ -126,6 +129,7 @@ class Tools:
         engine, painter, counters: used by the device's thread alone.
         encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
         batch: the most slots of a run.
+        room: for what waits to be encoded.
     """
 
     engine: Engine
@@ -133,6 +137,7 @@ class Tools:
     counters: Counters
     encoder: Executor
     batch: int
+    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_UNENCODED))
 
     def slots(self, count: int) -> int:
         """Returns the slots of a run for ``count`` pictures: the next power of two up to the batch, and at least one
@@ -140,15 +145,19 @@ class Tools:
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
 
     def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
-        """Sends the event that ``make`` returns, which runs in the encoder's thread."""
+        """Sends the event that ``make`` returns, which runs in the encoder's thread, unless the client is gone by then;
+        waits where too much is to be encoded already."""
 
         def send() -> None:
             try:
-                event = make()
+                if not ticket.dropped:
+                    ticket.tell(make())
             except Exception as error:
-                event = failure(error)
-            ticket.tell(event)
+                ticket.tell(failure(error))
+            finally:
+                self.room.release()
 
+        self.room.acquire()
         self.encoder.submit(send)
 
 

@@ -15,7 +15,7 @@ from PIL import Image, ImageOps
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import fitted, open_image
+from lantern_jax.pictures.images import fitted, open_image, upright
 from lantern_jax.serve.limits import Refused
 from lantern_jax.settings.settings import KNOBS
 
@@ -164,4 +164,4 @@ def _picture(content: bytes, name: str) -> Image.Image:
         raise Refused(
             400, f"the file {name} is no picture that can be read ({why}): send another one", name
         ) from None
-    return picture
+    return upright(picture)

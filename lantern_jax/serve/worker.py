@@ -26,6 +26,7 @@ from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Queued, Ticket
 from lantern_jax.settings.choice import keeps_tokens
 from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import steers
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
@@ -196,7 +197,8 @@ class Worker:
             request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
             keep_rows=request.keep_rows, **request.knobs,
         )  # fmt: skip
-        kind = (ticket.settings, [leaf.shape for leaf in jax.tree.leaves(row)])
+        # Where it is left open how to guess, a batch decides that; others get what they ask for.
+        kind = (ticket.settings, steers(request.knobs), [leaf.shape for leaf in jax.tree.leaves(row)])
         return [Order(ticket, index, kind, row, free, now) for index in range(request.num)]
 
     def _prepared(self, prompt: str | int, **call: Any):
@@ -224,7 +226,7 @@ class Worker:
         """Decodes one batch, from the oldest waiting picture until all slots are free."""
         first, batch = self._line[0], None
         orders = [order for order in self._line if order.kind == first.kind][: self._tools.batch]
-        size, (alone, _) = self._tools.slots(len(orders)), first.kind
+        size, (alone, *_) = self._tools.slots(len(orders)), first.kind
         settings = self._settings(size, first.ticket.request.knobs, alone)
         orders = orders[: self._tools.slots(settings.batch)]
         self._remove(orders)

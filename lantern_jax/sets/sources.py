@@ -14,7 +14,7 @@ from jaxtyping import UInt8
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_header
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, in_colour, open_picture
 from lantern_jax.sets.reading import SetPicture, is_set, read_set
 
 # The key of pictures in an .npz file, as in ADM's samples and references.
@@ -80,7 +80,7 @@ def _file_picture(file: Path) -> SetPicture:
         raise LanternError(
             f"{file}: its number {errors.short(repr(number))} is not valid: give whole numbers, or none at all"
         )
-    prompt, picture = texts.get("prompt"), np.asarray(image.convert("RGB"))
+    prompt, picture = texts.get("prompt"), np.asarray(in_colour(image))
     return SetPicture(None if number is None else int(number), prompt, picture)
 
 

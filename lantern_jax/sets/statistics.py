@@ -124,7 +124,8 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
     except (ValueError, KeyError) as error:
         raise _damaged(path, errors.short(error)) from error
     counted = features is None or features.shape == (moments.count, reader.width)
-    if moments.total.shape != (reader.width,) or not counted:
+    sized = size is None or (size.shape == (2,) and size.dtype.kind == "i")
+    if moments.total.shape != (reader.width,) or not (counted and sized):
         raise _damaged(path, "its arrays do not fit together")
     _check_finite(path, arrays)
     size = None if size is None else tuple(map(int, size))

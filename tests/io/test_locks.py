@@ -3,7 +3,9 @@
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -55,13 +57,26 @@ def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
 def test_what_was_there_is_put_back(tmp_path):
     """Killed between the two renames that swap a folder in."""
     for kind, text in (("old", "old"), ("part", "new")):
-        folder = tmp_path / f".model.0123abcd.{kind}"
+        folder = tmp_path / f".model.{locks.MACHINE}0123abcd.{kind}"
         folder.mkdir()
         (folder / "a").write_text(text)
     (tmp_path / ".mine.part").write_text("not of files")
     files.write_file(tmp_path / "other", "")
     assert names(tmp_path) == {"model", "a", "other", ".mine.part"}
     assert (tmp_path / "model" / "a").read_text() == "old"
+
+
+def test_what_another_machine_writes_is_left_alone_for_a_day(tmp_path, monkeypatch):
+    """Its locks may not reach this one; names of earlier versions tell no machine."""
+    left = {".a.0123abcd4567cdef.part", ".b.4567cdef.old"}
+    for name in left:
+        (tmp_path / name).mkdir()
+    files.write_file(tmp_path / "mine", "")
+    assert names(tmp_path) == {"mine"} | left
+    now = time.time()
+    monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: now + 90_000))
+    files.write_file(tmp_path / "mine", "")
+    assert names(tmp_path) == {"mine", "b"}
 
 
 def test_folders_above_go_where_nothing_is_made(tmp_path):
@@ -78,10 +93,11 @@ def test_where_there_are_no_locks_nobody_is_refused(tmp_path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(locks.fcntl, "flock", none)
-    (tmp_path / ".a.0123abcd.part").write_text("somebody's, perhaps")
+    left = f".a.{locks.MACHINE}0123abcd.part"
+    (tmp_path / left).write_text("somebody's, perhaps")
     with locks.sole(tmp_path / "a"), locks.sole(tmp_path / "a"):
         files.write_file(tmp_path / "a", "made")
-    assert names(tmp_path) == {"a", ".a.0123abcd.part"}
+    assert names(tmp_path) == {"a", left}
 
 
 def test_a_lock_that_was_just_removed_is_taken_anew(tmp_path, monkeypatch):

@@ -82,6 +82,14 @@ def test_very_thin_pictures_keep_a_row():
     assert (np.abs(pixels(preprocessing.padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
 
 
+def test_one_that_takes_gigabytes_to_resize_is_refused():
+    """CLIP's shortest side is enlarged, and its longest with it."""
+    (picture,) = random_pictures([(2, 201)])
+    assert preprocessing.clip_input(picture[:, :200], SIDE).shape == (SIDE, SIDE, 3)
+    with pytest.raises(ValueError, match="201 x 2 pixels is too long for CLIP: crop it"):
+        preprocessing.clip_input(picture, SIDE)
+
+
 @pytest.mark.parametrize("picture", [
     np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3), np.float32),
     np.zeros((0, 8, 3), np.uint8),

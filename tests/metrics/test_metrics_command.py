@@ -214,13 +214,15 @@ def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
     ("made --reference made --scores clip --weights clip=weights", ". holds no tokenizer"),
     ("made --reference made --scores clip-lantern --weights weights", "weights holds no levels"),
     ("stats.npz --reference made --preprocessing upper", "was read by 'colours, whole', not by 'colours, upper'"),
+    ("made --reference made --scores brightness --prompts few.txt", "picture 11 has no prompt among 11"),
 ])  # fmt: skip
-def test_a_wrong_file_is_told_before_pictures_are_read(line, words, folder, capsys, monkeypatch):
+def test_a_wrong_file_is_told_before_features_are_read(line, words, folder, capsys, monkeypatch):
     def build(weights):
         raise LanternError(f"{weights} holds no levels: give another file")
 
     write_folder(folder / "made", 1, prompts=["a lake"] * COUNT)
     (folder / "weights").write_text("")
+    (folder / "few.txt").write_text("a lake\n" * (COUNT - 1))
     np.savez(folder / "theirs.npz", mu=np.zeros(3), sigma=np.eye(3))
     assert run("made", "--reference", "made", "--features", "colours", "--save-reference", "stats.npz") == 0
     kind = registry.ScoreKind("level", build, "file of levels")

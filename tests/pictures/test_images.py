@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from lantern_jax.pictures import images as pictures
 
@@ -38,6 +39,11 @@ def test_side_by_side_keeps_the_pictures():
     assert pictures.side_by_side([plain(10), plain(20)]).shape == (8, 20, 3)
     with pytest.raises(ValueError, match="1 captions for 2 pictures"):
         pictures.side_by_side([plain(1), plain(2)], ["one"])
+
+
+def test_16_bits_of_grey_keep_their_upper_half():
+    sent = Image.fromarray(np.full((8, 6), 200 * 256 + 99, np.uint16))
+    assert sent.mode == "I;16" and (pictures.fitted(sent, 4, 4) == 200).all()
 
 
 def test_overlay_tints_cells_by_accepted_count():

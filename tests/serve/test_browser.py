@@ -89,6 +89,8 @@ def test_a_picture_and_its_race(server, page):
 def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate):
     paint(page, method="ar")
     api.expect(page.locator("#cancel")).to_be_enabled()
+    # What closes an input method's words cancels nothing.
+    page.evaluate("dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', isComposing: true }))")
     # Until the first row is drawn: its last pixel.
     drawn = "document.querySelector('canvas').getContext('2d').getImageData(15, 0, 1, 1).data[3] > 0"
     for known in range(2, 15):
@@ -344,6 +346,28 @@ def test_a_token_is_asked_for_and_tried_once(page):
     assert (
         page.locator("#prompt").input_value() == "a river" and page.locator("#guidance").input_value() == "3"
     )
+
+
+def test_a_token_does_where_the_browser_keeps_nothing(page):
+    page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error(); } })")
+
+    def answer(route):
+        good = route.request.headers.get("authorization") == "Bearer one"
+        route.continue_() if good else route.fulfill(status=401, json={"error": {"message": "a token"}})
+
+    page.route("**/v1/**", answer)
+    page.reload()
+    page.fill("#token", "one")
+    page.press("#token", "Enter")
+    api.expect(page.locator("#model")).to_have_text("tiny")
+
+
+def test_what_stays_the_same_is_not_read_aloud_again(page):
+    page.evaluate("new MutationObserver(() => { window.told = 1; }).observe($('about'), { childList: true })")
+    page.fill("#prompt", "a river")
+    assert not page.evaluate("window.told")
+    page.click("#speeds >> text=Faster")
+    assert page.evaluate("window.told")
 
 
 def test_what_is_typed_while_the_page_begins_stays(page):

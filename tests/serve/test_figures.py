@@ -9,7 +9,9 @@ import pytest
 from lantern_jax.serve import batch
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Refused
+from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.worker import Worker
+from tests.command import must_not_run
 from tests.serve.running import BATCH, LIMITS, QUEUE
 from tests.tiny_checkpoint import pipeline_on
 
@@ -25,6 +27,31 @@ def test_who_finds_the_queue_full_is_told_how_long_it_takes(seconds, wait):
     with pytest.raises(Refused) as refusal:
         worker.submit(one)
     assert refusal.value.headers == {"Retry-After": wait}
+
+
+def test_who_names_a_method_shares_no_batch_with_who_leaves_it_open():
+    """Even where what is left open is that method for a picture alone: for several it may be another."""
+    worker = Worker(pipeline_on(1), LIMITS, Counters(), BATCH)
+    alone = worker.pipeline.settings({"method": "ar"})
+
+    def kind(**knobs):
+        request = PictureRequest("a lake", 1, 0, knobs, stream=False, partial_images=0, details=False)
+        return worker._orders(SimpleNamespace(request=request, settings=alone))[0].kind
+
+    assert kind() == kind(method="auto") != kind(method="ar")
+
+
+def test_few_pictures_wait_to_be_encoded_and_none_of_a_client_that_is_gone():
+    waiting, told = [], []
+    tools = batch.Tools(None, None, None, SimpleNamespace(submit=waiting.append), BATCH)
+    here, gone = (SimpleNamespace(dropped=dropped, tell=told.append) for dropped in (False, True))
+    tools.tell(gone, must_not_run)
+    for _ in range(batch.MOST_UNENCODED - 1):
+        tools.tell(here, lambda: "event")
+    assert not tools.room.acquire(blocking=False)
+    for send in waiting:
+        send()
+    assert told == ["event"] * (batch.MOST_UNENCODED - 1) and tools.room.acquire(blocking=False)
 
 
 def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch):

@@ -132,6 +132,19 @@ def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, capl
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
 
 
+def test_a_bug_of_a_route_is_counted_and_has_the_headers_of_any_answer(server, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no such thing")
+
+    name = 'lantern_requests_total{status="500"}'
+    before = server.metrics().get(name, 0)
+    with monkeypatch.context() as failing:
+        failing.setattr("lantern_jax.serve.application.decoded", fail)
+        answer = server.ask()
+    assert answer.status_code == 500 and "please report it" in error_of(answer)["message"]
+    assert server.metrics()[name] == before + 1
+
+
 @pytest.mark.parametrize(("error", "status", "said"), [
     (LanternError("the pictures are not finite: fetch it again"), 500, "fetch it again"),
     (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),

@@ -6,17 +6,19 @@ import json
 import logging
 import time
 from dataclasses import replace
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 from PIL import Image, ImageOps
+from starlette.requests import Request
 from starlette.testclient import TestClient
 
 from lantern_jax.pictures.images import fitted
 from lantern_jax.serve import kept
 from lantern_jax.serve.access import Access
-from lantern_jax.serve.application import application
+from lantern_jax.serve.application import _Server, application
 from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Refused
@@ -114,6 +116,18 @@ def test_an_answer_leads_to_pictures_that_are_kept_for_an_hour(scaling, monkeypa
     assert gone.status_code == 404 and "kept for 3600 s" in gone.json()["error"]["message"]
 
 
+def test_who_names_no_host_is_led_to_the_servers_address():
+    """As HTTP/1.0 allows; others to the name that they called."""
+    scope = {"type": "http", "path": PATH, "server": ("10.0.0.1", 8000)}
+    for headers, start in (
+        ([], "http://10.0.0.1:8000/"),
+        ([(b"host", b"a.example:81")], "http://a.example:81/"),
+    ):
+        request = Request({**scope, "headers": headers})
+        address = _Server._lead_to(SimpleNamespace(kept=Kept()), request, b"", "png")
+        assert address.startswith(f"{start}pictures/")
+
+
 def test_of_too_many_the_newest_are_kept():
     files = Kept(most=10)
     first, second = files.keep(bytes(6), "png"), files.keep(bytes(4), "jpeg")
@@ -169,6 +183,15 @@ def test_what_waits_of_a_picture_is_what_the_model_takes():
         assert picture.size == (SIDE, SIDE) and kept_rows is None
         np.testing.assert_array_equal(np.asarray(picture), expected)
         np.testing.assert_array_equal(fitted(picture, SIDE, SIDE), expected)
+
+
+def test_a_mask_is_laid_over_the_upright_picture():
+    sent, buffer = Image.fromarray(np.zeros((40, 60, 3), np.uint8)), io.BytesIO()
+    turned = sent.getexif()
+    turned[274] = 6
+    sent.save(buffer, "PNG", exif=turned)
+    files = {"image": buffer.getvalue(), "mask": mask(2, 60, width=40)}
+    assert read_start(files, GRID, f"{SIDE}x{SIDE}")[1] == 2
 
 
 def test_two_pictures_are_read_at_a_time(server, monkeypatch):

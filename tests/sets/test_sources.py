@@ -42,10 +42,12 @@ def test_texts_of_png_files_and_other_modes(tmp_path):
     write(tmp_path / "a.png", 3, prompt="a läke", number="12")
     Image.fromarray(picture(7)).convert("L").save(tmp_path / "b.webp", lossless=True)
     Image.fromarray(np.full((4, 5, 4), 9, np.uint8)).save(tmp_path / "c.png")
-    first, second, third = read_pictures(tmp_path)
+    Image.fromarray(np.full((4, 5), 11 * 256 + 99, np.uint16)).save(tmp_path / "d.png")
+    first, second, third, fourth = read_pictures(tmp_path)
     assert (first.number, first.prompt) == (12, "a läke")
     np.testing.assert_array_equal(second.picture, picture(7))
     np.testing.assert_array_equal(third.picture, picture(9))
+    np.testing.assert_array_equal(fourth.picture, picture(11))
 
 
 def test_pictures_in_an_array_are_read_one_by_one(tmp_path):

@@ -68,6 +68,8 @@ def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
         ({"0/outer": None}, "0/outer"),
         ({"0/total": np.zeros(2)}, "do not fit together"),
         ({"0/features": np.zeros((8, WIDTH))}, "do not fit together"),
+        ({"0/size": np.array(6)}, "do not fit together"),
+        ({"0/size": np.array([6.0, 8.0])}, "do not fit together"),
         ({"0/outer": np.full((WIDTH, WIDTH), np.nan)}, "not finite"),
         ({"readers": np.array([{}], dtype=object)}, "readers"),
     ):
