@@ -209,11 +209,12 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
         initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
     if isinstance(sizes, Eagle3Config):
         initial.setdefault("norm", params["transformer"]["norm"])
-    if "heads" in shapes and "kernel" not in params["head"]:
-        raise LanternError(
-            "heads of their own start as the target's, which has two layers here: give --config.model.shared_head=True"
-        )
-    if "heads" in shapes:
+    if "heads" in shapes and "heads" not in initial:
+        if "kernel" not in params["head"]:
+            raise LanternError(
+                "heads of their own start as the target's, which has two layers here: "
+                "give --config.model.shared_head=True"
+            )
         initial["heads"] = np.broadcast_to(params["head"]["kernel"], shapes["heads"].shape)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
 

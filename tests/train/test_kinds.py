@@ -252,6 +252,17 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
 
 
+def test_heads_of_their_own_go_on_as_a_checkpoint_has_them(monkeypatch):
+    """Behind a target with a head of two layers too."""
+    sizes, params = sizes_and_params("medusa_own_heads")
+    trained = Checkpoint("tiny", SIZES, {}, drafters={"medusa": (sizes, {"params": params})})
+    monkeypatch.setattr(drafter, "load", lambda directory, dtype: trained)
+    config = config_of("medusa_own_heads", start_from="trained")
+    for head in (target_params()["head"], {"up": {}, "down": {}}):
+        initial = drafter.start_modules(config, sizes, {"params": {"head": head}})
+        jax.tree.map(np.testing.assert_array_equal, initial, params)
+
+
 def test_unknown_kinds_are_named():
     config = config_of("eagle")
     config.kind = "hydra"
