@@ -55,10 +55,14 @@ from train.averaging import (
     start_state,
 )
 from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
+from train.claims import claim, claimed, parameters_digest
 from train.feature_store import FeatureStore
 from train.features import stored_layers
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, distribution_loss, soft_cross_entropy
+
+# Of the note in a run's folder.
+_TARGET = "target in float16"
 
 
 def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
@@ -225,17 +229,25 @@ def read_head(checkpoint: Checkpoint) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), head)
 
 
-def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
+def target_digest(checkpoint: Checkpoint) -> str:
+    """Returns a short name of a target's weights in half precision: a run and what is exported of it share it."""
+    return parameters_digest(checkpoint.target_params, np.float16)
+
+
+def export(workdir: str | Path, checkpoint: Checkpoint) -> tuple[Any, PyTree]:
     """Reads a run's newest checkpoint as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
-    Raises LanternError if a folder holds no run.
+    Args:
+        checkpoint: of the target; of runs without a note, its sizes alone are compared.
+
+    Raises LanternError if the folder holds no run, or one for another target.
     """
-    config = read_config(workdir)
-    sizes_of_target = target.read_target(target_folder, abstract=True).target_config
-    with script.reading(
-        f"the run in {workdir}", "give the working folder of a drafter's run for this target"
-    ):
-        sizes = drafter_config(config, sizes_of_target)
+    config, note = read_config(workdir), claimed(Path(workdir))
+    wish = "give the working folder of a drafter's run for this target"
+    with script.reading(f"the run in {workdir}", wish):
+        sizes = drafter_config(config, checkpoint.target_config)
+    if _TARGET in note and note[_TARGET] != target_digest(checkpoint):
+        raise LanternError(f"{workdir} holds a drafter for a target of other weights: {wish}")
     return sizes, restore_parameters(make_task(config, sizes), workdir)
 
 
@@ -248,7 +260,8 @@ def train(
 ) -> None:
     """Trains as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
 
-    Raises LanternError if the target or the features are missing, or do not belong together.
+    Raises LanternError if the target or the features are missing, or do not belong together, or if the folder holds a
+    run on others.
     """
     store = FeatureStore(features_folder)
     # A run's parameters are float32, a checkpoint's stay as stored: few of 7 billion are needed.
@@ -262,6 +275,7 @@ def train(
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = read_head(checkpoint)
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
+    sources = claimed(Path(features_folder)) | {_TARGET: target_digest(checkpoint)}
     del checkpoint
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
     loop = loop_config(config)
@@ -270,6 +284,7 @@ def train(
     if not 1 <= config.passes < store.shapes["tokens"][0]:
         raise LanternError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
     with working(workdir, config):
+        claim(Path(workdir), sources)
         run(task, loop, workdir, devices=mesh)
 
 

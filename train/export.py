@@ -60,7 +60,7 @@ def build(
         target_params=trained.target_params,
         tokenizer_config=vq_config,
         tokenizer_params=vq_params,
-        drafters=read_drafters(drafter_folders, target_folder),
+        drafters=read_drafters(drafter_folders, trained),
         codebook=make_codebook(vq_config, vq_params, NEIGHBOURS),
         vocabulary=trained.vocabulary,
         defaults=defaults,
@@ -69,12 +69,15 @@ def build(
 
 
 def read_drafters(
-    drafter_folders: Sequence[str | Path], target_folder: str | Path
+    drafter_folders: Sequence[str | Path], checkpoint: Checkpoint
 ) -> dict[str, tuple[Any, PyTree]]:
-    """Reads {kind: (config, parameters)} of runs. Raises LanternError if two are of one kind or a folder holds none."""
+    """Reads {kind: (config, parameters)} of runs for a checkpoint's target.
+
+    Raises LanternError if two are of one kind, a folder holds none, or a drafter was trained for another target.
+    """
     drafters: dict[str, tuple[Any, PyTree]] = {}
     for folder in drafter_folders:
-        config, params = drafter.export(folder, target_folder)
+        config, params = drafter.export(folder, checkpoint)
         kind = kind_name(config)
         if kind in drafters:
             raise LanternError(
@@ -91,7 +94,7 @@ def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str |
     """
     old = load(checkpoint_folder, None)
     dtype = jax.tree.leaves(old.target_params)[0].dtype
-    drafters = read_drafters(drafter_folders, checkpoint_folder)
+    drafters = read_drafters(drafter_folders, old)
     rounded = {
         kind: (config, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
         for kind, (config, params) in drafters.items()

@@ -181,19 +181,16 @@ def read_target(
     folder: str | Path,
     dtype: Any = np.float32,
     sharding: Where | None = None,
-    *,
-    abstract: bool = False,
 ) -> Checkpoint:
     """Reads the target of a checkpoint directory, or of the working folder of a run of this script.
 
     Args:
         dtype, sharding: as in `store.load`; a run's parameters are float32.
-        abstract: read no values of a checkpoint directory.
 
     Raises LanternError if the folder is neither.
     """
     if not (Path(folder) / "checkpoints").is_dir():
-        return load(folder, dtype, sharding, abstract=abstract)
+        return load(folder, dtype, sharding)
     sizes, params = export(folder)
     return Checkpoint(
         model="landscapes",

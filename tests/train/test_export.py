@@ -19,7 +19,7 @@ def runs(monkeypatch):
     heads = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), medusa_shapes(MEDUSA)["params"])
     eagle = jax.tree.map(lambda leaf: 2 * leaf, tiny_checkpoint().drafters["eagle"][1]["params"])
     made = {"eagle": (DRAFTER, eagle), "heads": (MEDUSA, heads), "more heads": (MEDUSA, heads)}
-    monkeypatch.setattr(export.drafter, "export", lambda folder, target: made[folder])
+    monkeypatch.setattr(export.drafter, "export", lambda folder, checkpoint: made[folder])
     monkeypatch.setattr(export, "read_config", lambda folder: ml_collections.ConfigDict({"steps": 3}))
     return made
 
@@ -42,7 +42,7 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
 
 def test_one_a_kind(runs):
     with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
-        export.read_drafters(["heads", "more heads"], "target")
+        export.read_drafters(["heads", "more heads"], tiny_checkpoint())
 
 
 def test_a_code_of_zeros_has_neighbours(monkeypatch):
