@@ -43,6 +43,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
+from lantern_jax.models.medusa import MedusaConfig
 from train import script, target
 from train.averaging import (
     TrainState,
@@ -54,7 +55,7 @@ from train.averaging import (
     restore_parameters,
     start_state,
 )
-from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
+from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of, scored_count
 from train.claims import claim, claimed, parameters_digest
 from train.feature_store import FeatureStore
 from train.features import stored_layers
@@ -86,6 +87,12 @@ def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
     """Returns Huber's loss with threshold 1, the mean over the width."""
     size = jnp.abs(difference)
     return jnp.mean(jnp.where(size < 1, 0.5 * size**2, size - 0.5), axis=-1)
+
+
+def counted_mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"]) -> Float[Array, ""]:
+    """Returns the mean over the positions that count, 0 or 1 each; 0 where none does."""
+    losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
+    return jnp.sum(losses * counts) / jnp.maximum(jnp.sum(counts), 1)
 
 
 def drafter_loss(
@@ -123,15 +130,10 @@ def drafter_loss(
         true = head_logits(wanted[at], head) if target_logits is None else target_logits[at]
         guided, true_guided = apply_guidance(logits, guidance), apply_guidance(true, guidance)
         counts = sampled[predicted.where - inputs.first]
-
-        def mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"] = counts) -> Float[Array, ""]:
-            losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
-            return jnp.sum(losses * counts) / jnp.sum(counts)
-
         depth_key = jax.random.fold_in(loss_key, depth)
-        loss = config.guided_weight * mean(distance(guided, true_guided, depth_key))
+        loss = config.guided_weight * counted_mean(distance(guided, true_guided, depth_key), counts)
         if config.token_weight:
-            loss += config.token_weight * mean(soft_cross_entropy(logits, true))
+            loss += config.token_weight * counted_mean(soft_cross_entropy(logits, true), counts)
         if config.feature_weight and predicted.features is not None:
             difference = predicted.features - wanted[at]
             loss += config.feature_weight * jnp.mean(smooth_l1(difference))
@@ -251,6 +253,21 @@ def export(workdir: str | Path, checkpoint: Checkpoint) -> tuple[Any, PyTree]:
     return sizes, restore_parameters(make_task(config, sizes), workdir)
 
 
+def check_positions(config: ConfigDict, sizes: Any, tokens: int) -> None:
+    """Raises LanternError where a depth of the drafter would have no position among the `tokens` of a stream."""
+    share = config.get("scored", 1.0)
+    if not 1 <= config.passes < tokens:
+        raise LanternError(f"--config.passes {config.passes}: give 1 to {tokens - 1}")
+    if not 0 < share <= 1:
+        raise errors.invalid("--config.scored", share, "a share of the positions, above 0 and up to 1")
+    # Below each of the last roots one depth less is scored.
+    if isinstance(sizes, MedusaConfig) and scored_count(tokens - 1, share) < config.passes:
+        raise LanternError(
+            f"--config.scored {share} of {tokens - 1} positions is too few for {config.passes} passes of heads: "
+            "give more, or fewer --config.passes"
+        )
+
+
 def train(
     config: ConfigDict,
     target_folder: str | Path,
@@ -281,8 +298,7 @@ def train(
     loop = loop_config(config)
     check(task, loop, mesh)
     epoch_indices(config.seed, 0, config.batch_size, len(store))
-    if not 1 <= config.passes < store.shapes["tokens"][0]:
-        raise LanternError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
+    check_positions(config, drafter_sizes, store.shapes["tokens"][0])
     with working(workdir, config):
         claim(Path(workdir), sources)
         run(task, loop, workdir, devices=mesh)
