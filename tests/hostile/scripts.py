@@ -45,7 +45,9 @@ WRONG = {
             "config.save_every": "0", "config.keep": "0", "config.rate": "nan inf", "config.warmup": "100000",
             "config.seed": "-1 99999999999999", "config.pictures": "0", "config.held_out": "0", "config.size": "0 31",
             "config.model": "3", "config.model.ch": "0", "config.model.ch_mult": "x '()'", "config.model.more": "3",
-            "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x",
+            "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x", "config.dtype": "float8",
+            "config.loss.pyramid_levels": "6 1000000000", "config.loss.shift": "3 32", "config.critic.fold": "0 8",
+            "config.frozen": "('encodr',)",
         }),
     ],
     "train.encode": [
