@@ -1,5 +1,7 @@
 """Drafters of several runs go into one checkpoint, one a kind."""
 
+import dataclasses
+
 import jax
 import ml_collections
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from lantern_jax.settings.auto import ACCEPTANCE
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
@@ -38,6 +41,21 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
     np.testing.assert_array_equal(kernel, runs["eagle"][1]["fc"]["kernel"].astype(np.float16))
     assert {leaf.dtype.name for leaf in jax.tree.leaves(back.drafters["medusa"][1])} == {"float16"}
     assert back.metadata["drafters"] == {"eagle": {"steps": 3}, "medusa": {"steps": 3}}
+
+
+def test_what_was_measured_with_a_drafter_goes_with_it(runs, tmp_path):
+    """The first kind leads windows: heads beside it measured nothing that stands here."""
+    fitted = {"sharpness": 1.41, "mixture": [0.5, 0.5] * 4}
+    tokens = {"16,1,0,0,0": 2.289, "16,1,0,4,0": 2.048}
+    made = tiny_checkpoint()
+    made = dataclasses.replace(
+        made, defaults=made.defaults | fitted, metadata=made.metadata | {ACCEPTANCE: tokens}
+    )
+    old = save(tmp_path / "old", made, dtype="float16")
+    kept, replaced = (export.with_drafters(old, [name]) for name in ("heads", "eagle"))
+    assert kept.defaults == made.defaults and kept.metadata[ACCEPTANCE] == tokens
+    assert replaced.defaults == tiny_checkpoint().defaults
+    assert replaced.metadata[ACCEPTANCE] == {"16,1,0,0,0": 2.289}
 
 
 def test_one_a_kind(runs):
