@@ -134,11 +134,15 @@ WRONG = {
         *calls("--model={demo} --method=best"),
         *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
-    "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
+    "eval.tuned": wrong("", {
+        "file": "none text.txt", "model": "empty", "minutes": "0", "repeats": "1", "out": "empty",
+    }),
     "eval.never_slower": wrong("", {
         "model": "empty", "size": "huge", "tuned": "none text.txt", "batches": "0 x", "minutes": "0", "out": "empty",
     }),
-    "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
+    "eval.passes": wrong("", {
+        "model": "empty", "methods": "x ar:x=1", "pictures": "0 1 x", "batch": "0", "seed": "-1",
+    }),
     "eval.gallery": [*wrong("", {"docs": "none empty text.txt"}), *calls("more")],
     "eval.sheets": [
         *wrong("", {"model": "none empty", "classifier": "none text.txt", "seed": "-1 x", "out": "text.txt"}),
