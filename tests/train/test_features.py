@@ -68,7 +68,7 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     free = record.forced < 0
     np.testing.assert_array_equal(tokens[:, ~free], np.stack([record.forced[~free]] * 2))
     vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params
-    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1])[0])
+    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1]))
     np.testing.assert_array_equal(tokens[0, free], codes[1])
 
 
