@@ -67,6 +67,7 @@ from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
+from lantern_jax.settings.tuned import digest
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render
 from train.painter.scenes import caption, sample_scene
@@ -193,13 +194,12 @@ class Keeper:
 
     def __init__(self, folder: Path, setup: Mapping[str, Any]):
         self.folder, path = folder, folder / "setup.json"
-        if path.exists():
-            kept = read_json(path, 2**20)
-            if kept != setup:
-                changed = ", ".join(name for name in setup if kept.get(name) != setup[name])
-                raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
-        else:
-            write_file(path, to_json(setup), parents=True)
+        kept = read_json(path, 2**20) if path.exists() else {}
+        # What an older folder does not name is noted now.
+        changed = ", ".join(name for name in kept if kept[name] != setup.get(name))
+        if changed:
+            raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
+        write_file(path, to_json(setup), parents=True)
 
     def path(self, setting: str, number: int) -> Path:
         """Returns the file of a batch."""
@@ -359,7 +359,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             print(f"left out: {name}: {error}", flush=True)
     versions = {"jax": jax.__version__, "lantern_jax": lantern_jax.__version__}
     machine = {"device": processor(), "dtype": str(bench.pipeline.dtype), "versions": versions}
-    common = machine | {"classifier": demo_features().name}
+    common = machine | {"classifier": demo_features().name, "checkpoint": digest(bench.pipeline.checkpoint)}
     keeper = Keeper(options.work, dataclasses.asdict(setup) | common)
     count = make_all(bench, settings, keeper, partial(print, flush=True), options.minutes)
     if count * setup.batch < 2:

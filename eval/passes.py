@@ -77,7 +77,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         default=METHODS,
         help="methods of the shared noise, with knobs (default: led and jacobi by nodes)",
     )
-    add("--pictures", type=arguments.whole(), default=64, help="how many (default: 64)")
+    add("--pictures", type=arguments.whole(2), default=64, help="how many, at least 2 (default: 64)")
     add("--batch", type=arguments.whole(), default=16, help="pictures decoded together (default: 16)")
     add("--seed", type=arguments.whole(0), default=555, help="of the pictures (default: 555)")
     add("--prompts", type=arguments.whole(0), default=2, help="seed that prompts are drawn by (default: 2)")

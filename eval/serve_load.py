@@ -32,6 +32,7 @@ import httpx
 from eval.report import report
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.io.errors import LanternError
 
 PATH = "/v1/images/generations"
 SEEDS = 16
@@ -40,12 +41,17 @@ METHODS, TRIALS = ("auto", "ar"), 3
 
 @contextlib.contextmanager
 def served(model: str, batch: int, port: int) -> Iterator[tuple[str, int]]:
-    """Starts a server; yields its address and process id once it is warm."""
+    """Starts a server; yields its address and process id once it is warm. Raises LanternError if it does not start."""
     flags = ["--model", model, "--batch", str(batch), "--port", str(port)]
     command = [sys.executable, "-m", "lantern_jax", "serve", *flags]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
-            url = re.search(r"(http://\S+)/,", process.stdout.readline())[1]
+            started = re.search(r"(http://\S+)/,", process.stdout.readline())
+            if started is None:
+                raise LanternError(
+                    "the server did not start, as it says above: give another --port or --model"
+                )
+            url = started[1]
             while not httpx.get(f"{url}/health").json()["warm"]:
                 time.sleep(0.2)
             yield url, process.pid

@@ -94,7 +94,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
     parser.add_argument("--batch", type=arguments.whole(), default=1, help="pictures of a batch")
-    parser.add_argument("--repeats", type=arguments.whole(), default=8, help="batches of each way")
+    parser.add_argument(
+        "--repeats", type=arguments.whole(2), default=8, help="batches of each way, at least 2"
+    )
     parser.add_argument("--minutes", type=arguments.number(above=True), default=5.0, help="of the tuning")
     parser.add_argument("--file", type=arguments.file, help="what a tuning wrote")
     parser.add_argument("--no-trees", action="store_true", help="leave the named trees out")

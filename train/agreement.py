@@ -108,7 +108,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     head = drafter.read_head(checkpoint)
     for kind, (config, params) in checkpoint.drafters.items():
         drafters[f"{options.target}, {kind}"] = config, params["params"]
-    drafters |= {name: drafter.export(name, options.target) for name in options.drafter}
+    drafters |= {name: drafter.export(name, checkpoint) for name in options.drafter}
     if not drafters:
         raise LanternError(f"{options.target} has no drafter: give --drafter")
     if len(store) < BATCH:

@@ -13,7 +13,9 @@ from jaxtyping import Array, Int, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
+from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.platform import default_dtype
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import INPUT_AXES
 from train.loop import Task, restore_latest
@@ -52,8 +54,13 @@ def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay
 
 
 def compute_dtype(config: ConfigDict) -> np.dtype:
-    """Returns the dtype of a step's products: `config.dtype`, where "auto" is what suits the device, else float32."""
+    """Returns the dtype of a step's products: `config.dtype`, where "auto" is what suits the device, else float32.
+
+    Raises LanternError for an unknown one.
+    """
     name = config.get("dtype", "float32")
+    if name not in (known := ("auto", *DTYPES)):
+        raise errors.unknown("--config.dtype", name, known)
     return default_dtype() if name == "auto" else jnp.dtype(name)
 
 

@@ -122,7 +122,12 @@ def scored(count: int, key: Key[Array, ""] | None, config: Any) -> Int[Array, " 
     share = 1.0 if key is None or config is None else config.get("scored", 1.0)
     if share == 1.0:
         return jnp.arange(count, dtype=jnp.int32)
-    return jax.random.permutation(key, count)[: max(round(count * share), 1)].astype(jnp.int32)
+    return jax.random.permutation(key, count)[: scored_count(count, share)].astype(jnp.int32)
+
+
+def scored_count(count: int, share: float) -> int:
+    """Returns how many of `count` rows are scored: a share of them, one at least."""
+    return max(round(count * share), 1)
 
 
 def eagle_chain(

@@ -8,7 +8,8 @@ stages are skipped and a killed one continues from its last checkpoint, so the s
 folder that was moved to another machine too. DIR/seconds.json holds the seconds of each stage, all calls together.
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
-many pictures a stage works on; give them again to continue.
+many pictures a stage works on; give them again to continue. A stage that was done with other ones is an error: remove
+DIR/STAGE.done to go on with it, which the stages that read its folder follow.
 """
 
 import json
@@ -16,7 +17,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence, Set
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -26,7 +27,7 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json, write_file
+from lantern_jax.io.files import read_json, read_text, write_file
 from lantern_jax.io.locks import sole
 from train import script
 from train.script import Experiment
@@ -121,22 +122,48 @@ def stages(
 
 
 def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str], str] | None = None) -> None:
-    """Runs what is left of all stages, changed as in `stages`. Raises CalledProcessError if one fails."""
+    """Runs what is left of all stages, changed as in `stages`.
+
+    Raises:
+        LanternError: a stage was done with other values.
+        CalledProcessError: a stage fails.
+    """
     workdir = Path(workdir).absolute()
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
     commands = stages(experiment, workdir, changes)
+    # Of any folder: this one may be moved.
+    notes = {name: set(words) for name, words in stages(experiment, Path(), changes)}
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
     with sole(workdir / "demo", busy):
+        for name in STAGES:
+            check_done(workdir, name, notes[name])
         for name, words in commands:
             done = workdir / f"{name}.done"
             if not done.exists():
+                for later, (_, read) in STAGES.items():
+                    if name in read:  # It reads the folder anew.
+                        (workdir / f"{later}.done").unlink(missing_ok=True)
                 print(f"{name}: python {' '.join(words)}", flush=True)
                 with timed(workdir, name):
                     run_stage([sys.executable, *words], cwd=ROOT, env=environment)
-                done.touch()
+                write_file(done, "\n".join(sorted(notes[name])))
             print(f"{name}: done", flush=True)
         taken = seconds_taken(workdir)
         print(f"seconds: {json.dumps(taken)}, {sum(taken.values()):.0f} in all", flush=True)
+
+
+def check_done(workdir: Path, name: str, words: Set[str]) -> None:
+    """Raises LanternError if a stage was done with other words; older files note none and are empty."""
+    done = workdir / f"{name}.done"
+    if not done.exists() or not done.stat().st_size:
+        return
+    kept = set(read_text(done, 2**16).splitlines())
+    if kept != words:
+        had, lacked = (" ".join(sorted(part)) for part in (kept - words, words - kept))
+        how = f"with {had}" if had else f"without {lacked}"
+        raise LanternError(
+            f"{name} was done {how}: give the same, remove {done} to go on, or name another --workdir"
+        )
 
 
 def seconds_taken(workdir: Path) -> dict[str, float]:

@@ -43,6 +43,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
+from lantern_jax.models.medusa import MedusaConfig
 from train import script, target
 from train.averaging import (
     TrainState,
@@ -54,11 +55,15 @@ from train.averaging import (
     restore_parameters,
     start_state,
 )
-from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of
+from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of, scored_count
+from train.claims import claim, claimed, parameters_digest
 from train.feature_store import FeatureStore
 from train.features import stored_layers
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, distribution_loss, soft_cross_entropy
+
+# Of the note in a run's folder.
+_TARGET = "target in float16"
 
 
 def drafter_config(config: ConfigDict, sizes: TargetConfig) -> Any:
@@ -82,6 +87,12 @@ def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
     """Returns Huber's loss with threshold 1, the mean over the width."""
     size = jnp.abs(difference)
     return jnp.mean(jnp.where(size < 1, 0.5 * size**2, size - 0.5), axis=-1)
+
+
+def counted_mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"]) -> Float[Array, ""]:
+    """Returns the mean over the positions that count, 0 or 1 each; 0 where none does."""
+    losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
+    return jnp.sum(losses * counts) / jnp.maximum(jnp.sum(counts), 1)
 
 
 def drafter_loss(
@@ -119,15 +130,10 @@ def drafter_loss(
         true = head_logits(wanted[at], head) if target_logits is None else target_logits[at]
         guided, true_guided = apply_guidance(logits, guidance), apply_guidance(true, guidance)
         counts = sampled[predicted.where - inputs.first]
-
-        def mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"] = counts) -> Float[Array, ""]:
-            losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
-            return jnp.sum(losses * counts) / jnp.sum(counts)
-
         depth_key = jax.random.fold_in(loss_key, depth)
-        loss = config.guided_weight * mean(distance(guided, true_guided, depth_key))
+        loss = config.guided_weight * counted_mean(distance(guided, true_guided, depth_key), counts)
         if config.token_weight:
-            loss += config.token_weight * mean(soft_cross_entropy(logits, true))
+            loss += config.token_weight * counted_mean(soft_cross_entropy(logits, true), counts)
         if config.feature_weight and predicted.features is not None:
             difference = predicted.features - wanted[at]
             loss += config.feature_weight * jnp.mean(smooth_l1(difference))
@@ -209,11 +215,12 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
         initial["tokens"] = {"embedding": params["tokens"]["embedding"]}
     if isinstance(sizes, Eagle3Config):
         initial.setdefault("norm", params["transformer"]["norm"])
-    if "heads" in shapes and "kernel" not in params["head"]:
-        raise LanternError(
-            "heads of their own start as the target's, which has two layers here: give --config.model.shared_head=True"
-        )
-    if "heads" in shapes:
+    if "heads" in shapes and "heads" not in initial:
+        if "kernel" not in params["head"]:
+            raise LanternError(
+                "heads of their own start as the target's, which has two layers here: "
+                "give --config.model.shared_head=True"
+            )
         initial["heads"] = np.broadcast_to(params["head"]["kernel"], shapes["heads"].shape)
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
 
@@ -224,18 +231,41 @@ def read_head(checkpoint: Checkpoint) -> PyTree:
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), head)
 
 
-def export(workdir: str | Path, target_folder: str | Path) -> tuple[Any, PyTree]:
+def target_digest(checkpoint: Checkpoint) -> str:
+    """Returns a short name of a target's weights in half precision: a run and what is exported of it share it."""
+    return parameters_digest(checkpoint.target_params, np.float16)
+
+
+def export(workdir: str | Path, checkpoint: Checkpoint) -> tuple[Any, PyTree]:
     """Reads a run's newest checkpoint as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
-    Raises LanternError if a folder holds no run.
+    Args:
+        checkpoint: of the target; of runs without a note, its sizes alone are compared.
+
+    Raises LanternError if the folder holds no run, or one for another target.
     """
-    config = read_config(workdir)
-    sizes_of_target = target.read_target(target_folder, abstract=True).target_config
-    with script.reading(
-        f"the run in {workdir}", "give the working folder of a drafter's run for this target"
-    ):
-        sizes = drafter_config(config, sizes_of_target)
+    config, note = read_config(workdir), claimed(Path(workdir))
+    wish = "give the working folder of a drafter's run for this target"
+    with script.reading(f"the run in {workdir}", wish):
+        sizes = drafter_config(config, checkpoint.target_config)
+    if _TARGET in note and note[_TARGET] != target_digest(checkpoint):
+        raise LanternError(f"{workdir} holds a drafter for a target of other weights: {wish}")
     return sizes, restore_parameters(make_task(config, sizes), workdir)
+
+
+def check_positions(config: ConfigDict, sizes: Any, tokens: int) -> None:
+    """Raises LanternError where a depth of the drafter would have no position among the `tokens` of a stream."""
+    share = config.get("scored", 1.0)
+    if not 1 <= config.passes < tokens:
+        raise LanternError(f"--config.passes {config.passes}: give 1 to {tokens - 1}")
+    if not 0 < share <= 1:
+        raise errors.invalid("--config.scored", share, "a share of the positions, above 0 and up to 1")
+    # Below each of the last roots one depth less is scored.
+    if isinstance(sizes, MedusaConfig) and scored_count(tokens - 1, share) < config.passes:
+        raise LanternError(
+            f"--config.scored {share} of {tokens - 1} positions is too few for {config.passes} passes of heads: "
+            "give more, or fewer --config.passes"
+        )
 
 
 def train(
@@ -247,7 +277,8 @@ def train(
 ) -> None:
     """Trains as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
 
-    Raises LanternError if the target or the features are missing, or do not belong together.
+    Raises LanternError if the target or the features are missing, or do not belong together, or if the folder holds a
+    run on others.
     """
     store = FeatureStore(features_folder)
     # A run's parameters are float32, a checkpoint's stay as stored: few of 7 billion are needed.
@@ -261,14 +292,15 @@ def train(
     free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
     head = read_head(checkpoint)
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
+    sources = claimed(Path(features_folder)) | {_TARGET: target_digest(checkpoint)}
     del checkpoint
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
     loop = loop_config(config)
     check(task, loop, mesh)
     epoch_indices(config.seed, 0, config.batch_size, len(store))
-    if not 1 <= config.passes < store.shapes["tokens"][0]:
-        raise LanternError(f"--config.passes {config.passes}: give 1 to {store.shapes['tokens'][0] - 1}")
+    check_positions(config, drafter_sizes, store.shapes["tokens"][0])
     with working(workdir, config):
+        claim(Path(workdir), sources)
         run(task, loop, workdir, devices=mesh)
 
 

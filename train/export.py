@@ -29,10 +29,12 @@ from lantern_jax.checkpoints.convert import make_codebook
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.families.drafters import kind_name
+from lantern_jax.families.drafters import DRAFTERS, kind_name
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
+from lantern_jax.settings.auto import ACCEPTANCE
+from lantern_jax.settings.choice import read_acceptance, write_acceptance
 from train import drafter, script, target, tokenizer
 from train.fit import fitted
 from train.loop import read_config
@@ -60,7 +62,7 @@ def build(
         target_params=trained.target_params,
         tokenizer_config=vq_config,
         tokenizer_params=vq_params,
-        drafters=read_drafters(drafter_folders, target_folder),
+        drafters=read_drafters(drafter_folders, trained),
         codebook=make_codebook(vq_config, vq_params, NEIGHBOURS),
         vocabulary=trained.vocabulary,
         defaults=defaults,
@@ -69,12 +71,15 @@ def build(
 
 
 def read_drafters(
-    drafter_folders: Sequence[str | Path], target_folder: str | Path
+    drafter_folders: Sequence[str | Path], checkpoint: Checkpoint
 ) -> dict[str, tuple[Any, PyTree]]:
-    """Reads {kind: (config, parameters)} of runs. Raises LanternError if two are of one kind or a folder holds none."""
+    """Reads {kind: (config, parameters)} of runs for a checkpoint's target.
+
+    Raises LanternError if two are of one kind, a folder holds none, or a drafter was trained for another target.
+    """
     drafters: dict[str, tuple[Any, PyTree]] = {}
     for folder in drafter_folders:
-        config, params = drafter.export(folder, target_folder)
+        config, params = drafter.export(folder, checkpoint)
         kind = kind_name(config)
         if kind in drafters:
             raise LanternError(
@@ -87,11 +92,13 @@ def read_drafters(
 def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str | Path]) -> Checkpoint:
     """Reads a checkpoint and puts the drafters of training runs in place of others of their kinds.
 
+    What was measured with the drafter that leads windows goes with it: `train.fit` measures anew.
+
     Raises LanternError if a folder holds none, or a drafter was trained for another target.
     """
     old = load(checkpoint_folder, None)
     dtype = jax.tree.leaves(old.target_params)[0].dtype
-    drafters = read_drafters(drafter_folders, checkpoint_folder)
+    drafters = read_drafters(drafter_folders, old)
     rounded = {
         kind: (config, jax.tree.map(lambda leaf: leaf.astype(dtype), params))
         for kind, (config, params) in drafters.items()
@@ -99,11 +106,15 @@ def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str |
     recipes = {
         kind: _recipe(read_config(folder)) for kind, folder in zip(drafters, drafter_folders, strict=True)
     }
-    return dataclasses.replace(
-        old,
-        drafters={**old.drafters, **rounded},
-        metadata=old.metadata | {"drafters": old.metadata.get("drafters", {}) | recipes},
-    )
+    together = {**old.drafters, **rounded}
+    metadata = old.metadata | {"drafters": old.metadata.get("drafters", {}) | recipes}
+    if next((kind for kind in DRAFTERS if kind in together), None) not in rounded:
+        return dataclasses.replace(old, drafters=together, metadata=metadata)
+    if ACCEPTANCE in metadata:
+        measured = read_acceptance(metadata[ACCEPTANCE]).items()
+        metadata[ACCEPTANCE] = write_acceptance(row for row in measured if not row[0].passes)
+    defaults = {name: value for name, value in old.defaults.items() if name not in ("sharpness", "mixture")}
+    return dataclasses.replace(old, drafters=together, defaults=defaults, metadata=metadata)
 
 
 def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:

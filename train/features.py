@@ -173,6 +173,22 @@ def stored_layers(folder: str | Path, checkpoint: Checkpoint, name: str | Path) 
     return ast.literal_eval(found["taps"]) if "taps" in found else (config.num_layers,)
 
 
+def target_record(
+    config: TargetConfig, batch_size: int, dtype: Any, taps: tuple[int, ...], mesh: Mesh | None
+) -> Target:
+    """Returns the target that features are read from, given as in `extract`.
+
+    Raises LanternError for a batch or for taps that it cannot take.
+    """
+    if taps and taps[-1] != config.num_layers:
+        raise LanternError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
+    if mesh is not None and batch_size % mesh.shape[DATA]:
+        raise LanternError(
+            f"batch_size {batch_size} does not divide over {mesh.shape[DATA]} devices; change --batch_size"
+        )
+    return family_of(config).target(config, jnp.dtype(dtype), taps)
+
+
 def extract(
     checkpoint: Checkpoint,
     sources: Sequence[Source],
@@ -198,14 +214,8 @@ def extract(
         LanternError: a batch that does not divide over the mesh, taps without the final features at their end, codes
             that do not fit the target, or a working folder with other features.
     """
-    config = checkpoint.target_config
-    if taps and taps[-1] != config.num_layers:
-        raise LanternError(f"taps {taps} do not end with the final features, {config.num_layers}: add them")
-    if mesh is not None and batch_size % mesh.shape[DATA]:
-        raise LanternError(
-            f"batch_size {batch_size} does not divide over {mesh.shape[DATA]} devices; change --batch_size"
-        )
-    record, params = family_of(config).target(config, jnp.dtype(dtype), taps), checkpoint.target_params
+    config, params = checkpoint.target_config, checkpoint.target_params
+    record = target_record(config, batch_size, dtype, taps, mesh)
     settings = resolve_settings(
         {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
         drafters=(),
@@ -263,13 +273,21 @@ def main(argv: Sequence[str] | None = None) -> None:
     options = parser.parse_args(argv)
     if options.tokens is not None and (options.folder or options.prompts):
         raise LanternError("--tokens stands in place of --folder and --prompts: give one or the others")
+    for count, source in (("samples", "prompts"), ("pictures", "folder")):
+        if options.tokens is None and getattr(options, count) and getattr(options, source) is None:
+            raise LanternError(
+                f"--{count} counts those of --{source}: give --{source}, or leave --{count} out"
+            )
     prompts = read_prompts(options.prompts) if options.prompts else ()
     dtype, grid = parameter_dtype(options.dtype), device_grid(options.mesh)
     checkpoint = target.read_target(options.target, dtype, where_on(grid))
+    taps, mesh = tuple(options.taps), mesh_of(grid)
+    # Before pictures and captions are encoded.
+    target_record(checkpoint.target_config, options.batch_size, dtype, taps, mesh)
     with working(options.workdir):
         extract(
             checkpoint, sources_of(options, checkpoint, prompts, dtype), options.workdir, seed=options.seed,
-            batch_size=options.batch_size, dtype=dtype, taps=tuple(options.taps), mesh=mesh_of(grid),
+            batch_size=options.batch_size, dtype=dtype, taps=taps, mesh=mesh,
         )  # fmt: skip
 
 

@@ -28,7 +28,7 @@ from ml_collections import ConfigDict
 from lantern_jax.devices import hosts
 from lantern_jax.devices.mesh import AXES
 from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere, place
-from lantern_jax.io import locks
+from lantern_jax.io import errors, locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from train.reports import Log
@@ -42,6 +42,8 @@ Metrics = dict[str, Array]
 STEPS_AHEAD = 4
 # What may change when a run is continued: how long it is, and how often it writes.
 FREE = ("steps", "log_every", "save_every", "keep")
+# What a config says that lacks the name, as those of older runs do.
+UNSAID = {"dtype": "float32", "scored": 1.0, "loss": "cross_entropy"}
 _LARGEST = 2**28  # Bytes of a config.
 
 
@@ -115,11 +117,13 @@ def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[N
     if config is not None:
         check_workdir(workdir)
     if config is not None and any((workdir / "checkpoints").glob("step_*")):
-        kept, given = (json.loads(part.to_json_best_effort()) for part in (read_config(workdir), config))
+        both = (json.loads(part.to_json_best_effort()) for part in (read_config(workdir), config))
+        kept, given = (UNSAID | values for values in both)
         other = [name for name in kept if name not in FREE and given.get(name, kept[name]) != kept[name]]
         if other:
             raise LanternError(
-                f"{workdir} holds a run of another --config.{other[0]}: name another --workdir, or give the same"
+                f"{workdir} holds a run of another --config.{other[0]}: name another --workdir, or give "
+                f"{errors.short(kept[other[0]])}"
             )
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
     with locks.sole(workdir / "run", busy) if hosts.is_first() else contextlib.nullcontext():

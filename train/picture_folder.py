@@ -8,13 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from jaxtyping import UInt8
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
 from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture, square
 from lantern_jax.text.vocabulary import Vocabulary
 
-MAX_CAPTIONS = 1000
 # Bytes of a caption's file.
 _LONGEST_CAPTION = 2**20
 
@@ -24,7 +24,6 @@ class PictureFolder:
 
     Attributes:
         texts: the caption of every picture as it was written, with single spaces.
-        captions: the same as words in lower case, without punctuation.
 
     Args:
         path: the folder.
@@ -52,37 +51,16 @@ class PictureFolder:
                 f"{self.path}: no pictures; expected files ending in {', '.join(PICTURE_SUFFIXES)}"
             )
         self.texts = tuple(self._text(file) for file in self.files)
-        self.captions = tuple(" ".join(Vocabulary.tokens(text)) for text in self.texts)
 
     def __len__(self) -> int:
         return len(self.files)
 
-    def load(self, indices: Sequence[int]) -> tuple[np.ndarray, list[str]]:
-        """Returns pictures uint8 [n, size, size, 3] and captions; raises LanternError for an unreadable picture."""
+    def load(self, indices: Sequence[int]) -> UInt8[np.ndarray, "n H W 3"]:
+        """Returns pictures. Raises LanternError for an unreadable one."""
         images = np.empty((len(indices), self.size, self.size, 3), np.uint8)
         for row, index in enumerate(indices):
             images[row] = square(open_picture(self.files[index]), self.size)
-        return images, [self.captions[index] for index in indices]
-
-    def attributes(self, indices: Sequence[int]) -> np.ndarray:
-        """Returns the value index of each caption in ``vocabulary()``, int32 [n, 1]."""
-        values = {value: row for row, value in enumerate(sorted(set(self.captions)))}
-        return np.array([[values[self.captions[index]]] for index in indices], dtype=np.int32).reshape(-1, 1)
-
-    def vocabulary(self) -> Vocabulary:
-        """Returns a vocabulary of one attribute, "caption", whose values are the distinct captions.
-
-        Raises LanternError for more than ``MAX_CAPTIONS`` of them: free text needs a text encoder.
-        """
-        values = tuple(sorted(set(self.captions)))
-        if len(values) > MAX_CAPTIONS:
-            raise LanternError(
-                f"{self.path}: {len(values)} different captions; expected at most {MAX_CAPTIONS}, "
-                "each of many pictures"
-            )
-        return Vocabulary(
-            attributes={"caption": values}, words={value: ("caption", value) for value in values}
-        )
+        return images
 
     def _text(self, file: Path) -> str:
         text = file.with_suffix(".txt")

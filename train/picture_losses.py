@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 # Pixels of a square whose contrast is measured.
-_CELL = 16
+CELL = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -91,7 +91,7 @@ def salience(pictures: Float[Array, "B H W 3"], floor: float) -> Float[Array, "B
     The contrast is the standard deviation within squares of about two cells, between which it is interpolated.
     """
     b, h, w, _ = pictures.shape
-    cell = min(_CELL, h, w)
+    cell = min(CELL, h, w)
     cells = pictures.reshape(b, h // cell, cell, w // cell, cell, 3)
     first, second = (blur(jnp.mean(cells**power, axis=(2, 4))) for power in (1, 2))
     deviation = jnp.sqrt(jnp.mean(jnp.maximum(second - first**2, 0.0), axis=-1, keepdims=True))

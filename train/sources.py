@@ -224,7 +224,7 @@ def encode_folder(
             # The last chunk is filled up, so that one program does for all.
             rows = chosen[np.minimum(np.arange(start, start + ENCODED), stop - 1)]
             codes = encode_pictures(
-                checkpoint.tokenizer_config, checkpoint.tokenizer_params, pictures.load(rows)[0]
+                checkpoint.tokenizer_config, checkpoint.tokenizer_params, pictures.load(rows)
             )
             parts.append(np.asarray(codes)[: stop - start])
         write_array(files[i], np.concatenate(parts).astype(np.int32))

@@ -42,6 +42,7 @@ from train.averaging import (
     stacked,
     start_state,
 )
+from train.claims import claim, parameters_digest
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 
 VALIDATION_BATCH = 16
@@ -181,19 +182,16 @@ def read_target(
     folder: str | Path,
     dtype: Any = np.float32,
     sharding: Where | None = None,
-    *,
-    abstract: bool = False,
 ) -> Checkpoint:
     """Reads the target of a checkpoint directory, or of the working folder of a run of this script.
 
     Args:
         dtype, sharding: as in `store.load`; a run's parameters are float32.
-        abstract: read no values of a checkpoint directory.
 
     Raises LanternError if the folder is neither.
     """
     if not (Path(folder) / "checkpoints").is_dir():
-        return load(folder, dtype, sharding, abstract=abstract)
+        return load(folder, dtype, sharding)
     sizes, params = export(folder)
     return Checkpoint(
         model="landscapes",
@@ -207,7 +205,7 @@ def read_target(
 def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:
     """Trains as `config` says on the tokens of `train.encode`, in `workdir`; resumes.
 
-    Raises LanternError if the tokens are missing or do not fit the config.
+    Raises LanternError if the tokens are missing or do not fit the config, or if the folder holds a run on others.
     """
     tokens, attributes = read_tokens(tokens_folder, "train")
     held_out, held_out_attributes = read_tokens(tokens_folder, "validation")
@@ -236,6 +234,7 @@ def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) ->
         )
 
     with working(workdir, config):
+        claim(Path(workdir), {"tokens": parameters_digest({"tokens": tokens, "attributes": attributes})})
         run(task, loop, workdir, on_save)
 
 

@@ -24,6 +24,7 @@ from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.commands.command_line import run_script
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
@@ -33,7 +34,7 @@ from train import script
 from train.averaging import all_but, compute_dtype, cosine_decay, restore_parameters, stacked
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
-from train.picture_losses import LossConfig, picture_psnr, reconstruction_loss
+from train.picture_losses import CELL, LossConfig, picture_psnr, reconstruction_loss
 from train.rendered import rendered_landscapes
 from train.script import reading
 
@@ -242,14 +243,14 @@ def vq_config(config: ConfigDict) -> VQConfig:
 
 
 def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np.ndarray) -> float:
-    """Writes originals over reconstructions as one PNG, eight a row; returns the PSNR in dB over `pictures`."""
+    """Writes originals over reconstructions as one PNG, up to eight a row; returns the PSNR in dB over `pictures`."""
     real = pictures.astype(np.float32) / 127.5 - 1.0
     made = jax.jit(VQModel(vq).apply)({"params": params}, real)
     psnr = float(picture_psnr(jnp.asarray(real), made))
     rounded = np.asarray(jnp.clip(jnp.round((made + 1.0) * 127.5), 0, 255).astype(jnp.uint8))
-    rows = []
-    for first in range(0, min(len(pictures), 32) // 8 * 8, 8):
-        rows += [np.concatenate(list(block[first : first + 8]), axis=1) for block in (pictures, rounded)]
+    rows, across = [], min(len(pictures), 8)
+    for first in range(0, min(len(pictures), 32) // across * across, across):
+        rows += [np.concatenate(list(block[first : first + across]), axis=1) for block in (pictures, rounded)]
     write_file(path, encode_png(np.concatenate(rows)))
     return psnr
 
@@ -266,18 +267,40 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
     return vq, restore_parameters(make_task(config, example), workdir, "params")
 
 
+def check_sizes(config: ConfigDict, vq: VQConfig) -> None:
+    """Raises LanternError for a size that codes, losses or the critic cannot divide, or no held-out pictures."""
+    loss, critic = LossConfig(**config.loss), PatchDiscriminator(**config.critic)
+    if config.held_out < 1:
+        raise LanternError(f"held_out is {config.held_out}, expected at least 1")
+    for what, side, of, part in (
+        ("size", config.size, "a code's pixels", vq.downsampling),
+        ("size", config.size, "2 ** loss.pyramid_levels", 2 ** min(loss.pyramid_levels, 64)),
+        ("size", config.size, "the cells of loss.contrast", min(CELL, config.size) if loss.contrast else 1),
+        ("size less loss.shift", config.size - loss.shift, "critic.fold", critic.fold),
+    ):
+        if side < 1 or side % part:
+            raise LanternError(f"{what} is {side}, no multiple of {of}, {part}")
+
+
+def check_frozen(config: ConfigDict, task: Task) -> None:
+    """Raises LanternError where a part that is to stay frozen is none of the model's."""
+    if frozen := config.get("frozen", ()):
+        parts = jax.eval_shape(task.init, jax.random.key(0)).params
+        for name in sorted({*frozen} - {*parts}):
+            raise errors.unknown("part in --config.frozen", name, parts)
+
+
 def train(config: ConfigDict, workdir: str | Path) -> None:
     """Trains as `config` says, in `workdir`; resumes."""
     workdir, loop = Path(workdir), loop_config(config)
-    with reading("the experiment", "change --config.model and --config.loss"):
+    with reading("the experiment", "change its --config"):
         vq = vq_config(config)
-        if config.size % vq.downsampling or min(config.size, config.held_out) < 1:
-            raise LanternError(
-                f"pictures of {config.size} pixels do not divide into codes of {vq.downsampling}"
-            )
+        check_sizes(config, vq)
         example = np.zeros((1, config.size, config.size, 3), np.uint8)
     start = export(config.start_from)[1] if config.get("start_from") else None
-    check(make_task(config, example, start), loop)
+    task = make_task(config, example, start)
+    check(task, loop)
+    check_frozen(config, task)
     epoch_indices(config.seed, 0, config.batch_size, config.pictures)
 
     def on_save(step: int, state: TokenizerState) -> None:

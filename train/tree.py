@@ -58,11 +58,10 @@ def grow(
     *, name: str, sizes: list[int], pictures: int, seed: int,
 ) -> dict[str, list[TreePath]]:  # fmt: skip
     """Collects ranks, and writes the trees `name`_SIZE of all sizes and their statistics."""
-    config, params = drafter.export(drafter_folder, target_folder)
+    checkpoint = target.read_target(target_folder)
+    config, params = drafter.export(drafter_folder, checkpoint)
     kind = kind_name(config)
-    checkpoint = dataclasses.replace(
-        target.read_target(target_folder), drafters={kind: (config, {"params": params})}
-    )
+    checkpoint = dataclasses.replace(checkpoint, drafters={kind: (config, {"params": params})})
     labels = random_labels(checkpoint.vocabulary, np.random.default_rng(seed), pictures)
     prompts = EncodedPrompts("labels", tuple(map(str, range(pictures))), {"labels": labels})
     subject = checkpoint_subject("target", Pipeline(checkpoint, np.float32), prompts, seed)

@@ -12,7 +12,7 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=2")
     file = tmp_path / "all.json"
-    small = ["--sizes", "tiny", "--batch", "1", "--passes", "3", "--pictures", "1", "--no-demo"]
+    small = ["--sizes", "tiny", "--batch", "1", "--passes", "3", "--pictures", "3", "--no-demo"]
     accelerator.main([*small, "--out", str(file), "--accept-lengths", "2.5"])
     report = json.loads(file.read_text())
     assert report["finished"] and "cut_off" not in report and report["versions"]["jax"]

@@ -1,9 +1,11 @@
 """The comparison of methods: features, windows, intervals, and a whole run on a tiny model that is continued."""
 
+import dataclasses
 import json
 from functools import partial
 from itertools import product
 
+import jax
 import numpy as np
 import pytest
 
@@ -196,3 +198,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(Bench, "described", without_eagle)
     methods.main([*command, "--methods", "gumbel,eagle"])
     assert "left out: eagle: no drafter" in capsys.readouterr().out and len(rows()) == 3
+    retrained = jax.tree.map(lambda leaf: leaf + 1, tiny_checkpoint().target_params)
+    save(model, dataclasses.replace(tiny_checkpoint(), target_params=retrained), overwrite=True)
+    with pytest.raises(ValueError, match=r"another setup \(checkpoint\)"):
+        methods.main(command)

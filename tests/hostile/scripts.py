@@ -45,7 +45,9 @@ WRONG = {
             "config.save_every": "0", "config.keep": "0", "config.rate": "nan inf", "config.warmup": "100000",
             "config.seed": "-1 99999999999999", "config.pictures": "0", "config.held_out": "0", "config.size": "0 31",
             "config.model": "3", "config.model.ch": "0", "config.model.ch_mult": "x '()'", "config.model.more": "3",
-            "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x",
+            "config.model.mid_attention": "perhaps", "config.loss.pyramid": "x", "config.dtype": "float8",
+            "config.loss.pyramid_levels": "6 1000000000", "config.loss.shift": "3 32", "config.critic.fold": "0 8",
+            "config.frozen": "('encodr',)",
         }),
     ],
     "train.encode": [
@@ -132,11 +134,15 @@ WRONG = {
         *calls("--model={demo} --method=best"),
         *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
-    "eval.tuned": wrong("", {"file": "none text.txt", "model": "empty", "minutes": "0", "out": "empty"}),
+    "eval.tuned": wrong("", {
+        "file": "none text.txt", "model": "empty", "minutes": "0", "repeats": "1", "out": "empty",
+    }),
     "eval.never_slower": wrong("", {
         "model": "empty", "size": "huge", "tuned": "none text.txt", "batches": "0 x", "minutes": "0", "out": "empty",
     }),
-    "eval.passes": wrong("", {"model": "empty", "methods": "x ar:x=1", "pictures": "0 x", "batch": "0", "seed": "-1"}),
+    "eval.passes": wrong("", {
+        "model": "empty", "methods": "x ar:x=1", "pictures": "0 1 x", "batch": "0", "seed": "-1",
+    }),
     "eval.gallery": [*wrong("", {"docs": "none empty text.txt"}), *calls("more")],
     "eval.sheets": [
         *wrong("", {"model": "none empty", "classifier": "none text.txt", "seed": "-1 x", "out": "text.txt"}),

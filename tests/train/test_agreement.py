@@ -17,6 +17,7 @@ from tests.tiny_checkpoint import SIDE, tiny_checkpoint
 from train import agreement, chains, classifier, drafter, evaluate, features, target
 from train.claims import claim
 from train.feature_store import FeatureStore, write_shard
+from train.loop import write_config
 from train.losses import match_chance
 from train.painter.landscapes import render_batch
 
@@ -80,6 +81,37 @@ def test_features_of_other_layers_or_of_another_target_are_refused(tmp_path, mon
     refused_each({"holds features of another target than the target": trains})
     refused_each({f"holds features of another target than {tmp_path}": measures})
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_is_on_its_features_and_for_its_target(tmp_path, monkeypatch):
+    """One from before such notes gets them, and what is exported of a target in half precision is the same target."""
+    trained = Checkpoint(
+        model="tiny", target_config=kinds.SIZES, target_params={"params": kinds.target_params()}
+    )
+    half = jax.tree.map(lambda leaf: leaf.astype(np.float16), trained.target_params)
+    exported = dataclasses.replace(trained, target_params=half)
+    other = dataclasses.replace(trained, target_params=jax.tree.map(lambda leaf: leaf + 1, half))
+    monkeypatch.setattr(target, "read_target", lambda *_, **__: trained)
+    monkeypatch.setattr(drafter, "run", lambda *_, **__: None)
+    monkeypatch.setattr(drafter, "restore_parameters", lambda *_: {})
+    shapes = (8, 2, 19, kinds.SIZES.dim), (8, 2, 4), (8, 16)
+    made = features.target_claims(kinds.SIZES, trained.target_params, np.float32)
+    for name in ("a", "b"):
+        write_shard(tmp_path / name, 0, *(np.zeros(shape, np.float32) for shape in shapes))
+        claim(tmp_path / name, made | {"pictures": name})
+
+    def trains(name):
+        drafter.train(kinds.config_of("eagle"), "the target", tmp_path / name, tmp_path / "run", "data=1")
+
+    write_config(kinds.config_of("eagle"), tmp_path / "run")
+    drafter.export(tmp_path / "run", other)
+    for _ in range(2):
+        trains("a")
+    drafter.export(tmp_path / "run", exported)
+    refused_each({
+        "run holds work on another pictures: name another --workdir": lambda: trains("b"),
+        "run holds a drafter for a target of other weights": lambda: drafter.export(tmp_path / "run", other),
+    })  # fmt: skip
 
 
 def test_a_checkpoint_of_landscapes_is_measured():

@@ -119,6 +119,34 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
     assert all((tmp_path / f"{name}.done").exists() for name in names)
 
 
+def test_a_stage_that_was_done_otherwise_is_not_skipped(tmp_path, monkeypatch):
+    """Wherever the folder is. Done anew, it is read anew; a stage of before such notes is taken as it is."""
+    ran = []
+    monkeypatch.setattr(demo, "run_stage", lambda command, **_: ran.append(command[2]))
+    demo.train("tiny", tmp_path / "old", demo.changes_of(["--eagle3.steps=9", "--eagle3.seed=1"]))
+    run = (tmp_path / "old").rename(tmp_path / "run")
+    (run / "classifier.done").write_text("")
+    ran.clear()
+
+    def trained(*words):
+        return lambda: demo.train("tiny", run, demo.changes_of(words))
+
+    same = "--eagle3.seed=1", "--eagle3.steps=9", "--classifier.steps=3"
+    trained(*same)()
+    assert not ran
+    refused_each({
+        f"drafter was done without --config.steps=4: give the same, remove {run / 'drafter.done'} to": (
+            trained(*same, "--drafter.steps=4")
+        ),
+        "eagle3 was done with --config.steps=9: give": trained("--eagle3.seed=1", "--eagle3.steps=8"),
+        "features was done with --samples=64: give": trained(*same, "--features.samples=9"),
+    })  # fmt: skip
+    assert not ran
+    (run / "drafter.done").unlink()
+    trained(*same, "--drafter.steps=4")()
+    assert ran == ["train.drafter", "train.tree", "train.export"]
+
+
 @pytest.mark.slow
 def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     # Of the stages' processes alone: this one has several devices.

@@ -1,5 +1,7 @@
 """Drafters of several runs go into one checkpoint, one a kind."""
 
+import dataclasses
+
 import jax
 import ml_collections
 import numpy as np
@@ -7,6 +9,7 @@ import pytest
 
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from lantern_jax.settings.auto import ACCEPTANCE
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
@@ -19,7 +22,7 @@ def runs(monkeypatch):
     heads = jax.tree.map(lambda leaf: np.ones(leaf.shape, np.float32), medusa_shapes(MEDUSA)["params"])
     eagle = jax.tree.map(lambda leaf: 2 * leaf, tiny_checkpoint().drafters["eagle"][1]["params"])
     made = {"eagle": (DRAFTER, eagle), "heads": (MEDUSA, heads), "more heads": (MEDUSA, heads)}
-    monkeypatch.setattr(export.drafter, "export", lambda folder, target: made[folder])
+    monkeypatch.setattr(export.drafter, "export", lambda folder, checkpoint: made[folder])
     monkeypatch.setattr(export, "read_config", lambda folder: ml_collections.ConfigDict({"steps": 3}))
     return made
 
@@ -40,9 +43,24 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
     assert back.metadata["drafters"] == {"eagle": {"steps": 3}, "medusa": {"steps": 3}}
 
 
+def test_what_was_measured_with_a_drafter_goes_with_it(runs, tmp_path):
+    """The first kind leads windows: heads beside it measured nothing that stands here."""
+    fitted = {"sharpness": 1.41, "mixture": [0.5, 0.5] * 4}
+    tokens = {"16,1,0,0,0": 2.289, "16,1,0,4,0": 2.048}
+    made = tiny_checkpoint()
+    made = dataclasses.replace(
+        made, defaults=made.defaults | fitted, metadata=made.metadata | {ACCEPTANCE: tokens}
+    )
+    old = save(tmp_path / "old", made, dtype="float16")
+    kept, replaced = (export.with_drafters(old, [name]) for name in ("heads", "eagle"))
+    assert kept.defaults == made.defaults and kept.metadata[ACCEPTANCE] == tokens
+    assert replaced.defaults == tiny_checkpoint().defaults
+    assert replaced.metadata[ACCEPTANCE] == {"16,1,0,0,0": 2.289}
+
+
 def test_one_a_kind(runs):
     with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
-        export.read_drafters(["heads", "more heads"], "target")
+        export.read_drafters(["heads", "more heads"], tiny_checkpoint())
 
 
 def test_a_code_of_zeros_has_neighbours(monkeypatch):

@@ -10,8 +10,9 @@ import pytest
 import lantern_jax
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.families.registry import family_of
-from tests.command import files
+from tests.command import files, must_not_run
 from tests.refused import refused_each
+from tests.tiny_checkpoint import tiny_checkpoint
 from tests.train.families import (
     BATCH,
     CAPTIONS,
@@ -67,7 +68,7 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
     free = record.forced < 0
     np.testing.assert_array_equal(tokens[:, ~free], np.stack([record.forced[~free]] * 2))
     vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params
-    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1])[0])
+    codes = encode_pictures(*vq, PictureFolder(pictures(name), 4 * vq[0].downsampling).load([0, 1]))
     np.testing.assert_array_equal(tokens[0, free], codes[1])
 
 
@@ -131,6 +132,25 @@ def test_what_cannot_be_extracted_is_named(converted, pictures, tmp_path):
             lambda: claim(tmp_path / "work", {"pictures": "b"})
         ),
     })  # fmt: skip
+
+
+def test_options_are_checked_before_anything_is_encoded(tmp_path, monkeypatch):
+    monkeypatch.setattr(target, "read_target", lambda *_: tiny_checkpoint())
+    monkeypatch.setattr(features, "sources_of", must_not_run)
+
+    def extracts(*words):
+        return lambda: features.main([f"--target={tmp_path}", f"--workdir={tmp_path / 'work'}", *words])
+
+    (tmp_path / "prompts.txt").write_text("a lake\n")
+    prompts, pictures = f"--prompts={tmp_path / 'prompts.txt'}", f"--folder={tmp_path}"
+    refused_each({
+        r"taps \(1, 0\) do not end with the final features": extracts(prompts, "--taps=1,0"),
+        "taps .*: expected layers from 0": extracts(prompts, "--taps=99,1"),
+        "batch_size 3 does not divide over 2": extracts(prompts, "--batch_size=3", "--mesh=data=2"),
+        "--samples counts those of --prompts: give": extracts(pictures, "--samples=3"),
+        "--pictures counts those of --folder: give": extracts(prompts, "--pictures=3"),
+    })  # fmt: skip
+    assert not (tmp_path / "work").exists()
 
 
 def guided(checkpoint):

@@ -37,9 +37,10 @@ def test_a_drafter_is_trained_exported_and_drafts(name, extracted, tmp_path, mon
     losses = [json.loads(line)["loss"] for line in (run / "metrics.jsonl").read_text().splitlines()]
     assert losses[-1] < 0.9 * losses[0]
     made = export.with_drafters(model, [run])
-    sizes, params = drafter.export(run, model)
+    checkpoint = target.read_target(model)
+    sizes, params = drafter.export(run, checkpoint)
     monkeypatch.setattr(agreement, "BATCH", 4)
-    head = drafter.read_head(target.read_target(model))
+    head = drafter.read_head(checkpoint)
     found = agreement.measure(sizes, params, head, FeatureStore(workdir), 2, 2.0)
     assert 0 < found["match"][0] <= 1
     with_drafter = save(tmp_path / "out", made)

@@ -19,6 +19,7 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.landscapes import LANDSCAPES
+from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, loop, sources, target
 from train.feature_store import FeatureStore
@@ -250,6 +251,37 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
     config.model.hidden_dim = 64
     with pytest.raises(ValueError, match=r"has no drafter of these sizes: change --config\.model"):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
+
+
+def test_heads_of_their_own_go_on_as_a_checkpoint_has_them(monkeypatch):
+    """Behind a target with a head of two layers too."""
+    sizes, params = sizes_and_params("medusa_own_heads")
+    trained = Checkpoint("tiny", SIZES, {}, drafters={"medusa": (sizes, {"params": params})})
+    monkeypatch.setattr(drafter, "load", lambda directory, dtype: trained)
+    config = config_of("medusa_own_heads", start_from="trained")
+    for head in (target_params()["head"], {"up": {}, "down": {}}):
+        initial = drafter.start_modules(config, sizes, {"params": {"head": head}})
+        jax.tree.map(np.testing.assert_array_equal, initial, params)
+
+
+def test_every_depth_scores_some_positions():
+    def check(name="medusa", **changes):
+        return lambda: drafter.check_positions(config_of(name, **changes), sizes_and_params(name)[0], 16)
+
+    for scored in (0.0, 1.5):
+        refused_each({f"--config.scored {scored} is not valid": check(scored=scored)})
+    refused_each({
+        "--config.passes 16: give 1 to 15": check(passes=16),
+        "--config.scored 0.2 of 15 positions is too few for 4 passes of heads": check(scored=0.2),
+    })  # fmt: skip
+    check(scored=0.25)()
+    check("parallel", scored=0.01)()
+
+
+def test_a_mean_of_nothing_is_zero():
+    losses, none = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
+    assert drafter.counted_mean(losses, none) == 0
+    assert drafter.counted_mean(2 * losses, none + np.eye(3, dtype=np.float32)[1]) == 2
 
 
 def test_unknown_kinds_are_named():

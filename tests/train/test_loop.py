@@ -12,12 +12,23 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from ml_collections import ConfigDict
 
 from configs.tiny_tokenizer import get_config
 from lantern_jax.commands import command_line
 from tests.refused import refused_each
 from tests.train.resumption import read_metrics
-from train.loop import LoopConfig, Task, epoch_indices, prefetch, restore_latest, run, training_mesh, working
+from train.loop import (
+    LoopConfig,
+    Task,
+    epoch_indices,
+    prefetch,
+    restore_latest,
+    run,
+    training_mesh,
+    working,
+    write_config,
+)
 
 
 def test_each_epoch_shows_every_example_once():
@@ -137,3 +148,15 @@ def test_one_run_at_a_time_works_in_a_folder_and_of_one_config(tmp_path):
     with pytest.raises(ValueError, match=r"holds a run of another --config\.model: name another --workdir"):
         working(tmp_path / "run", config).__enter__()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "config.json"}
+
+
+def test_a_run_kept_without_a_dtype_is_one_in_float32(tmp_path):
+    config = get_config()
+    (tmp_path / "checkpoints" / "step_000001").mkdir(parents=True)
+    write_config(ConfigDict({name: value for name, value in config.items() if name != "dtype"}), tmp_path)
+    config.dtype = "auto"
+    with pytest.raises(ValueError, match=r"another --config\.dtype: name another --workdir, or give float32"):
+        working(tmp_path, config).__enter__()
+    config.dtype = "float32"
+    with working(tmp_path, config):
+        pass

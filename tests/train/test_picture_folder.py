@@ -17,21 +17,17 @@ def test_captions_beside_pictures(tmp_path):
         _save(tmp_path / f"{name}.png", colour)
         (tmp_path / f"{name}.txt").write_text(text)
     folder = PictureFolder(tmp_path, 4)
-    images, captions = folder.load([0, 1])
-    assert len(folder) == 2 and captions == ["a red wall", "blue sky"]
+    images = folder.load([0, 1])
+    assert len(folder) == 2 and folder.texts == ("a red wall", "Blue sky")
     assert images.shape == (2, 4, 4, 3) and images.dtype == np.uint8
     np.testing.assert_array_equal(images[1], np.broadcast_to([0, 0, 255], (4, 4, 3)))
-    assert folder.vocabulary().parse("Blue sky!") == tuple(folder.attributes([1])[0])
 
 
 def test_class_folders(tmp_path):
     for name in ("zebra", "red_fox"):
         for row in range(2):
             _save(tmp_path / name / f"{row}.webp", (row, 9, 9))
-    folder = PictureFolder(tmp_path, 4)
-    assert folder.captions == ("red fox", "red fox", "zebra", "zebra")
-    assert folder.attributes(range(4)).tolist() == [[0], [0], [1], [1]]
-    assert folder.vocabulary().attributes == {"caption": ("red fox", "zebra")}
+    assert PictureFolder(tmp_path, 4).texts == ("red fox", "red fox", "zebra", "zebra")
 
 
 def test_centre_crop_and_unreadable_pictures(tmp_path):
@@ -43,11 +39,11 @@ def test_centre_crop_and_unreadable_pictures(tmp_path):
     (tmp_path / "c" / "cut.png").write_bytes(whole[: len(whole) // 2])
     (tmp_path / "c" / "text.jpg").write_text("no picture")
     folder = PictureFolder(tmp_path, 4)
-    np.testing.assert_array_equal(folder.load([3])[0], np.full((1, 4, 4, 3), 200))
+    np.testing.assert_array_equal(folder.load([3]), np.full((1, 4, 4, 3), 200))
     for row, name in ((0, "cut.png"), (2, "text.jpg")):
         with refused(f"{name}: not a readable picture"):
             folder.load([row])
-    assert folder.load([1])[0].shape == (1, 4, 4, 3)
+    assert folder.load([1]).shape == (1, 4, 4, 3)
 
 
 def test_what_is_missing_is_named(tmp_path):

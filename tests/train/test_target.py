@@ -15,7 +15,7 @@ from tests.refused import refused_each
 from tests.train.resumption import read_metrics, train_whole_and_killed
 from train import averaging, target
 from train.encode import write_tokens
-from train.loop import loop_config, run
+from train.loop import loop_config, run, write_config
 
 CODES = 64
 # Rows of the kernels below as matrices.
@@ -167,6 +167,18 @@ def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     sizes, params = target.export(killed)
     assert sizes.vocab_size == CODES
     jax.tree.map(np.testing.assert_array_equal, params, expected)
+
+
+def test_a_run_goes_on_with_its_tokens_alone(tmp_path, tokens_folder, monkeypatch):
+    """One from before such notes gets one."""
+    monkeypatch.setattr(target, "run", lambda *_: None)
+    write_config(get_config(), tmp_path / "run")
+    for _ in range(2):
+        target.train(get_config(), tokens_folder, tmp_path / "run")
+    write_tokens(tokens_folder / "train.npz", *simple_tokens(64, seed=1))
+    refused_each({
+        "run holds work on another tokens: name": lambda: target.train(get_config(), tokens_folder, tmp_path / "run")
+    })  # fmt: skip
 
 
 def test_bad_tokens_are_refused_before_training(tmp_path, tokens_folder):
