@@ -46,7 +46,7 @@ class Settings:
     Example:
         >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
         >>> settings.rule, settings.coupling, settings.lam, settings.guidance
-        ('lantern++', 'gumbel', 3.0, 4.5)
+        ('lantern++', 'gumbel', 3.0, 3.0)
     """
 
     method: str | None = knob(

@@ -159,8 +159,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     changes = demo.changes_of([
         "--tokenizer.steps=300", "--tokenizer.model.mid_attention=False",
         "--tokenizer.loss.pyramid_levels=1", "--tokens.pictures=512", "--tokens.validation=16",
-        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=700",
-        "--drafter.guidance=4.5",
+        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=560",
         "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
         "--medusa.steps=4", "--parallel.steps=4", "--classifier.steps=4",
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
@@ -192,4 +191,4 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     real = render_batch(evaluate.SEED, range(evaluate.BATCH), 32)[0] / np.float32(127.5) - 1
     assert metrics["psnr_db"] > picture_psnr(real, real.mean(axis=(1, 2), keepdims=True))
     assert metrics["nats_a_token"] < 0.8 * np.log(lantern.checkpoint.target_config.vocab_size)
-    assert metrics["guidance_4.5/depth_0/overlap"] > 0.6
+    assert metrics["guidance_3/depth_0/overlap"] > 0.6
