@@ -330,7 +330,9 @@ class Tuner:
 
     def _default_knobs(self, settings: Settings) -> dict[str, Any]:
         """Returns knobs that name these settings: a file without any says nothing of how to decode."""
-        named, defaults = {"method": settings.method, "rule": settings.rule}, self.subject.recipe.defaults
+        named, defaults = {"method": settings.method}, self.subject.recipe.defaults
+        if settings.rule != "strict":
+            named["rule"] = settings.rule
         own = {
             name: for_platform(defaults[name], jax.default_backend()) for name in defaults if name not in CALL
         }
