@@ -174,7 +174,7 @@ def load(
     """Reads a checkpoint, without the parameters of its text encoder.
 
     Args:
-        dtype: of the target's and drafters' parameters; None keeps what is stored. The tokenizer's are float32.
+        dtype: of the target's and drafters' parameters, with the tokenizer's in float32; None keeps all as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         abstract: read no values: shapes and stored dtypes stand in for arrays.
         drafters: the kinds to read of those it holds; of the others shapes and stored dtypes stand in for arrays.
@@ -304,7 +304,7 @@ def _read(
 ) -> dict[str, PyTree]:
     """Reads the arrays that ``shapes`` names, and no others."""
     dtypes = dict.fromkeys(("target", "drafters", "text_encoder"), dtype)
-    dtypes |= {"tokenizer": jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
+    dtypes |= {"tokenizer": None if dtype is None else jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
     return read_arrays(tensors, shapes, dtypes, sharding, folder.sums)
 
 

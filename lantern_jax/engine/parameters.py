@@ -1,6 +1,5 @@
 """A checkpoint's parameters as an engine asks for them: in the dtype of the call, straight onto its devices."""
 
-from functools import partial
 from typing import Any
 
 import jax
@@ -37,14 +36,15 @@ def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
 
 
 def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:
-    """Reads a checkpoint's parameters by their part in decoding, the target's in one dtype, without drafters.
+    """Reads a checkpoint's parameters by their part in decoding, without drafters; the tokenizer's are float32.
 
     The engine holds this and not its pipeline, else parameters stayed in memory until Python looks for cycles.
     """
     if checkpoint.is_abstract:
         checkpoint = load(checkpoint.directory, dtype, where, drafters=())
-    target = jax.tree_util.tree_map_with_path(partial(_cast, dtype), checkpoint.target_params)
-    return Parameters(target, {}, checkpoint.tokenizer_params, checkpoint.codebook)
+    target = _cast(checkpoint.target_params, dtype)
+    tokenizer = _cast(checkpoint.tokenizer_params, np.dtype("float32"))
+    return Parameters(target, {}, tokenizer, checkpoint.codebook)
 
 
 def read_drafter(
@@ -53,8 +53,11 @@ def read_drafter(
     """Reads the parameters of a kind of drafter, with the target's head; arguments as ``Engine`` gives them."""
     drafter = place(load_drafter(checkpoint, kind, dtype, where), where)
     head = family_of(checkpoint.target_config).head(parameters.target)
-    return {"drafter": jax.tree_util.tree_map_with_path(partial(_cast, dtype), drafter), "head": head}
+    return {"drafter": _cast(drafter, dtype), "head": head}
 
 
-def _cast(dtype: np.dtype, path: tuple, leaf):
-    return leaf if leaf.dtype == dtype or is_fixed(path, leaf.dtype) else leaf.astype(dtype)
+def _cast(params: PyTree, dtype: np.dtype) -> PyTree:
+    def cast(path: tuple, leaf):
+        return leaf if leaf.dtype == dtype or is_fixed(path, leaf.dtype) else leaf.astype(dtype)
+
+    return jax.tree_util.tree_map_with_path(cast, params)

@@ -10,6 +10,8 @@ from collections import ChainMap
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+import numpy as np
+
 from lantern_jax.decoding.couplings import base_of
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, auto_method, methods
@@ -75,6 +77,8 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
             raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: {near}choose from {', '.join(KNOBS)}"
             )
+    # NumPy's numbers are Python's from here on, as they are told and written into pictures.
+    given = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     values, sized_by = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)

@@ -15,6 +15,7 @@ from lantern_jax.checkpoints import arrays, store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.checkpoints.store import demo_directory, load, load_drafter, save
 from lantern_jax.devices.partition import Layout, where_on
+from lantern_jax.engine.parameters import read_parameters
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
@@ -57,7 +58,12 @@ def test_stored_and_loaded_dtypes(dtype, tmp_path):
     ours = tiny_checkpoint()
     directory = save(tmp_path / dtype, ours, dtype=dtype)
     assert len(list(directory.iterdir())) == 2
-    assert dtypes(load(directory, None).target_params) == {dtype}
+    stored = load(directory, None)
+    assert dtypes((stored.target_params, stored.tokenizer_params)) == {dtype}
+    again = save(tmp_path / "again", stored)
+    assert all((again / file.name).read_bytes() == file.read_bytes() for file in directory.iterdir())
+    parameters = read_parameters(stored, np.dtype(jnp.bfloat16), None)
+    assert (dtypes(parameters.target), dtypes(parameters.tokenizer)) == ({"bfloat16"}, {"float32"})
     back = load(directory, jnp.bfloat16)
     assert dtypes((back.target_params, eagle(back))) == {"bfloat16"}
     assert dtypes(back.tokenizer_params) == {"float32"}
