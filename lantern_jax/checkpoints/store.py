@@ -304,7 +304,11 @@ def _read(
 ) -> dict[str, PyTree]:
     """Reads the arrays that ``shapes`` names, and no others."""
     dtypes = dict.fromkeys(("target", "drafters", "text_encoder"), dtype)
-    dtypes |= {"tokenizer": None if dtype is None else jnp.float32, "codes": jnp.float32, "neighbours": jnp.int32}
+    dtypes |= {
+        "tokenizer": None if dtype is None else jnp.float32,
+        "codes": jnp.float32,
+        "neighbours": jnp.int32,
+    }
     return read_arrays(tensors, shapes, dtypes, sharding, folder.sums)
 
 
