@@ -92,9 +92,13 @@ def _run(arguments: argparse.Namespace) -> None:
         compile_twice=not arguments.use_cache,
         parts=arguments.profile,
     )
-    rows, left_out = _measured(arguments, configurations, plan, writes)
-    # What was measured is seen even where it cannot be drawn or written.
-    _show(rows, left_out, old, arguments)
+    rows, left_out = [], []
+    try:
+        _measure(arguments, configurations, plan, writes, rows, left_out)
+    finally:
+        # What was measured is seen even where it cannot be drawn or written, or the rest is interrupted.
+        if rows or left_out:
+            _show(rows, left_out, old, arguments)
     if arguments.plot is not None:
         from lantern_jax.measuring.plots import plot_files
 
@@ -138,17 +142,18 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
-def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[str]]:
-    """Measures the rows and writes them after every group; also returns why others are left out."""
+def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out: list[str]) -> None:
+    """Measures and writes rows, group by group, and appends them; also why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
     from lantern_jax.measuring.rows import to_lines
 
-    subject, rows = _subject(arguments), []
-    groups, left_out = members(subject, configurations, plan.profile)
+    subject = _subject(arguments)
+    groups, reasons = members(subject, configurations, plan.profile)
     if not groups:
-        raise LanternError(left_out[0])
+        raise LanternError(reasons[0])
+    left_out += reasons
     if writes:
         say_notes(
             f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
@@ -174,7 +179,6 @@ def _measured(arguments, configurations, plan, writes) -> tuple[list[Row], list[
     except KeyboardInterrupt:
         kept = f", wrote {len(rows)} rows to {arguments.out}" if arguments.out is not None and rows else ""
         raise KeyboardInterrupt(f"interrupted{kept}") from None
-    return rows, left_out
 
 
 def _subject(arguments: argparse.Namespace) -> Any:

@@ -98,12 +98,22 @@ def test_what_cannot_be_drawn_is_shown(capsys, monkeypatch):
     def full(*given):
         raise OSError("cannot write plots: the disk is full")
 
-    monkeypatch.setattr(bench, "_measured", lambda *_: ([], ["what was measured"]))
+    monkeypatch.setattr(bench, "_measure", lambda *given: given[-1].append("what was measured"))
     monkeypatch.setattr(bench, "check_plots", lambda: None)
     monkeypatch.setattr(bench, "write_files", full)
     assert main([*QUICK, "--plot", "plots"]) != 0
     printed = capsys.readouterr()
     assert "what was measured" in printed.out and "wrote" not in printed.out and "disk is full" in printed.err
+
+
+def test_what_cannot_be_written_is_shown(capsys, monkeypatch):
+    def full(*given):
+        raise OSError("cannot write c.jsonl: the disk is full")
+
+    monkeypatch.setattr(bench, "write_file", full)
+    assert main([*QUICK, "--out", "c.jsonl"]) != 0
+    printed = capsys.readouterr()
+    assert "gumbel" in printed.out and "disk is full" in printed.err
 
 
 @pytest.mark.parametrize(("arguments", "line"), [
@@ -140,5 +150,6 @@ def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
 
     monkeypatch.setattr(measure, "measure", once)
     assert main([*QUICK, "--batch", "1,2", "--out", "c.jsonl"]) == 130
-    assert "wrote 2 rows to c.jsonl" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "wrote 2 rows to c.jsonl" in printed.err and "gumbel" in printed.out
     assert [(row.method, row.batch) for row in read_rows("c.jsonl")] == [("ar", 1), ("gumbel", 1)]
