@@ -13,7 +13,7 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update({"guidance": 4.5, "scored": 0.25, "steps": 600, "batch_size": 8, "passes": 4, "noise": 0.0})
+    config.update({"scored": 0.5, "steps": 3000, "passes": 4, "noise": 0.0})
     config.update({"feature_weight": 0.0, "token_weight": 0.3, "guided_weight": 1.0})
     config.kind = "eagle3"
     # A layer that reads twice the width, and no larger a drafter.

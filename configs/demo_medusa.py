@@ -11,7 +11,7 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update({"guidance": 4.5, "scored": 0.25, "steps": 800, "batch_size": 8, "passes": 5, "noise": 0.0})
+    config.update({"scored": 0.5, "steps": 3000, "passes": 5, "noise": 0.0})
     # All parameters by Adam. Heads predict no features.
     config.update({"rate": 0.0, "feature_weight": 0.0, "token_weight": 0.3, "guided_weight": 1.0})
     config.update({"kind": "medusa", "embedding_from_target": False, "frozen": ()})

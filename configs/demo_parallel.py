@@ -11,9 +11,7 @@ from configs import demo_drafter
 
 def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
-    config.update(
-        {"guidance": 4.5, "scored": 0.25, "steps": 600, "batch_size": 8, "passes": 8, "noise": 0.05}
-    )
+    config.update({"scored": 0.5, "steps": 3000, "passes": 8, "noise": 0.05})
     config.update({"feature_weight": 0.3, "token_weight": 0.1, "guided_weight": 1.0})
     # Roots trained at depth d: a share of 0.7^d, a fifth at least (P-EAGLE).
     config.anchors_kept, config.anchors_least = 0.7, 0.2

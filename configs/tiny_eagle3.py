@@ -11,6 +11,7 @@ from configs import demo_eagle3
 
 def get_config() -> ConfigDict:
     config = demo_eagle3.get_config()
-    config.update({"steps": 40, "scored": 1.0, "save_every": 20, "warmup": 5, "average": 0.9, "passes": 2})
+    config.update({"steps": 40, "batch_size": 8, "scored": 1.0, "passes": 2})
+    config.update({"save_every": 20, "warmup": 5, "average": 0.9})
     config.model.update({"num_heads": 2, "hidden_dim": 64, "taps": (0, 1)})
     return config
