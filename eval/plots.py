@@ -12,6 +12,8 @@ from typing import Any, NamedTuple
 from lantern_jax.measuring.plots import check_plots
 
 COLOURS = {False: "#1f5fa8", True: "#c0392b"}
+# Heights at which a label is tried, in points above its own point.
+_LABELS_UP = (0, 8, -8, 14, -14, 22, -22)
 _STYLE: dict[str, Any] = {"svg.hashsalt": "lantern_jax", "svg.fonttype": "none", "font.size": 9}
 
 
@@ -84,10 +86,35 @@ class Scatter(NamedTuple):
         for point in self.points:
             spread, colour = [[point.y - point.low], [point.high - point.y]], COLOURS[point.marked]
             axes.errorbar(point.x, point.y, yerr=spread, fmt="o", color=colour, ecolor=(colour, 0.5))
-            axes.annotate(point.label, (point.x, point.y), xytext=(6, -3), textcoords="offset points")
         axes.set(title=self.title, xlabel=self.x_title, ylabel=self.y_title)
         axes.grid(alpha=0.3)
+        _label(figure, axes, self.points)
         return _svg(figure, self)
+
+
+def _label(figure: Any, axes: Any, points: Sequence[Point]) -> None:
+    """Writes labels beside their points, each in the first place where it covers no other and no point."""
+    import matplotlib
+    from matplotlib.transforms import Bbox
+
+    with matplotlib.rc_context(_STYLE):
+        figure.draw_without_rendering()
+        centres = axes.transData.transform([(point.x, point.y) for point in points])
+        taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centres]
+        inside = axes.get_window_extent()
+        for point in points:
+            for side, up in ((side, up) for up in _LABELS_UP for side in (1, -1)):
+                where = {"xytext": (7 * side, up), "textcoords": "offset points", "va": "center"}
+                text = axes.annotate(
+                    point.label, (point.x, point.y), ha="left" if side > 0 else "right", fontsize=9, **where
+                )
+                box = text.get_window_extent()
+                if box.count_overlaps(taken) == 0 and inside.x0 < box.x0 and box.x1 < inside.x1:
+                    break
+                text.remove()
+            else:
+                text = axes.annotate(point.label, (point.x, point.y), fontsize=9)
+            taken.append(text.get_window_extent())
 
 
 def is_current(path: Path, picture: Bars | Scatter) -> bool:

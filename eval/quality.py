@@ -151,11 +151,14 @@ def frechet_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) ->
 def kernel_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) -> Measure:
     """Returns KID (arXiv 1801.01401): the unbiased squared mean discrepancy under the kernel (x . y / F + 1)^3.
 
-    Unlike ``metrics.distances``' it is a mean over pairs of different prompts: what a prompt's own pictures have in
-    common is no difference, and a prompt that is drawn twice is no pair. Kernels are computed once for all draws.
+    Features are whitened as for the Fréchet distance, so that numbers do not depend on their units. Unlike
+    ``metrics.distances``' it is a mean over pairs of different prompts: what a prompt's own pictures have in common is
+    no difference, and a prompt that is drawn twice is no pair. Kernels are computed once for all draws.
     """
     count, references, width = real.shape
     flat = real.reshape(-1, width)
+    scale = whitening(flat)
+    flat = flat @ scale
 
     def kernel(left, right):
         base = left @ right.T / width + 1
@@ -164,6 +167,7 @@ def kernel_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) -> 
     within_real = kernel(flat, flat).reshape(count, references, count, references).mean(axis=(1, 3))
 
     def of(made):
+        made = made @ scale
         across = kernel(made, flat).reshape(count, count, references).mean(axis=2)
         pairs = kernel(made, made) + within_real - across - across.T
         np.fill_diagonal(pairs, 0)

@@ -100,8 +100,12 @@ def test_only_settings_that_differ_are_outside(sets):
 
 
 def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
-    """By brute force, prompts drawn more than once included."""
+    """By brute force, prompts drawn more than once included; whatever units the features have."""
     real, made = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
+    measure = quality.kernel_measure("kid", "classifier", real)
+    in_other_units = quality.kernel_measure("kid", "classifier", 7 * real).of(7 * made)
+    scale = quality.whitening(real.reshape(-1, WIDTH))
+    real, read, made = real @ scale, made, made @ scale
     rows = np.array([0, 0, 3, 4, 4, 5])
 
     def kernel(xs, ys):
@@ -110,8 +114,8 @@ def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     pairs = [(i, j) for i in rows for j in rows if i != j]
     near = [kernel(made[[i]], made[[j]]) + kernel(real[i], real[j]) for i, j in pairs]
     across = [kernel(made[[i]], real[j]) + kernel(made[[j]], real[i]) for i, j in pairs]
-    measure = quality.kernel_measure("kid", "classifier", real)
-    assert measure.of(made)(rows) == pytest.approx(np.mean(near) - np.mean(across), rel=1e-9)
+    assert measure.of(read)(rows) == pytest.approx(np.mean(near) - np.mean(across), rel=1e-9)
+    assert in_other_units(rows) == pytest.approx(measure.of(read)(rows), rel=1e-9)
 
 
 def test_a_window_holds_what_chance_does(sets):
