@@ -44,8 +44,8 @@ class WindowPoint(NamedTuple):
 
 
 PLAIN = WindowPoint(0)
-# Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's (24 pictures),
-# which is as hard to guess as published models.
+# Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's, of 24
+# pictures. It is as hard to guess as published models.
 TOKENS: Mapping[WindowPoint, float] = {
     WindowPoint(*point): tokens
     for point, tokens in {
