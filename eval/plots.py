@@ -6,6 +6,7 @@ A picture holds the digest of its numbers, by which ``is_current`` recognizes it
 import hashlib
 import io
 from collections.abc import Sequence
+from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -103,17 +104,15 @@ def _label(figure: Any, axes: Any, points: Sequence[Point]) -> None:
         taken = [Bbox.from_extents(x - 5, y - 5, x + 5, y + 5) for x, y in centres]
         inside = axes.get_window_extent()
         for point in points:
-            for side, up in ((side, up) for up in _LABELS_UP for side in (1, -1)):
-                where = {"xytext": (7 * side, up), "textcoords": "offset points", "va": "center"}
-                text = axes.annotate(
-                    point.label, (point.x, point.y), ha="left" if side > 0 else "right", fontsize=9, **where
-                )
+            for up, (right, side) in product(_LABELS_UP, ((7, "left"), (-7, "right"))):
+                where = {"xytext": (right, up), "textcoords": "offset points", "va": "center", "ha": side}
+                text = axes.annotate(point.label, (point.x, point.y), **where)
                 box = text.get_window_extent()
                 if box.count_overlaps(taken) == 0 and inside.x0 < box.x0 and box.x1 < inside.x1:
                     break
                 text.remove()
             else:
-                text = axes.annotate(point.label, (point.x, point.y), fontsize=9)
+                text = axes.annotate(point.label, (point.x, point.y))
             taken.append(text.get_window_extent())
 
 
