@@ -8,6 +8,7 @@ Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth 
 from types import UnionType
 from typing import Any, Protocol
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
@@ -137,7 +138,7 @@ def verify_tree(
     check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)
     check_codebook(rule, codebook, log_probs.shape[2])
     # NumPy's arrays cannot be read at traced ids.
-    log_probs = jnp.asarray(log_probs)
+    draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
     if max_count is None:
         max_count = jnp.full(tokens.shape[0], topology.max_depth, jnp.int32)
     return coupling.verify(draft, log_probs, draws, rule, codebook, max_count)

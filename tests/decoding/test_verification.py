@@ -110,7 +110,6 @@ def test_the_examples_above_tell_the_paths_apart():
         assert longest != first
 
 
-@example(SMALL, RULES[0], False, 7)
 @example(DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 1], [1, 0, 0]]), RULES[-1], False, 8)
 @given(draft_trees(max_nodes=9, gaps=False), st.sampled_from(RULES), st.booleans(), st.integers(0, 2**32 - 1))
 @settings(max_examples=1, deadline=None, derandomize=True)
@@ -158,26 +157,26 @@ def test_both_couplings_are_the_greedy_rule_at_temperature_zero(rule):
 
 
 def test_verification_runs_under_shard_map():
-    """With JAX's checks of what varies over the mesh on; each device verifies its own sequences."""
+    """With JAX's checks of what varies over the mesh on; each device verifies its own sequences.
+
+    The shared noise has less that varies, and is under a caller's shard_map in test_loop.py.
+    """
     batch = 16
     tokens, log_probs = random_tree_batch(SMALL, np.random.default_rng(0), batch)
     keys, start = jax.random.split(jax.random.key(0), batch), jnp.zeros(batch, jnp.int32)
 
-    def both(tokens, log_probs, keys, start):
-        return [
-            verify_tree(
-                Draft(tokens, SMALL), log_probs,
-                coupling.draws(keys, start, start, 3, VOCAB, SamplingParams.create()), coupling=coupling,
-                rule=make_rule(RULES[2]), codebook=CODEBOOK,
-            )
-            for coupling in COUPLINGS[1:]
-        ]  # fmt: skip
+    def verified(tokens, log_probs, keys, start):
+        draws = Rejection().draws(keys, start, start, 3, VOCAB, SamplingParams.create())
+        rule = make_rule(RULES[2])
+        return verify_tree(
+            Draft(tokens, SMALL), log_probs, draws, coupling=Rejection(), rule=rule, codebook=CODEBOOK
+        )
 
     mesh = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
     rows = PartitionSpec("data")
-    sharded = jax.jit(jax.shard_map(both, mesh=mesh, in_specs=rows, out_specs=rows))
+    sharded = jax.jit(jax.shard_map(verified, mesh=mesh, in_specs=rows, out_specs=rows))
     arguments = (jnp.asarray(tokens), jnp.asarray(log_probs), keys, start)
-    jax.tree.map(np.testing.assert_array_equal, sharded(*arguments), jax.jit(both)(*arguments))
+    jax.tree.map(np.testing.assert_array_equal, sharded(*arguments), jax.jit(verified)(*arguments))
 
 
 GAPS = DraftTree.from_paths([[0], [2]])
@@ -227,7 +226,18 @@ def test_bad_arguments(changes, message):
     }  # fmt: skip
     draft = Draft(*(arguments.pop(name) for name in ("tokens", "tree", "log_q")))
     with refused(message):
-        verify_tree(draft, **arguments)
+        jax.eval_shape(lambda: verify_tree(draft, **arguments))
+
+
+@pytest.mark.parametrize("coupling", COUPLINGS[1:], ids=str)
+def test_numpys_tokens_are_taken_beside_traced_ones(coupling):
+    """They are constants of a caller's program, and children's places in it are traced."""
+    draft, draws = Draft(np.zeros((2, 4), np.int32), SMALL), draws_of(coupling, 2, SMALL)
+    made = jax.eval_shape(
+        lambda log_probs: verify_tree(draft, log_probs, draws, coupling=coupling),
+        jax.ShapeDtypeStruct((2, 4, VOCAB), jnp.float32),
+    )
+    assert made.path.shape == (2, SMALL.max_depth + 1)
 
 
 def test_options_are_those_of_a_coupling_and_draws_are_asked_for():
