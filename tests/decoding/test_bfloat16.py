@@ -15,7 +15,15 @@ import numpy as np
 import pytest
 from jax import lax
 
-from lantern_jax import LlamaGen, LlamaGenConfig, eagle, gumbel_noise, llamagen_target, speculative_decode
+from lantern_jax import (
+    LlamaGen,
+    LlamaGenConfig,
+    eagle,
+    gumbel_noise,
+    jacobi,
+    llamagen_target,
+    speculative_decode,
+)
 from lantern_jax.decoding.drafting.plain import PLAIN
 
 from . import toy_models as toys
@@ -62,10 +70,20 @@ def narrow_and_wide_logits(params, tokens):
     return tuple(jnp.concatenate([first[:, None], rest], axis=1) for rest in (narrow, wide))
 
 
-@pytest.mark.parametrize("tree", ["chain", pytest.param("mc_sim_7b_63", marks=pytest.mark.exhaustive)])
-def test_tokens_part_at_near_ties_alone(tree):
+DRAFTINGS = {
+    "window": lambda: jacobi(CONFIG.vocab_size, 4),
+    "chain": lambda: eagle(toys.noisy_drafter(TARGET), "chain"),
+    "mc_sim_7b_63": lambda: eagle(toys.noisy_drafter(TARGET), "mc_sim_7b_63"),
+}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["window", *(pytest.param(tree, marks=pytest.mark.exhaustive) for tree in ("chain", "mc_sim_7b_63"))],
+)
+def test_tokens_part_at_near_ties_alone(name):
     length = CONFIG.num_tokens
-    expected, decoded = np.asarray(decode(PLAIN).tokens), decode(eagle(toys.noisy_drafter(TARGET), tree))
+    expected, decoded = np.asarray(decode(PLAIN).tokens), decode(DRAFTINGS[name]())
     tokens = np.asarray(decoded.tokens)
     assert int(decoded.accepted[:, 1:].sum()) > 0
     narrow, wide = map(np.asarray, narrow_and_wide_logits(params(), jnp.asarray(expected)))
@@ -80,7 +98,7 @@ def test_tokens_part_at_near_ties_alone(tree):
     each = np.arange(len(rows))
     gap, bound = np.max(scores[each, own] - scores[each, other], initial=0), 2 * np.abs(narrow - wide).max()
     share = (parted.sum() + (BATCH - len(rows)) * length) / (BATCH * length)
-    print(f"{tree}: equal up to the first difference {share:.3f}, {len(rows)} of {BATCH} sequences part, "
+    print(f"{name}: equal up to the first difference {share:.3f}, {len(rows)} of {BATCH} sequences part, "
           f"largest gap {gap:.4f}, bound {bound:.4f}")  # fmt: skip
     assert bound > 0, "wide and narrow passes agree bit for bit: the test shows nothing"
     assert gap <= bound

@@ -121,10 +121,7 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
 # The shared noise and a relaxed rule are in the piece of a generation at the end.
 @pytest.mark.parametrize(
     ("method", "batch", "tree"),
-    [
-        ("rejection", 1, SMALL),
-        ("plain", 3, None),
-    ],
+    [("plain", 3, None), pytest.param("rejection", 1, SMALL, marks=pytest.mark.exhaustive)],
     ids=str,
 )
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, batch, tree):
@@ -139,9 +136,8 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, 
 
 def test_bfloat16_parameters_are_not_copied_into_float32():
     """A CPU has no bfloat16 products: a hoisted convert of each matrix would triple the parameters."""
-    program = Program(
-        llamagen_target(TARGET, jnp.bfloat16), eagle(eagle_drafter(DRAFTER, jnp.bfloat16), SMALL)
-    )
+    drafting = eagle(eagle_drafter(DRAFTER, jnp.bfloat16), DraftTree.chain(2))
+    program = Program(llamagen_target(TARGET, jnp.bfloat16), drafting)
     inputs = strict_inputs(1)
     narrow = [
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
@@ -188,10 +184,13 @@ class Case(NamedTuple):
 # cuda, whose kernels a CPU does not compile. Draftings and rules by name are in tests/test_methods.py.
 CASES = [
     Case("cuda", "rejection", True, False, 1, "llamagen", True),
+    Case("tpu", "gumbel", False, True, 3, "lumina", False),
+    Case("cpu", "gumbel", True, False, 3, "llamagen", False, compiled=True),
+]
+MORE = [
     Case("cuda", "rejection", False, True, 3, "lumina", False),
     Case("tpu", "gumbel", False, False, 3, "lumina", False),
     Case("tpu", "rejection", True, True, 1, "lumina", True, compiled=True),
-    Case("cpu", "gumbel", True, False, 3, "llamagen", False, compiled=True),
 ]
 
 
@@ -223,7 +222,11 @@ def data_dependent_loops(compiled: str) -> list[str]:
     return [line for line in loops if '"known_trip_count"' not in line]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: "-".join(map(str, case)))
+@pytest.mark.parametrize(
+    "case",
+    [*CASES, *(pytest.param(case, marks=pytest.mark.exhaustive) for case in MORE)],
+    ids=lambda case: "-".join(map(str, case)),
+)
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
     """Before compiling, which may fold here what stays elsewhere; the loop is the decoding loop itself."""
     program, inputs = small_program(case)

@@ -48,16 +48,15 @@ LAWS = {
 }
 # On the shared noise the tokens are plain decoding's whatever is drafted (test_equality.py): some cases do.
 QUICK = [
-    ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("bushy", "free"),
-    ("eagle, traced", "two"), ("eagle chain", "end"), ("eagle", "all"),
-    ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
-    ("own, rejection", "free"), ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("shared, random", "sharp"),
-    ("pac", "sharp"), ("pac, all codes", "sharp"), ("pac", "sharp two"),
+    ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
+    ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("block, traced", "free"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("pac", "sharp end"),
 ]  # fmt: skip
-# The same lines under another law.
+# Others like them, and the same under another law.
 OTHERS = [
-    ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all")
+    ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all"),
+    ("bushy", "free"), ("eagle, traced", "two"), ("eagle chain", "end"), ("parallelspec", "free"),
+    ("own, rejection", "free"), ("shared, random", "sharp"), ("pac, all codes", "sharp"), ("pac", "sharp two"),
 ]  # fmt: skip
 
 
@@ -139,7 +138,10 @@ WRONG = {
 }
 
 
-@pytest.mark.parametrize("name", WRONG)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.exhaustive] if name != "stale q" else []) for name in WRONG],
+)
 def test_a_window_that_is_nearly_right_is_found_out(name, monkeypatch):
     tree, change = WRONG[name]
     # A record of its own: that of the table may be compiled already.

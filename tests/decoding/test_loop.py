@@ -18,6 +18,7 @@ from lantern_jax import (
     SamplingParams,
     eagle,
     gumbel_noise,
+    jacobi,
     speculative_jacobi,
 )
 from lantern_jax.decoding import loop
@@ -44,12 +45,16 @@ def on_explicit_mesh(leaf, *spec):
 )
 def test_any_mesh_will_do(where):
     """One of several axes, which are explicit and called otherwise; also where it is the caller's own mesh already."""
-    given = {**arguments(8), "mesh": explicit_mesh(), "mesh_axis": "pictures"}
+    target, params, conditioning = toys.stream("chain", 8)
+    given = {
+        "target": target, "target_params": params, "conditioning": conditioning, "keys": toys.sequence_keys(0, 8),
+        "drafting": jacobi(toys.VOCAB, 3), "mesh": explicit_mesh(), "mesh_axis": "pictures",
+    }  # fmt: skip
     if where == "laid out":
         given |= {name: on_explicit_mesh(given[name], "pictures") for name in ("conditioning", "keys")}
     with jax.set_mesh(explicit_mesh()) if where == "set" else contextlib.nullcontext():
         made = speculative_decode(**given)
-    np.testing.assert_array_equal(made.tokens, toys.decode(guided=False).tokens)
+    np.testing.assert_array_equal(made.tokens, toys.decode(name="chain", guided=False).tokens)
 
 
 def test_the_callers_own_shard_map():

@@ -41,7 +41,9 @@ def decode(most, temperature, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(("temperature", "devices"), [(0.0, 1), (1.0, 8)])
+@pytest.mark.parametrize(
+    ("temperature", "devices"), [pytest.param(0.0, 1, marks=pytest.mark.exhaustive), (1.0, 8)]
+)
 def test_a_distance_substitutes_what_is_near_and_saves_rounds(temperature, devices):
     """Every token is within the distance of what the target wanted there, in the context that was decoded."""
     options = {"mesh": jax.make_mesh((8,), ("data",))} if devices > 1 else {}
@@ -86,8 +88,14 @@ def stubborn(params, state, pending, draws, sampling):
 STUBBORN = Drafting(lambda *given: (), stubborn, lambda params, state, outcome: state, 2)
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", "rejection"])
-@pytest.mark.parametrize("window", [None, 1, 6])
+@pytest.mark.parametrize(
+    ("window", "coupling"),
+    [
+        (None, "gumbel"), (1, "gumbel"), (6, "rejection"),
+        *(pytest.param(*pair, marks=pytest.mark.exhaustive)
+          for pair in ((None, "rejection"), (1, "rejection"), (6, "gumbel"))),
+    ],
+)  # fmt: skip
 def test_guesses_that_are_no_codes_are_never_written(window, coupling):
     """Nor is a row end that a window repeats to a free place, which was compared as the last code."""
     drafting = STUBBORN

@@ -37,7 +37,14 @@ def decode(rule, coupling, spread=False, greedy=False):
     return jax.tree.map(np.asarray, decoded)
 
 
-@pytest.mark.parametrize(("rule", "coupling"), [*((name, "gumbel") for name in KNOBS), ("cool", "rejection")])
+# One that accepts, one that lends, and one of the other coupling; the others are of these kinds.
+@pytest.mark.parametrize(
+    ("rule", "coupling"),
+    [
+        ("near", "gumbel"), ("gsd", "gumbel"), ("cool", "rejection"),
+        *(pytest.param(name, "gumbel", marks=pytest.mark.exhaustive) for name in ("typical", "tolerance", "cool")),
+    ],
+)  # fmt: skip
 def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
     strict, relaxed = decode("strict", coupling), decode(rule, coupling)
     assert relaxed.rounds.sum() < strict.rounds.sum()

@@ -17,8 +17,14 @@ SAMPLINGS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", SAMPLINGS)
-@pytest.mark.parametrize("piece", [5, 64])
+@pytest.mark.parametrize(
+    ("piece", "name"),
+    [
+        (5, "filters"), (64, "greedy"),
+        *(pytest.param(*case, marks=pytest.mark.exhaustive)
+          for case in ((5, "plain"), (5, "greedy"), (64, "plain"), (64, "filters"))),
+    ],
+)  # fmt: skip
 def test_tokens_have_the_probabilities_of_whole_rows(name, piece, monkeypatch):
     """Teacher-forced, each guidance row alone; pieces that do not divide the stream, and one that holds it."""
     monkeypatch.setattr(completion, "PIECE", piece)

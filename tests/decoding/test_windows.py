@@ -18,7 +18,10 @@ def led(window, *refine):
     led_window(toys.copy_drafter(), window, *refine)
 
 
-@pytest.mark.parametrize(("coupling", "make"), [("gumbel", jacobi), ("rejection", speculative_jacobi)])
+@pytest.mark.parametrize(
+    ("coupling", "make"),
+    [pytest.param("gumbel", jacobi, marks=pytest.mark.exhaustive), ("rejection", speculative_jacobi)],
+)
 def test_a_window_reaches_over_row_ends(coupling, make):
     target = toys.lumina(toys.BATCH)[0]
     decoded = toys.decode(make(12, 6), name="lumina", coupling=coupling)

@@ -116,7 +116,10 @@ def slow(forced, window, noise):
     return tokens, passes, [made[i] for i in range(total)]
 
 
-LAYOUTS = [("codes", 1), ("codes", 3), ("row ends", 2), ("row ends", 5)]
+LAYOUTS = [
+    ("codes", 3), ("row ends", 2),
+    *(pytest.param(*layout, marks=pytest.mark.exhaustive) for layout in (("codes", 1), ("row ends", 5))),
+]  # fmt: skip
 
 
 @pytest.mark.parametrize(("layout", "window"), LAYOUTS)
@@ -160,7 +163,9 @@ def decode(model, window, temperature=1.0, guided=True, spread=False, guesses=0)
     return jax.tree.map(np.asarray, decoded)
 
 
-@pytest.mark.parametrize(("model", "temperature"), [("llamagen", 0.0), ("lumina", 1.0)])
+@pytest.mark.parametrize(
+    ("model", "temperature"), [("llamagen", 0.0), pytest.param("lumina", 1.0, marks=pytest.mark.exhaustive)]
+)
 def test_a_window_of_a_row_is_plain_decoding(model, temperature):
     plain, whole = (decode(model, window, temperature, model == "lumina") for window in (None, 50))
     jax.tree.map(np.testing.assert_array_equal, whole, plain)
