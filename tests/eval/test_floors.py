@@ -11,11 +11,17 @@ from lantern_jax.measuring.random_models import SIZES
 from lantern_jax.settings.auto import sizes_of
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
+FEW = ("janus-pro-1b", "lumina2-7b-int8")
 
 
-def test_the_page_has_the_table():
+@pytest.mark.parametrize("models", [FEW, pytest.param(floors.MODELS, marks=pytest.mark.exhaustive)])
+def test_the_page_has_the_table(models):
     _, after = PAGE.read_text("utf-8").split("<!-- table: floors -->\n")
-    assert after.startswith(floors.table() + "\n\n")
+    head, line, *rows = after.split("\n\n")[0].splitlines()
+    names = [row.split(" | ")[0].removeprefix("| ") for row in rows]
+    assert tuple(dict.fromkeys(names)) == floors.MODELS
+    wanted = [row for name, row in zip(names, rows, strict=True) if name in models]
+    assert [head, line, *wanted] == floors.table(models).splitlines()
 
 
 @pytest.mark.parametrize(("name", "family", "read", "cached"), [

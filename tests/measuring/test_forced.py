@@ -7,7 +7,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, Gumbel, Rejection, SamplingParams, Strict, eagle, jacobi, speculative_decode
+from lantern_jax import (
+    Draft,
+    Drafting,
+    Gumbel,
+    Rejection,
+    SamplingParams,
+    Strict,
+    eagle,
+    jacobi,
+    speculative_decode,
+)
 from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.measuring.accept_lengths import AcceptLengths
 from lantern_jax.measuring.forced import Forced
@@ -18,22 +28,34 @@ STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)]
 DYNAMIC = DynamicTree(nodes=10, depth=3, frontier=2, children=2, ranking="probability")
 # Of two kept nodes one can be two deep at most.
 TREES = {
-    "static": STATIC, "dynamic": DYNAMIC,
-    "shallow": DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability"),
+    "dynamic": DYNAMIC, "shallow": DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability"),
 }  # fmt: skip
 BATCH, LENGTH = 128, toys.CONFIG.num_tokens
 LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), AcceptLengths(mean=2.2).over(3)
 
 
+def nothing_guessed(tree):
+    """A drafting that compiles nothing: what it guesses is accepted all the same."""
+
+    def propose(params, state, pending, draws, sampling):
+        guesses = jnp.zeros((len(pending.tokens), tree.num_nodes - 1), jnp.int32)
+        return Draft(jnp.concatenate([pending.tokens[:, -1:], guesses], axis=1), tree), state
+
+    return Drafting(lambda *_: (), propose, lambda params, state, outcome: state, tree.max_depth)
+
+
 def decode(name, chances, batch=BATCH, **more):
-    drafter, params = toys.random_drafter()
-    drafting = (
-        jacobi(toys.VOCAB, DraftTree.window(3, 2, 1)) if name == "window" else eagle(drafter, TREES[name])
-    )
-    coupling = Forced(Gumbel(), chances)
+    params = None
+    if name == "window":
+        drafting = jacobi(toys.VOCAB, DraftTree.window(3, 2, 1))
+    elif name == "static":
+        drafting = nothing_guessed(STATIC)
+    else:
+        drafter, params = toys.random_drafter()
+        drafting = eagle(drafter, TREES[name])
     return speculative_decode(
         toys.llamagen(), toys.target_params(), toys.conditioning(batch), toys.sequence_keys(3, batch),
-        drafting=drafting, drafting_params=None if name == "window" else params, coupling=coupling, **more,
+        drafting=drafting, drafting_params=params, coupling=Forced(Gumbel(), chances), **more,
     )  # fmt: skip
 
 

@@ -1,7 +1,5 @@
 """Models of published sizes with random weights: every method finds its drafter, and what is needed alone is made."""
 
-from functools import cache
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -73,24 +71,17 @@ def test_drafters_are_about_as_large_as_a_layer(size):
     assert sizes["medusa"] < 2 * block
 
 
-@cache
-def tiny():
-    """One whose plain decoding is compiled once."""
-    return random_subject(TINY, "float32", prompts=2)
-
-
 @pytest.mark.parametrize(
     "kind",
     [kind if kind == "medusa" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DRAFTERS],
 )
 def test_the_drafter_that_a_method_needs_is_made_alone(kind):
-    subject = random_subject(TINY, "float32", prompts=2)
-    knobs = {"drafting": kind, "tree": [[0], [1], [0, 0]]}
-    job = subject.job(subject.settings(knobs))
-    drafted = subject.decode(job, 0, 2, 2)
+    subject = random_subject(TINY, "float32", prompts=2, mesh="data=1")
+    settings = subject.settings({"drafting": kind, "tree": [[0], [1], [0, 0]]})
+    plain = subject.decode(subject.job(settings, plain=True), 0, 2, 2)
+    assert not subject.engine.parameters.drafters
+    drafted = subject.decode(subject.job(settings), 0, 2, 2)
     assert list(subject.engine.parameters.drafters) == [kind]
-    plain = tiny().decode(tiny().job(tiny().settings(knobs), plain=True), 0, 2, 2)
-    assert not tiny().engine.parameters.drafters
     np.testing.assert_array_equal(drafted.tokens, plain.tokens)
 
 

@@ -17,7 +17,7 @@ from tests.refused import refused_each
 from train.painter.landscapes import render_batch
 from train.painter.scenes import caption
 
-COUNT = 64
+COUNT = 24
 
 
 @pytest.fixture(scope="module")

@@ -79,8 +79,10 @@ def expected(size, activation):
         return seen.numpy(), read.numpy()
 
 
-@pytest.mark.parametrize("activation", ["quick_gelu", "gelu"])
-@pytest.mark.parametrize("size", SIZES)
+RARE = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("B", "gelu"), ("H", "quick_gelu"))]
+
+
+@pytest.mark.parametrize(("size", "activation"), [("B", "quick_gelu"), ("H", "gelu"), *RARE])
 def test_embeddings(assert_close, size, activation):
     config, params = convert_clip(tensors_of(reference(size, activation)), told(size, activation))
     assert (config.side, config.patch, config.embedding) == (SIDE, 4, 10)

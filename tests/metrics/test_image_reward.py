@@ -20,8 +20,8 @@ from tests.refused import refused_each
 
 CONFIG = RewardConfig(Tower(64, 2, 1, 48), Tower(128, 2, 2, 40), 4, 12, 20, CONTEXT + 3)
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "lake", "lab", "the", "by", "at", "dusk")
-PROMPTS = ("a lake", "the lab by the lake at dusk", "", "dusk " * 60, "a lake by night")
-SIZES = ((12, 12), (30, 25), (12, 40), (24, 24), (25, 30))
+PROMPTS = ("the lake by night", "", "dusk " * 60)
+SIZES = ((12, 12), (30, 25), (12, 40))
 
 
 def tensors_of(config=CONFIG):
@@ -126,7 +126,7 @@ def test_scores(folder):
     np.testing.assert_allclose(found, expected, atol=2e-5)
     assert found.dtype == np.float64 and np.ptp(found) > 0.1 and score.name == "ImageReward"
     assert score.of([], []).shape == (0,)
-    with pytest.raises(ValueError, match="5 pictures for 1 prompts"):
+    with pytest.raises(ValueError, match="3 pictures for 1 prompts"):
         score.of(random_pictures(SIZES), PROMPTS[:1])
 
 

@@ -64,6 +64,13 @@ def test_each_runner_is_as_far_as_it_was():
     assert np.array_equal(*halves(frames[-1]))
 
 
+@pytest.fixture
+def shorter(monkeypatch):
+    """Fewer frames of a race that is sped up."""
+    monkeypatch.setattr(race, "LONGEST_SECONDS", 3)
+
+
+@pytest.mark.usefixtures("shorter")
 def test_a_long_race_is_shown_quicker():
     long = replace(generation(BOTH.round_of_token, 100.0), plain=generation(np.arange(TOKENS), 240.0))
     frames, milliseconds = race.race_frames(long)
@@ -79,6 +86,7 @@ def test_pictures_of_one_call_share_its_time_by_their_rounds():
     assert seconds == pytest.approx([2.0, 1.0])
 
 
+@pytest.mark.usefixtures("shorter")
 def test_a_race_by_passes_leaves_time_out():
     frames, milliseconds = race.race_frames(BOTH, passes=True)
     assert len(frames) == len(milliseconds) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND

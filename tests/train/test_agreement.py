@@ -1,15 +1,16 @@
 """Agreement of drafters on stored features: what is printed is what the losses measure."""
 
 import dataclasses
+from functools import partial
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.command import must_not_run
 from tests.refused import refused, refused_each
@@ -39,10 +40,10 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     _, wanted = chains.drafter_inputs(stored, prefix, twice)
     made = kinds.chain(sizes, params, stored, prefix, tokens)
     true = apply_guidance(wanted[..., -head.shape[0] :] @ head, np.full(kinds.BATCH, 2.0, np.float32))
-    scale, chances = np.full(kinds.BATCH, 2.0, np.float32), []
-    for predicted in made:
-        logits = apply_guidance(np.asarray(predicted.logits), scale)
-        chances.append(jax.jit(match_chance)(logits, true[:, predicted.where]))
+    scale = np.full(kinds.BATCH, 2.0, np.float32)
+    guided = [apply_guidance(np.asarray(predicted.logits), scale) for predicted in made]
+    pairs = [(one, true[:, predicted.where]) for one, predicted in zip(guided, made, strict=True)]
+    chances = jax.jit(lambda pairs: [match_chance(*pair) for pair in pairs])(pairs)
     np.testing.assert_allclose(found["match"], [np.mean(chance) for chance in chances], atol=1e-3)
     # The roots whose whole chain lies in the picture, the first ones at every depth.
     along = np.stack([chance[:, : chances[-1].shape[1]] for chance in chances])
@@ -114,7 +115,8 @@ def test_a_run_is_on_its_features_and_for_its_target(tmp_path, monkeypatch):
     })  # fmt: skip
 
 
-def test_a_checkpoint_of_landscapes_is_measured():
+def test_a_checkpoint_of_landscapes_is_measured(monkeypatch):
+    monkeypatch.setattr(evaluate, "DEPTHS", 2)
     found = evaluate.evaluate(tiny_checkpoint(), evaluate.BATCH)
     assert found["pictures"] == evaluate.BATCH and found["psnr_db"] > 0
     assert min(found["nats_a_token"], found["guidance_1/target_entropy"]) > 0
@@ -136,9 +138,13 @@ def test_a_classifier_tells_what_pictures_were_to_show(monkeypatch):
     """A classifier that always says the first values is right as often as these were asked for."""
     monkeypatch.setattr(evaluate, "CHUNK", 8)
     monkeypatch.setattr(classifier, "CHUNK", 8)
-    checkpoint, counts = tiny_checkpoint(), value_counts(ATTRIBUTES)
+    # Plain decoding on one device compiles sooner.
+    monkeypatch.setattr(evaluate, "Pipeline", partial(Pipeline, devices=jax.devices()[:1]))
+    checkpoint = dataclasses.replace(tiny_checkpoint(), defaults={"method": "ar"})
+    counts = value_counts(ATTRIBUTES)
     model, example = DemoClassifier(counts), np.zeros((1, SIDE, SIDE, 3), np.float32)
-    params = jax.tree.map(jnp.zeros_like, model.init(jax.random.key(0), example)["params"])
+    shapes = jax.eval_shape(model.init, jax.random.key(0), example)["params"]
+    params = jax.tree.map(lambda leaf: np.zeros(leaf.shape, np.float32), shapes)
     params["values"]["bias"] = -np.concatenate([np.arange(count, dtype=np.float32) for count in counts])
     shares = evaluate.told(checkpoint, Classifier(params, ATTRIBUTES, SIDE), 17)
     scenes = render_batch(evaluate.SEED, range(16), SIDE)[1]

@@ -113,13 +113,13 @@ def test_pictures_that_anything_else_decided_are_not_trained_on(tmp_path, tiny_f
 
 def test_it_learns(optax_promotion):
     config = get_config()
-    config.update({"batch_size": 8, "warmup": 2, "steps": 20})
+    config.update({"batch_size": 8, "warmup": 2, "steps": 12})
     attributes = np.random.default_rng(0).integers(2, size=(64, len(ATTRIBUTES))).astype(np.int32)
     colours = (attributes[:, :3] * 200).astype(np.uint8)
     pictures = np.broadcast_to(colours[:, None, None], (64, 32, 32, 3))
     task = classifier.make_task(config, pictures, pictures, attributes)
     state, update, losses = jax.jit(task.init)(jax.random.key(0)), jax.jit(task.update), []
-    for step in range(20):
+    for step in range(12):
         state, metrics = update(state, task.batch(step), jax.random.key(step))
         losses.append(float(metrics["loss"]))
     assert np.mean(losses[-5:]) < 0.8 * losses[0]

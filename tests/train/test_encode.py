@@ -2,6 +2,7 @@
 
 import argparse
 import dataclasses
+from functools import partial
 
 import jax
 import numpy as np
@@ -12,7 +13,7 @@ from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.vocabulary import UNSPECIFIED
 from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
-from train import classifier, encode, features, sources, target
+from train import classifier, encode, features, loop, sources, target
 from train.painter.scenes import check, sample_scene
 
 FOREIGN = dataclasses.replace(LANDSCAPES, attributes={**LANDSCAPES.attributes, "mood": ("calm", "wild")})
@@ -134,7 +135,8 @@ def test_random_prompts_are_possible_scenes_with_words_left_out():
 
 
 @pytest.mark.usefixtures("optax_promotion")
-def test_a_target_takes_the_labels_of_landscapes(tmp_path):
+def test_a_target_takes_the_labels_of_landscapes(tmp_path, monkeypatch):
+    monkeypatch.setattr(target, "run", partial(loop.run, devices=jax.devices()[:1]))
     tokens, run = random_tokens(tmp_path / "tokens"), tmp_path / "run"
     target.train(small_target(), tokens, run)
     trained = target.read_target(run)

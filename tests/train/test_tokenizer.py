@@ -13,22 +13,29 @@ from PIL import Image
 from configs import demo_tokenizer, tiny_tokenizer
 from lantern_jax.models.vq import VQModel
 from tests.refused import refused, refused_each
-from tests.tiny_checkpoint import random_leaves
+from tests.tiny_checkpoint import random_parameters
 from train import codebook as cb
 from train import tokenizer
 from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss, judge
 from train.painter.landscapes import render_batch
 from train.picture_losses import LossConfig, picture_psnr, prominence, reconstruction_loss, salience
 from train.rendered import rendered_landscapes
-from train.tokenizer import make_task, vq_config
+from train.tokenizer import begun_from, make_task, vq_config
 
 
 def get_config():
-    """Without attention and with one scale of the loss it compiles in less time."""
+    """One level of 16 cells, without attention and with one scale of the loss: it compiles in less time."""
     config = tiny_tokenizer.get_config()
-    config.model.mid_attention = False
+    config.size = 16
+    config.model.update({"ch_mult": (1,), "mid_attention": False})
     config.loss.pyramid_levels = 1
     return config
+
+
+def drawn(config, seed=0):
+    """Parameters of these sizes, made without compiling."""
+    example = jnp.zeros((1, config.size, config.size, 3))
+    return random_parameters(VQModel(vq_config(config)), seed, 0.2, example)["params"]
 
 
 def test_average_follows_the_vectors_that_chose_a_code():
@@ -109,12 +116,12 @@ def test_critic_losses():
     assert hinge_loss(jnp.zeros((1, 2, 2)), jnp.zeros((1, 2, 2))) == 1.0
     critic = PatchDiscriminator(ch=4)
     pictures = jnp.ones((2, 16, 16, 3))
-    variables = jax.jit(critic.init)(jax.random.key(0), pictures)
+    variables = random_parameters(critic, 0, 0.2, pictures)
     scores, features = jax.jit(critic.apply)(variables, pictures)
     assert scores.shape == (2, 2, 2)
     assert feature_matching(features, features) == 0.0
     deeper = PatchDiscriminator(ch=4, halvings=2)
-    scores, features = deeper.apply(deeper.init(jax.random.key(0), pictures), pictures)
+    (scores, features), _ = jax.eval_shape(deeper.init_with_output, jax.random.key(0), pictures)
     assert [part.shape[1:] for part in features] == [(4, 4, 4), (2, 2, 8), (1, 1, 16), (1, 1, 16)]
     assert scores.shape == (2, 1, 1)
 
@@ -122,7 +129,7 @@ def test_critic_losses():
 def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
     critic, optimizer = PatchDiscriminator(ch=4), optax.sgd(0.0)
     pictures = jax.random.normal(jax.random.key(1), (1, 20, 20, 3))
-    params = critic.init(jax.random.key(0), pictures)["params"]
+    params = random_parameters(critic, 0, 0.2, pictures)["params"]
 
     @jax.jit
     def seen(key):
@@ -182,13 +189,10 @@ def test_landscapes_are_rendered_once(tmp_path, monkeypatch):
 
 def test_frozen_parts_keep_their_bits():
     config = get_config()
-    config.size = 16
-    config.model.ch_mult = (1,)
+    config.frozen = ("encoder", "quant_conv", "codebook")
     pictures = np.random.default_rng(0).integers(0, 256, (8, 16, 16, 3), np.uint8)
+    start = drawn(config, 7)
     with jax.numpy_dtype_promotion("standard"):
-        shapes = jax.eval_shape(make_task(config, pictures).init, jax.random.key(7)).params
-        start = random_leaves(shapes, 7, 0.2)
-        config.frozen = ("encoder", "quant_conv", "codebook")
         task = make_task(config, pictures, start)
         state = jax.jit(task.init)(jax.random.key(0))
         jax.tree.map(np.testing.assert_array_equal, state.params, start)
@@ -223,9 +227,10 @@ def test_gradients_in_bfloat16_are_float32_and_point_where_those_in_float32_do()
         return jax.grad(loss)(params), jax.grad(score)(critic_params)
 
     with jax.numpy_dtype_promotion("standard"):
-        params = model.init(jax.random.key(0), real)["params"]
-        critic_params = PatchDiscriminator(**config.critic).init(jax.random.key(1), real)["params"]
-        narrow, wide = (gradients(params, critic_params, dtype) for dtype in (jnp.bfloat16, jnp.float32))
+        critic_params = random_parameters(PatchDiscriminator(**config.critic), 1, 0.2, real)["params"]
+        narrow, wide = (
+            gradients(drawn(config), critic_params, dtype) for dtype in (jnp.bfloat16, jnp.float32)
+        )
     for ours, theirs in zip(narrow, wide, strict=True):
         assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(ours))
         one, other = (
@@ -237,11 +242,9 @@ def test_gradients_in_bfloat16_are_float32_and_point_where_those_in_float32_do()
 
 def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
     config = get_config()
-    pictures = np.zeros((2, config.size, config.size, 3), np.uint8)
-    first = make_task(config, pictures).init(jax.random.key(0)).params
+    first = drawn(config)
     config.model.smooth = 4
-    config.frozen = ("encoder", "quant_conv", "codebook")
-    begun = make_task(config, pictures, first).init(jax.random.key(1)).params
+    begun = begun_from(first, drawn(config, 1))
     assert set(begun) == {*first, "smoother"}
     for name, part in first.items():
         jax.tree.map(np.testing.assert_array_equal, begun[name], part)
@@ -250,15 +253,17 @@ def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
 def test_a_deeper_decoder_begins_as_the_one_before():
     config = get_config()
     config.model.level_attention = True
-    pictures = np.random.default_rng(0).integers(0, 256, (2, config.size, config.size, 3), np.uint8)
-    model, real = VQModel(vq_config(config)), pictures / np.float32(127.5) - 1
-    first = make_task(config, pictures).init(jax.random.key(0)).params
+    tokens, first = np.arange(32, dtype=np.int32).reshape(2, 16), drawn(config)
+    model = VQModel(vq_config(config))
     config.model.decoder_blocks += 2
-    deeper = VQModel(vq_config(config))
-    begun = make_task(config, pictures, first).init(jax.random.key(1)).params
+    deeper, begun = VQModel(vq_config(config)), begun_from(first, drawn(config, 1))
     assert len(jax.tree.leaves(begun)) > len(jax.tree.leaves(first))
-    np.testing.assert_array_equal(deeper.apply({"params": begun}, real), model.apply({"params": first}, real))
+    before, after = (
+        jax.jit(partial(one.apply, method="decode"))({"params": params}, tokens)
+        for one, params in ((model, first), (deeper, begun))
+    )
+    np.testing.assert_array_equal(after, before)
     config.model.decoder_blocks -= 2
     config.model.decoder_ch = 2 * model.config.decoder_width
     with refused(r"start_from.*decoder\..*change --config\.model"):
-        make_task(config, pictures, first).init(jax.random.key(1))
+        begun_from(first, drawn(config))
