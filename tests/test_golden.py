@@ -10,6 +10,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
 from lantern_jax.decoding.drafting.eagle import eagle
@@ -32,22 +33,32 @@ from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, llamagen_
 from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
 from tests.golden_guided import GUIDED
-from tests.golden_residual import run_published_residual
+from tests.golden_residual import VARIANTS, run_published_residual
 
 GREEDY = SamplingParams.create(0.0)
+# Of these, quick runs have a part.
+RARE = ("published_residual",)
 
 
 def pytest_generate_tests(metafunc):
     directory = metafunc.config.getoption("--golden-dir")
     cases = find_cases(DEFAULT_DIRECTORY if directory is None else Path(directory))
     if "golden_path" in metafunc.fixturenames:
-        metafunc.parametrize("golden_path", cases, ids=[path.stem for path in cases])
+        marks = {name: pytest.mark.exhaustive for name in RARE if directory is None}
+        paths = [pytest.param(path, id=path.stem, marks=marks.get(path.stem, ())) for path in cases]
+        metafunc.parametrize("golden_path", paths)
 
 
 def test_case(golden_path, assert_close):
     case = read_case(golden_path)
     assert case.kind in RUNNERS, f"{case.name} is of no known kind"
     RUNNERS[case.kind](case, assert_close)
+
+
+def test_published_residuals_of_static_trees(monkeypatch):
+    for name in set(VARIANTS) - {"llamagen_static"}:
+        monkeypatch.delitem(VARIANTS, name)
+    run_published_residual(read_case(DEFAULT_DIRECTORY / "published_residual.json"))
 
 
 def _run_gpt(case, assert_close):
@@ -63,7 +74,10 @@ def _run_gpt(case, assert_close):
         conditioning = CaptionConditioning(jnp.asarray(arrays["caption"]), mask)
 
     one_by_one = jnp.zeros((1, 1), jnp.int32), np.ones((1, 1), bool)
-    logits, features, prefix_features = _teacher_forced(config, params, conditioning, forced, *one_by_one)
+    target = llamagen_target(config)
+    prefilled = jax.jit(target.prefill, static_argnums=3)(params, conditioning, None, 2 * config.num_tokens)
+    logits, features = _teacher_forced(target, params, prefilled, forced, *one_by_one)
+    prefix_features = prefilled[2].features[0]
     assert_close(prefix_features, arrays["prefill_features"])
     assert_close(logits, arrays["logits"])
     assert_close(features, arrays["features"])
@@ -71,7 +85,7 @@ def _run_gpt(case, assert_close):
     # The same in one block, as verification scores a path.
     length = config.num_tokens - 1
     chain = jnp.arange(length, dtype=jnp.int32)[None], np.tril(np.ones((length, length), bool))
-    logits, features, _ = _teacher_forced(config, params, conditioning, forced, *chain)
+    logits, features = _teacher_forced(target, params, prefilled, forced, *chain)
     assert_close(logits, arrays["logits"])
     assert_close(features, arrays["features"])
 
@@ -82,17 +96,15 @@ def _run_gpt(case, assert_close):
 
     keys = jax.random.split(jax.random.key(0), len(forced))
     decoded = autoregressive_decode(
-        llamagen_target(config), params, conditioning, keys,
+        target, params, conditioning, keys,
         guidance=jnp.full(len(forced), 2.5, jnp.float32), sampling=GREEDY,
     )  # fmt: skip
     np.testing.assert_array_equal(decoded.tokens, arrays["greedy_tokens_cfg2p5"])
 
 
-def _teacher_forced(config, params, conditioning, forced, depth, ancestors):
-    """Logits, features and prefix features [B, ...] through the target record, as many tokens a block as depths."""
-    target, batch, block_size = llamagen_target(config), len(forced), depth.shape[-1]
-    prefill = jax.jit(target.prefill, static_argnums=3)
-    cache, first, prefix = prefill(params, conditioning, None, config.num_tokens + block_size)
+def _teacher_forced(target, params, prefilled, forced, depth, ancestors):
+    """Logits and features [B, ...] through the target record, as many tokens a block as depths."""
+    batch, block_size, (cache, first, prefix) = len(forced), depth.shape[-1], prefilled
     logits, features = [first[:, None]], [prefix.features[0, :, -1:]]
     path = jnp.broadcast_to(jnp.arange(block_size, dtype=jnp.int32)[None], (batch, block_size))
 
@@ -102,11 +114,11 @@ def _teacher_forced(config, params, conditioning, forced, depth, ancestors):
         count = jnp.full(batch, block_size, jnp.int32)
         return logits, features[0], target.commit(cache, block, path, count)
 
-    for start in range(0, config.num_tokens - 1, block_size):
+    for start in range(0, target.num_tokens - 1, block_size):
         more_logits, more_features, cache = step(cache, forced[:, start : start + block_size])
         logits.append(more_logits)
         features.append(more_features)
-    return jnp.concatenate(logits, axis=1), jnp.concatenate(features, axis=1), prefix.features[0]
+    return jnp.concatenate(logits, axis=1), jnp.concatenate(features, axis=1)
 
 
 def _run_vq(case, assert_close, convert):

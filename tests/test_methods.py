@@ -61,9 +61,9 @@ def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
 
 
 # Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_laws.py there,
-# "lantern-g" in test_engine.py; programs of "cool", "gsd", "pac" and "block" are lowered below.
+# "lantern-g" in test_engine.py, windows in settings/test_choice.py; programs of the others are lowered below.
 RARE = ("eagle", "eagle2", "lantern++", "sjd", "scd", "lantern-g", "near", "vadusa", "ddd", "parallelspec",
-        "cool", "gsd", "pac", "block")  # fmt: skip
+        "cool", "gsd", "pac", "block", "led", "jacobi", "echo", "eagle3", "lantern")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", but(RARE))
@@ -81,13 +81,20 @@ def test_a_method_makes_pictures(name):
         assert made.statistics.substituted == 0
 
 
+@pytest.mark.parametrize("name", methods())
+def test_a_call_finds_the_program_of_the_one_before(name):
+    """Programs are found by what they are made of: a record that is made anew would be compiled anew."""
+    first, second = (pipeline().job(pipeline().check("a lake", **knobs_of(name))).program for _ in range(2))
+    assert first == second
+
+
 # Relaxed, or the same program as another one there.
 NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 
 
-# Chains under block verification and grown trees are greedy in decoding/test_equality.py.
+# Other couplings and draftings are greedy in decoding/test_equality.py.
 @pytest.mark.parametrize(
-    "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo"), NOT_GREEDY)
+    "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo", "led", "pac"), NOT_GREEDY)
 )
 def test_a_method_is_greedy_at_temperature_zero(name):
     """Strict ones give plain decoding's tokens there with every coupling."""
@@ -99,9 +106,11 @@ def test_a_method_is_greedy_at_temperature_zero(name):
 
 # What the method of a rare name adds to another one: its pieces, without a program for them alone.
 ADDED = {
-    "cool": {"drafting": "eagle3"},
+    "led": {"rule": "near"},
+    "echo": {"rule": "typical"},
     "lantern": {"threshold": 0.05},
-    "parallelspec": {"rule": "near", "coupling": "gumbel"},
+    "parallelspec": {"rule": "cool", "tree": [[0], [0, 0]]},
+    "block": {"drafting": "eagle3"},
 }
 
 
@@ -123,13 +132,12 @@ def program_and_inputs(name: str):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name",
-    but(
-        ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3"),
-        ("auto", "gumbel", "eagle"),
-    ),
-)
+# What these have is in the programs of others.
+COVERED = ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3", "medusa",
+           "cool")  # fmt: skip
+
+
+@pytest.mark.parametrize("name", but(COVERED, ("auto", "gumbel", "eagle")))
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
     """Lowered for a GPU there is no branch, no sort and no trip to the host, but the decoding loop."""
     program, inputs = program_and_inputs(name)

@@ -9,6 +9,7 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import cache
 from typing import Any
 
 import jax
@@ -63,8 +64,9 @@ def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
 LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
 
 
+@cache
 def vq_shapes(config: VQConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``VQModel(config).init`` makes."""
+    """Returns the shapes of what ``VQModel(config).init`` makes, traced once: it takes a second."""
     side = config.downsampling
     pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
     return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)

@@ -18,7 +18,7 @@ from lantern_jax.measuring.random_models import random_model
 from lantern_jax.measuring.shapes import size_shapes
 
 MODEL = random_model("tiny")
-KNOBS = {"method": "gumbel", "tree": "chain"}
+KNOBS = {"method": "gumbel", "tree": [[0]]}
 
 
 @pytest.fixture(scope="module")
@@ -89,8 +89,8 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
 
 def test_rows_of_programs_of_this_machine(shapes):
     """A CPU stands in for a device that is not here: memory is counted, its work is not."""
-    batch = Batch(shapes, shapes.job(KNOBS), 2, np.array(jax.devices()[:1])[:, None])
-    rows = [row_of(slice_of("v5e"), "tiny", "chain", 2, made) for made in compile_batch(batch, KINDS, "cpu")]
+    batch = Batch(shapes, shapes.job({"method": "ar"}), 2, np.array(jax.devices()[:1])[:, None])
+    rows = [row_of(slice_of("v5e"), "tiny", "plain", 2, made) for made in compile_batch(batch, KINDS, "cpu")]
     assert [row.program for row in rows] == ["start", "advance", "refill", "regroup"], "nothing to draw with"
     start, advance, refill, _ = rows
     assert advance.state_bytes > 0 and advance.arguments_bytes > advance.state_bytes

@@ -27,6 +27,7 @@ def test_a_name_has_the_number_of_devices_and_how_a_model_lies_over_them():
     assert platform.device_name(np.array(jax.devices()).reshape(2, 4)) == f"8 x {cores}, a model over 4"
 
 
+@pytest.mark.slow
 def test_a_command_says_it_in_a_line(tmp_path):
     made = subprocess.run(
         [sys.executable, "-c", COMMANDS], cwd=tmp_path, capture_output=True, text=True, check=True,

@@ -124,13 +124,18 @@ def test_a_run_goes_on_without_its_program():
     # What other tests left is not looked through.
     gc.freeze()
     pipeline = pipeline_on(1)
-    expected = pipeline.generate("a lake", num=4, batch=2, seed=5, method="ar").tokens
-    programs = pipeline.engine.programs
+    engine, job = pipeline.engine, pipeline.job(pipeline.check("a lake", method="ar"))
+
+    def begun():
+        return engine.advance(engine.start(job, pipeline.encode("a lake").arrays["labels"], seed=5), 3)
+
+    expected, run, programs = engine.finish(engine.advance(begun())).tokens, begun(), engine.programs
     held = [weakref.ref(programs.get(key)) for key in programs]
     programs.most = 1
-    pipeline.generate("a lake", method="ar")
-    made = pipeline.generate("a lake", num=4, batch=2, seed=5, method="ar").tokens
-    assert len(programs) == 1 and programs.dropped > len(held)
+    engine.draw(expected)
+    assert len(programs) == 1 and programs.dropped == len(held) == 2
+    made = engine.finish(engine.advance(run)).tokens
+    assert len(programs) == 1 and programs.dropped == 3
     np.testing.assert_array_equal(made, expected)
     gc.collect()
     gc.unfreeze()

@@ -1,6 +1,7 @@
 """Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
 
 from functools import cache, partial
+from itertools import product
 from pathlib import Path
 
 import jax
@@ -61,35 +62,38 @@ def loaded(converted):
     return cache(lambda name: load(converted(name), mesh="data=1"))
 
 
-@pytest.mark.parametrize("name", MODELS)
+# Layouts of transformers are in golden cases too.
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(
+            name, marks=pytest.mark.exhaustive if "hugging_face" in name and name not in DECODED else ()
+        )
+        for name in MODELS
+    ],
+)
 def test_a_layout_is_the_whole_model(name, loaded):
     checkpoint = loaded(name).checkpoint
     config = checkpoint.target_config
     assert config.grid == layouts.GRID and config.num_codes == layouts.CODES
+    assert config.num_tokens == TOKENS[name.partition(",")[0]]
     shapes = family_of(config).shapes(config)
     assert jax.tree.map(np.shape, checkpoint.target_params) == jax.tree.map(np.shape, shapes)
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-def pairs() -> list:
-    """Returns the strict one of each family (Liquid is decoded in eight bits), one that relaxes, and one of rows."""
-    family = {"gsd": "janus", "zipar": "emu3"}
-    return [
-        pytest.param(name, method, marks=() if usual else pytest.mark.exhaustive)
-        for name in DECODED
-        for method in METHODS
-        for usual in [
-            (method == "jacobi" and "liquid" not in name) or name.startswith(family.get(method, "none"))
-        ]
-    ]
-
-
-@pytest.mark.parametrize(("name", "method"), pairs())
+# Quicker ones: of Lumina-mGPT 2.0 on a mesh and Liquid in eight bits below, of Emu3 in test_shapes.py.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("name", "method"), [*product(DECODED, METHODS)])
 def test_methods_without_a_drafter(name, method, loaded):
     pipeline = loaded(name)
     made = check_method(pipeline, PROMPTS, method, **KNOBS)
+    assert_pictures(made, pipeline)
+
+
+def assert_pictures(made, pipeline) -> None:
+    """Asserts that there are two pictures, of different codes."""
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
-    assert pipeline.checkpoint.target_config.num_tokens == TOKENS[name.partition(",")[0]]
     assert made.pictures.shape == (2, side, side, 3)
     codes = made.tokens[made.tokens < layouts.CODES]
     assert len(codes) == 2 * layouts.GRID**2 and len(np.unique(codes)) > 4
@@ -101,12 +105,27 @@ def split(converted):
     return cache(lambda name: load(converted(name), mesh="data=2,model=4"))
 
 
-@pytest.mark.parametrize("method", ["jacobi", pytest.param("ar", marks=pytest.mark.exhaustive)])
-@decoded("emu3")
-def test_a_mesh_changes_no_token(name, method, split, loaded):
+def tokens_of(pipeline, encoded=None, **knobs) -> np.ndarray:
+    """Decodes the prompts and draws no pictures, which would take another program."""
+    encoded, knobs = encoded or pipeline.encode(PROMPTS), KNOBS | knobs
+    _, job = pipeline.prepare(encoded, **knobs)
+    run = pipeline.engine.start(job, pipeline._encoder.from_encoded(encoded), seed=knobs["seed"])
+    return pipeline.engine.finish(pipeline.engine.advance(run)).tokens
+
+
+@decoded("lumina2")
+def test_a_mesh_changes_no_token(name, split, loaded):
     """Heads, columns and codes are split over as many devices as they divide by."""
-    made = split(name).generate(PROMPTS, method=method, log_probs=True, **KNOBS)
-    plain = loaded(name).generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
+    made, plain = tokens_of(split(name), method="jacobi"), tokens_of(loaded(name), method="ar")
+    np.testing.assert_array_equal(made, plain)
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", DECODED)
+def test_a_mesh_changes_no_log_probabilities(name, split, loaded):
+    made, plain = (
+        pipeline(name).generate(PROMPTS, method="ar", log_probs=True, **KNOBS) for pipeline in (split, loaded)
+    )
     np.testing.assert_array_equal(made.tokens, plain.tokens)
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
 
@@ -116,24 +135,23 @@ def test_eight_bits(name, converted, tmp_path):
     out = tmp_path / "int8"
     assert main(["quantize", str(converted(name)), "--out", str(out)]) == 0
     pipeline = load(out, mesh="data=1")
-    made, plain = (pipeline.generate(PROMPTS, method=method, **KNOBS) for method in ("jacobi", "ar"))
-    np.testing.assert_array_equal(made.tokens, plain.tokens)
+    np.testing.assert_array_equal(*(tokens_of(pipeline, method=method) for method in ("jacobi", "ar")))
 
 
-@decoded("emu3")
+@decoded("lumina2")
 def test_guidance_compares_with_the_encoders_row(name, loaded):
-    """Another unconditional row changes tokens under guidance, and none without."""
+    """Another unconditional row changes tokens under guidance, and no logit of the prompt without."""
     pipeline = loaded(name)
-    encoded = pipeline.encode(PROMPTS[:1])
-    changed = {
-        **encoded.arrays,
-        "unconditional": np.full_like(encoded.arrays["unconditional"], layouts.CODES),
-    }
-    other = type(encoded)(encoded.kind, encoded.prompts, changed)
-    for guidance, same in ((1.0, True), (3.0, False)):
-        knobs = {**KNOBS, "guidance": guidance, "temperature": 1.0, "method": "ar"}
-        one, two = (pipeline.generate(prompts, **knobs).tokens for prompts in (encoded, other))
-        assert np.array_equal(one, two) == same
+    encoded = pipeline.encode(PROMPTS)
+    changed = np.full_like(encoded.arrays["unconditional"], layouts.CODES)
+    other = type(encoded)(encoded.kind, encoded.prompts, {**encoded.arrays, "unconditional": changed})
+    knobs = {"guidance": 3.0, "temperature": 1.0, "method": "ar"}
+    one, two = (tokens_of(pipeline, prompts, **knobs) for prompts in (encoded, other))
+    assert not np.array_equal(one, two)
+    prefill = jax.jit(pipeline.recipe.target().prefill, static_argnums=(2, 3))
+    rows = map(pipeline._encoder.from_encoded, (encoded, other))
+    one, two = (prefill(pipeline.engine.parameters.target, row, None, 4)[1] for row in rows)
+    np.testing.assert_array_equal(one, two)
 
 
 @decoded("janus")
@@ -143,6 +161,7 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
     made = pipeline.generate(
         PROMPTS, negative_prompt="a lake", method="ar", guidance=scale, temperature=0.0, top_k=0, top_p=1.0
     )
+    assert_pictures(made, pipeline)
     given, own = (pipeline._encoder.encode(PROMPTS, negative=negative) for negative in (["a lake"] * 2, None))
     np.testing.assert_array_equal(given.tokens[given.mask], own.tokens[own.mask])
     target, model = pipeline.recipe.target(), Janus if name.startswith("janus") else TokenModel
@@ -159,7 +178,9 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
     np.testing.assert_array_equal(made.tokens, np.argmax(against + scale * (wanted - against), axis=-1))
 
 
-@decoded("emu3")
+# Golden cases take steps after padded prompts too.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("name", DECODED)
 def test_the_adapter_keeps_what_targets_promise(name, loaded):
     """Padding, blocks and commits change nothing (``check_target``)."""
     pipeline = loaded(name)
@@ -173,8 +194,7 @@ def test_the_adapter_keeps_what_targets_promise(name, loaded):
     "kind",
     [
         "eagle",
-        "medusa",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("eagle3", "parallel")),
+        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("medusa", "eagle3", "parallel")),
     ],
 )
 def test_a_drafter_shares_a_head_of_two_layers(kind):

@@ -146,7 +146,7 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
 
 
 # Others are of these models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
-@pytest.mark.parametrize("name", ["t2i", "lumina"])
+@pytest.mark.parametrize("name", ["t2i", pytest.param("lumina", marks=pytest.mark.exhaustive)])
 def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
     shutil.copy(published / "tree.json", tmp_path)
@@ -213,7 +213,7 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     pipeline = sharing(converted("t2i"), loaded("t2i"))
     encoded = pipeline.encode(CAPTIONS)
     assert [on_device(*shape) for shape in embeddings] == before
-    made = pipeline.generate_from(encoded, tree="none")
+    made = pipeline.generate_from(encoded, **KNOBS | {"tree": "none"})
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
     # They go with the pipeline, not when Python next looks for cycles.
@@ -290,13 +290,9 @@ def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch
     assert (f"1 missing: {tensor}" if damage == "missing" else broken.name) in line
 
 
-@pytest.mark.parametrize(
-    ("model", "method"),
-    [
-        pytest.param(*pair, marks=() if pair == ("anole", "jacobi") else pytest.mark.exhaustive)
-        for pair in product(("t2i", "anole", "lumina"), METHODS)
-    ],
-)
+# Quicker ones: test_guided_models.py.
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(("model", "method"), [*product(("t2i", "anole", "lumina"), METHODS)])
 def test_methods_without_a_drafter(loaded, model, method):
     """They work on any target."""
     knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5, "window": 5, "ahead": 2}

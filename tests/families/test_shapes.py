@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -68,7 +69,13 @@ def plain(loaded):
 
 
 @wide_and_tall
-@pytest.mark.parametrize("knobs", [{}, {"initial": "above", "window": 7}, {"initial": "mixed"}])
+@pytest.mark.parametrize(
+    "knobs",
+    [
+        {"initial": "above", "window": 7},
+        *(pytest.param(knobs, marks=pytest.mark.exhaustive) for knobs in ({}, {"initial": "mixed"})),
+    ],
+)
 def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
     made = pipeline.generate(PROMPTS, **KNOBS | {"method": "jacobi"} | knobs)
@@ -85,12 +92,19 @@ def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes)
 
 @wide_and_tall
 def test_rows_in_parallel(name, loaded, plain, shapes):
+    """A code behind one another, a diagonal of codes is decoded in a pass; the first row sees no other."""
+    rows, columns = shapes[name]
+    near = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
+    np.testing.assert_array_equal(near.tokens[:, :columns], plain(name).tokens[:, :columns])
+    assert near.statistics.rounds == 2 * (columns + rows - 2) < plain(name).statistics.rounds
+
+
+@pytest.mark.exhaustive
+@wide_and_tall
+def test_rows_one_after_another(name, loaded, plain, shapes):
     """Far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
-    pipeline, columns = loaded(name), shapes[name][1]
-    whole = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": columns})
+    whole = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": shapes[name][1]})
     np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
-    near = pipeline.generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
-    assert near.statistics.rounds < whole.statistics.rounds
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -110,12 +124,13 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
     """A picture's own seed completes it to itself, from its codes and from a picture of any shape."""
     pipeline, (rows, columns) = loaded(name), shapes[name]
     codes = list(plain(name).tokens)
-    made = pipeline.generate(PROMPTS, method="jacobi", start=codes, keep_rows=rows - 1, **KNOBS)
+    made = pipeline.generate(PROMPTS, method="ar", start=codes, **KNOBS)
     np.testing.assert_array_equal(made.tokens, plain(name).tokens)
     given = Image.fromarray(plain(name).pictures[0])
-    begun = pipeline.generate(PROMPTS[0], method="ar", start=given, **KNOBS)
+    begun = pipeline.generate(PROMPTS, method="ar", start=given, **KNOBS)
     kept = columns * (rows // 2)
-    np.testing.assert_array_equal(begun.tokens[0, :kept], pipeline.encode_pictures(given)[0, :kept])
+    encoded = pipeline.encode_pictures(given)[0, :kept]
+    np.testing.assert_array_equal(begun.tokens[:, :kept], [encoded, encoded])
     with refused(f"1 to {rows - 1}: a picture has {rows} rows of codes"):
         pipeline.plan(PROMPTS, start=codes, keep_rows=rows)
     with refused(f"give whole numbers, {rows * columns} per picture"):
@@ -125,7 +140,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
 @wide_and_tall
 def test_pictures_of_how_they_came_about(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
-    made = pipeline.generate(PROMPTS, method="jacobi", compare=True, **KNOBS)
+    made = pipeline.generate(PROMPTS, method="jacobi", initial="above", compare=True, **KNOBS | {"window": 7})
     height, width = made.pictures.shape[1:3]
     frames, _ = race_frames(made)
     scale = round(256 / width)
@@ -185,16 +200,25 @@ def test_published_shapes():
 def test_the_commands(folder, loaded, shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wide = loaded("wide")
+
+    def shared(*given, **more):
+        pipeline = load(*given, **more)
+        pipeline.engine.programs = wide.engine.programs
+        return pipeline
+
+    monkeypatch.setattr("lantern_jax.pipeline.pipeline.load", shared)
     size = size_of(wide)
     width, height = map(int, size.split("x"))
-    options = ["--model", str(folder), "--size", size, "--method", "ar"]
-    assert main(["generate", PROMPTS[0], *options, "--out", "one.png"]) == 0
-    with Image.open("one.png") as image:
-        assert image.size == (width, height)
+    options = ["--model", str(folder), "--size", size, "--mesh", "data=1", "--num", "2"]
+    options += ["--method", "ar", "--guidance", "2"]
+    assert main(["generate", PROMPTS[0], *options, "--out", "made/"]) == 0
+    for path in Path("made").glob("0*.png"):
+        with Image.open(path) as image:
+            assert image.size == (width, height)
     (tmp_path / "prompts.txt").write_text("a lake\n")
-    words = ["set", "--prompts", "prompts.txt", "--out", "set", "--shard-size", "1", *options]
+    words = ["set", "--prompts", "prompts.txt", "--out", "set", "--shard-size", "2", *options]
     assert main(words) == 0
-    assert [picture.picture.shape for picture in read_set(tmp_path / "set")] == [(height, width, 3)]
+    assert [picture.picture.shape for picture in read_set(tmp_path / "set")] == 2 * [(height, width, 3)]
     assert read_plan(tmp_path / "set").size == size
     capsys.readouterr()
     words[words.index("--size") + 1] = f"{height}x{width}"

@@ -8,6 +8,7 @@ import pytest
 
 import lantern_jax.commands.main
 import lantern_jax.engine.compiler
+import lantern_jax.engine.layouts
 import lantern_jax.serve.server
 from lantern_jax.commands.main import main, make_parser
 from tests.command import files
@@ -46,6 +47,8 @@ def nothing_is_computed(place, monkeypatch):
 
     monkeypatch.chdir(place)
     monkeypatch.setattr(lantern_jax.commands.main, "make_parser", same_parser)
+    # Tracing what the state is, as what comes just before compiling, takes longer than all the rest.
+    monkeypatch.setattr(lantern_jax.engine.layouts, "state_shapes", computes)
     monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
     # A server computes in a thread of its own.
     monkeypatch.setattr(lantern_jax.serve.server.Server, "run", computes)

@@ -129,17 +129,18 @@ def traced(tracer: Tracer, **options):
     return made, told[-1].pictures if told else 0
 
 
-def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch):
-    """At each line of that work, where it first runs and where it last does."""
+@pytest.mark.parametrize("where", ["last", pytest.param("first", marks=pytest.mark.exhaustive)])
+def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch, where):
+    """At each line of that work, where it last runs and where it first does."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 1e9)
     options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
     tiny_pipeline().generate(PROMPT, **options)
     traced(seen := Tracer(), **options)
-    lasts = {place: number for number, place in enumerate(seen.places, 1)}
-    firsts = {place: number for number, place in reversed([*enumerate(seen.places, 1)])}
-    assert len(lasts) > 50, "the tracer saw little"
+    places = [*enumerate(seen.places, 1)]
+    lines = {place: number for number, place in (places if where == "last" else reversed(places))}
+    assert len(lines) > 50, "the tracer saw little"
     kept = set()
-    for line in sorted({*firsts.values(), *lasts.values()}):
+    for line in sorted(lines.values()):
         part, done = traced(tracer := Tracer(line), **options)
         count = 0 if part is None else len(part.numbers)
         kept.add(count)

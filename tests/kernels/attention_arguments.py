@@ -8,7 +8,7 @@ HEADS, WIDTH = 3, 16
 
 
 def normal(seed: int, *shape: int, dtype=jnp.float32):
-    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape), dtype)
+    return jnp.asarray(np.random.default_rng(seed).standard_normal(shape).astype(dtype))
 
 
 def arguments(

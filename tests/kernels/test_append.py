@@ -13,7 +13,7 @@ from tests.lowering import lower
 
 def arrays(count: int, slots: int, dtype=jnp.float32, seed: int = 0):
     numbers = np.random.default_rng(seed)
-    return [jnp.asarray(numbers.standard_normal((4, 3, slots, 8)), dtype) for _ in range(count)]
+    return [jnp.asarray(numbers.standard_normal((4, 3, slots, 8)).astype(dtype)) for _ in range(count)]
 
 
 @pytest.mark.parametrize(

@@ -6,6 +6,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from lantern_jax.decoding import cache as kv_cache
@@ -70,17 +71,17 @@ def test_defaults_by_device(monkeypatch):
 
 def lowered_for_cuda() -> list[str]:
     """Returns the texts of attention and of an append, lowered for CUDA."""
-    states = jnp.zeros((2, 1, 2, 12, 16), jnp.bfloat16)
+    states = np.zeros((2, 1, 2, 12, 16), jnp.bfloat16)
     block = ((states[..., :5, :], states[..., :5, :]),)
     arguments = (
-        jnp.zeros((2, 1, 5, 3, 2, 16), jnp.bfloat16),
-        jnp.zeros((1, 1, 5, 8, 2)),
-        jnp.ones((1, 1, 5, 5), bool),
+        np.zeros((2, 1, 5, 3, 2, 16), jnp.bfloat16),
+        np.zeros((1, 1, 5, 8, 2), np.float32),
+        np.ones((1, 1, 5, 5), bool),
         ((states, states),),
-        (jnp.ones((2, 1, 1, 12), bool),),
+        (np.ones((2, 1, 1, 12), bool),),
     )
-    cache = kv_cache.KVCache(((states, states),), jnp.ones((2, 1, 1), bool), jnp.zeros(1, jnp.int32), None)
-    commit = (kv_cache.commit, cache, block, jnp.zeros((1, 3), jnp.int32), jnp.ones(1, jnp.int32))
+    cache = kv_cache.KVCache(((states, states),), np.ones((2, 1, 1), bool), np.zeros(1, np.int32), None)
+    commit = (kv_cache.commit, cache, block, np.zeros((1, 3), np.int32), np.ones(1, np.int32))
     given = ((rotate_and_attend, *arguments), commit)
     return [lower(*each, platform="cuda").as_text() for each in given]
 

@@ -8,7 +8,6 @@ import pytest
 
 from lantern_jax import (
     CaptionConditioning,
-    Chameleon,
     ChameleonConfig,
     GuidedTokens,
     LlamaGen,
@@ -21,7 +20,10 @@ from lantern_jax import (
     drafter_from_target,
     llamagen_target,
 )
+from lantern_jax.families.chameleon_weights import chameleon_shapes
+from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.models.positions import padded_causal_mask
+from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3
 # A class is a single word.
@@ -65,8 +67,7 @@ class BothRows(LlamaGen):
 def test_the_target_adds_the_unconditional_row(name):
     config = CONFIGS[name]
     conditioning, target = conditioning_of(config), llamagen_target(config)
-    params = jax.jit(LlamaGen(config).init)(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
-    params = jax.tree.map(lambda leaf: leaf * 5 if leaf.ndim > 1 else leaf, params)
+    params = random_leaves(gpt_shapes(config), 0, 0.5)
     if config.num_labels:
         null = np.broadcast_to(np.int32([3, 6]), conditioning.shape)
         rows = np.stack([conditioning, null]), None, None
@@ -93,7 +94,7 @@ def test_a_negative_prompt_is_the_unconditional_row(name):
     """Guided logits are those of both prompts run alone; without guidance it changes nothing."""
     config = CONFIGS[name]
     conditioning, target = conditioning_of(config), llamagen_target(config)
-    params = jax.jit(LlamaGen(config).init)(jax.random.key(0), conditioning, jnp.zeros((BATCH, 9), jnp.int32))
+    params = random_leaves(gpt_shapes(config), 0, 0.5)
     other = jax.tree.map(lambda leaf: leaf[::-1], conditioning)
     if config.num_labels:
         both = np.stack([conditioning, other], axis=1)
@@ -117,8 +118,7 @@ def test_a_negative_prompt_of_chameleon(layout):
     tokens = np.random.default_rng(0).integers(66, 80, (2, BATCH, 6)).astype(np.int32)
     mask = np.arange(6) >= np.array([[0, 2, 1], [3, 0, 1]])[..., None]
     wanted, against = (TokenConditioning(*row) for row in zip(tokens, mask, strict=True))
-    target, model = chameleon_target(config), Chameleon(config)
-    params = jax.jit(model.init)(jax.random.key(0), wanted)
+    target, params = chameleon_target(config), random_leaves(chameleon_shapes(config), 0, 0.5)
     prefill, scale = jax.jit(target.prefill, static_argnums=3), jnp.array([1.0, 2.5, 4.0])
     both = GuidedTokens(*wanted.__dict__.values(), *against.__dict__.values())
     target.check(both)

@@ -97,8 +97,10 @@ def test_it_is_stored_and_read_as_it_is(folder, quantized):
     assert saved[0] - saved[1] == 3 * bytes_of(kernels) - scales
 
 
+# A quicker one, of another model: test_eight_bits in test_guided_models.py.
+@pytest.mark.exhaustive
 def test_strict_decoding_is_plain_decoding(folder):
-    pipeline = lantern_jax.load(folder)
+    pipeline = lantern_jax.load(folder, mesh="data=1")
     made = pipeline.generate(["a lake at dusk", "a lake at dawn"], seed=3, method="gumbel", compare=True)
     assert is_quantized(pipeline.engine.parameters.target)
     np.testing.assert_array_equal(made.tokens, made.plain.tokens)

@@ -13,13 +13,14 @@ from lantern_jax.models import transformer
 from lantern_jax.models.positions import grid_rotary
 from lantern_jax.models.transformer import Dense, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
+from tests.tiny_checkpoint import random_parameters
 
 CONFIG = TransformerConfig(dim=32, num_layers=2, num_heads=4, hidden_dim=48)
 LENGTH = 16
 
 
 def inputs():
-    x = jax.random.normal(jax.random.key(1), (2, LENGTH, CONFIG.dim), jnp.float32)
+    x = np.random.default_rng(1).standard_normal((2, LENGTH, CONFIG.dim)).astype(np.float32)
     rotary = jnp.broadcast_to(grid_rotary(4, CONFIG.head_dim), (2, LENGTH, CONFIG.head_dim // 2, 2))
     mask = jnp.broadcast_to(np.tril(np.ones((LENGTH, LENGTH), bool)), (2, LENGTH, LENGTH))
     return x, rotary, mask
@@ -34,7 +35,7 @@ def test_axes_of_a_layers_kernels():
 def test_layers_alike_are_lowered_once_and_are_what_they_are_one_by_one():
     """The first has no norm of its input here, so that it is another function."""
     model = Transformer(replace(CONFIG, num_layers=5, input_norm=False))
-    params = model.init(jax.random.key(0), *inputs())
+    params = random_parameters(model, 0, 0.2, *inputs())
     lowered = jax.jit(model.apply).lower(params, *inputs())
     text = lowered.as_text()
     assert (

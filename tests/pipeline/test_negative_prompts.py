@@ -72,7 +72,7 @@ def test_encoded_prompts_hold_them(made, tmp_path):
 
 
 def test_guesses_change_no_token(made):
-    drafted = tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, **GREEDY)
+    drafted = tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, tree=[[0]], **GREEDY)
     np.testing.assert_array_equal(drafted.tokens, made.tokens)
 
 

@@ -21,7 +21,8 @@ from tests.refused import refused
 from tests.repository.test_pages import ROOT, as_readers_do, blocks
 from tests.tiny_checkpoint import TREE, altered_pipeline, pipeline_on, tiny_pipeline
 
-CALL = {"prompts": ["a lake", "fog"], "seed": 3}
+# A picture, as on the page: what is compiled for that is there.
+CALL = {"prompts": "a foggy forest", "seed": 3}
 
 
 @cache
@@ -108,11 +109,10 @@ class Shy(lantern_jax.Gumbel):
 
 def test_a_coupling_of_ones_own():
     """One that derives from the shared noise goes with what needs it: a window that repeats its noise."""
-    call = {"prompts": ["a lake"] * 4, "seed": 3, "temperature": 0.5}
-    for more in ({}, {"drafting": "jacobi", "window": 4}):
-        free, shy = (tiny_pipeline().generate(**call, coupling=one, **more) for one in ("gumbel", Shy()))
-        np.testing.assert_array_equal(shy.tokens, free.tokens)
-        assert not any(shy.statistics.accepted[1:]) and any(free.statistics.accepted[1:])
+    free = tiny_pipeline().generate(**CALL)
+    shy = tiny_pipeline().generate(**CALL, coupling=Shy(), drafting="jacobi", window=4)
+    np.testing.assert_array_equal(shy.tokens, free.tokens)
+    assert not any(shy.statistics.accepted[1:]) and any(free.statistics.accepted[1:])
 
 
 def test_those_that_do_not_go_are_refused_before_anything_is_computed():
@@ -168,7 +168,7 @@ def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     pipeline, make = pipeline_on(1), page().row_above.__wrapped__
     pipeline.generate("a lake", method="ar", batch=1)
     named, held = set(pipeline.engine.programs), []
-    for _ in range(3):
+    for _ in range(2):
         drafting = make(4, 1)
         held.append(weakref.ref(drafting.propose))
         pipeline.generate("a lake", drafting=drafting, batch=1)
@@ -178,4 +178,4 @@ def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     gc.collect()
     gc.unfreeze()
     jax.block_until_ready(jnp.zeros(1))
-    assert held[-1]() is not None and not any(one() for one in held[:2])
+    assert held[1]() is not None and held[0]() is None

@@ -69,7 +69,7 @@ def late() -> Iterator[tuple[str, str, str]]:
     """Yields (module, the module that it names, what of it) for every ``at("module:name")``."""
     for name, tree in modules().items():
         for node in ast.walk(tree):
-            called = isinstance(node, ast.Call) and ast.unparse(node.func) == "at"
+            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "at"
             if called and isinstance(node.args[0], ast.Constant):
                 module, _, thing = str(node.args[0].value).partition(":")
                 yield name, module, thing
@@ -173,7 +173,8 @@ OPENERS = tuple(f"lantern_jax.{name}" for name in _NAMES)
 def openings(tree: ast.Module) -> Iterator[str]:
     """Yields calls that open or read a file by its name, except the package's own ``resources``."""
     for node in ast.walk(tree):
-        if not isinstance(node, ast.Call):
+        last = isinstance(node, ast.Call) and (getattr(node.func, "attr", "") or getattr(node.func, "id", ""))
+        if last not in ("open", "read_text", "read_bytes", "load", "open_memmap"):
             continue
         call, words = ast.unparse(node.func), [ast.unparse(argument) for argument in node.args]
         reads = call.endswith((".read_text", ".read_bytes")) and not call.startswith("resources.")

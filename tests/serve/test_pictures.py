@@ -227,9 +227,9 @@ def test_details_tell_how_far_it_is(server, gate):
 
 
 def test_a_picture_goes_on_from_its_first_rows(server):
-    made = server.library().generate("a lake", seed=4)
-    begun = {"start": made.tokens[0].tolist(), "keep_rows": 3}
-    expected = server.library().generate("a sea", seed=9, start=made.tokens, keep_rows=3)
+    made = server.library().generate("a lake", seed=4, **PLAIN)
+    begun = {"start": made.tokens[0].tolist(), "keep_rows": 3, **PLAIN}
+    expected = server.library().generate("a sea", seed=9, start=made.tokens, keep_rows=3, **PLAIN)
     several = server.ask(prompt="a sea", seed=9, n=2, details=True, **begun)
     assert (codes_of(several)[0] == expected.tokens[0]).all()
     *_, end = server.told(prompt="a sea", seed=9, details=True, **begun)

@@ -75,7 +75,7 @@ def test_the_same_bytes_at_another_time_and_with_another_batch(whole, tmp_path, 
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1e6)
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
-    make(tmp_path / "again", knobs={"batch": 3})
+    make(tmp_path / "again", knobs={"batch": 1})
     assert contents(tmp_path / "again") == contents(whole)
 
 
@@ -98,8 +98,9 @@ def test_workers_make_the_same_files(whole, tmp_path):
 
 
 def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
-    directory, pipeline = tmp_path / "set", pipeline_on(2)
-    make(directory, pipeline=pipeline)
+    directory, pipeline, knobs = tmp_path / "set", pipeline_on(2), {"method": "ar", **KNOBS}
+    plan = a_plan(settings=settings_json(pipeline.settings(knobs)))
+    make(directory, plan, pipeline=pipeline, knobs=knobs)
     kinds = [key.kind for key in pipeline.engine.programs]
     assert kinds.count("start") == 1 and "refill" in kinds
     ours, theirs = list(read_set(directory)), list(read_set(whole))

@@ -139,8 +139,9 @@ def _as_tree(window: int | DraftTree) -> DraftTree:
     return window if isinstance(window, DraftTree) else DraftTree.window(window)
 
 
+@cache
 def drafting_of(settings: Window) -> Drafting:
-    """Makes the ``Drafting`` of a window; it has no parameters."""
+    """Makes the ``Drafting`` of a window, which has no parameters; the same one each time: programs are found by it."""
     return Drafting(
         init=partial(init_window, settings),
         propose=partial(_propose, settings),
