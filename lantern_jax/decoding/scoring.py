@@ -45,7 +45,7 @@ def stream_log_probs(
         >>> target, labels = lantern_jax.llamagen_target(config), jnp.array([[3]])
         >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
         >>> params = jax.jit(lantern_jax.LlamaGen(config).init)(jax.random.key(0), labels, tokens)
-        >>> found = lantern_jax.stream_log_probs(target, params, labels, tokens)
+        >>> found = jax.jit(lambda params: lantern_jax.stream_log_probs(target, params, labels, tokens))(params)
         >>> found.shape, bool((found < 0).all())
         ((1, 16), True)
     """

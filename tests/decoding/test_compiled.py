@@ -150,6 +150,8 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 
 
+# A round on a mesh is exported in devices/test_mesh.py.
+@pytest.mark.exhaustive
 def test_the_loop_exports_for_eight_accelerators():
     program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL))
     mesh = lowering.mesh("cuda", data=8)

@@ -50,13 +50,14 @@ LAWS = {
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("pac", "sharp end"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"),
 ]  # fmt: skip
 # Others like them, and the same under another law.
 OTHERS = [
     ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all"),
     ("bushy", "free"), ("eagle, traced", "two"), ("eagle chain", "end"), ("parallelspec", "free"),
     ("own, rejection", "free"), ("shared, random", "sharp"), ("pac, all codes", "sharp"), ("pac", "sharp two"),
+    ("pac", "sharp end"),
 ]  # fmt: skip
 
 

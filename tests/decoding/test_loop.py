@@ -41,7 +41,8 @@ def on_explicit_mesh(leaf, *spec):
 
 
 @pytest.mark.parametrize(
-    "where", [pytest.param("elsewhere", marks=pytest.mark.exhaustive), "set", "laid out"]
+    "where",
+    ["laid out", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("elsewhere", "set"))],
 )
 def test_any_mesh_will_do(where):
     """One of several axes, which are explicit and called otherwise; also where it is the caller's own mesh already."""

@@ -185,6 +185,8 @@ def same_shape(axes: str) -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(4, 2), axes.split())
 
 
+# A pipeline of another model is on a mesh in families/test_guided_models.py.
+@pytest.mark.exhaustive
 def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
     prompts = ["a lake", "a foggy forest", "hills"]
     whole = tiny_pipeline().generate(prompts, seed=5, tree="none")

@@ -46,7 +46,7 @@ def plain():
 
 
 # Several groups of devices are below.
-QUICK = {("plain", "data=1,model=2"), ("eagle", "data=1,model=1")}
+QUICK = {("eagle", "data=1,model=1")}
 
 
 @pytest.mark.parametrize(("method", "devices"), [

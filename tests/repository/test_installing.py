@@ -139,13 +139,8 @@ def first_cell(environment: Environment, path: Path) -> subprocess.CompletedProc
     return environment.run(script, source)
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        pytest.param(path, marks=pytest.mark.exhaustive if number else pytest.mark.slow, id=path.stem)
-        for number, path in enumerate(NOTEBOOKS)
-    ],
-)
+@pytest.mark.exhaustive
+@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built):
     """And says what it wants where nothing is there to install."""
     refused = first_cell(environment, path)

@@ -84,15 +84,15 @@ def run(path: Path, folder: Path, sources: dict | None = None, **environment: st
     return execute(path, folder, sources, **environment)
 
 
-# Pages with the same examples are executed in test_pages.py and pipeline/test_own_objects.py.
-OF_PAGES = ("your_own_model", "your_own_rule")
-
-
+# Readers' first one. Pages with examples of others are executed in test_pages.py and pipeline/test_own_objects.py, all
+# of them as a reader has them below.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
     [
-        pytest.param(path, marks=pytest.mark.exhaustive if path.stem in OF_PAGES else (), id=path.stem)
+        pytest.param(
+            path, marks=() if path.stem == "first_pictures" else pytest.mark.exhaustive, id=path.stem
+        )
         for path in NOTEBOOKS
     ],
 )

@@ -157,9 +157,9 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
 
     # A few pictures, models that compile sooner, and a tokenizer trained some way past its critic's start are enough.
     changes = demo.changes_of([
-        "--tokenizer.steps=300", "--tokenizer.model.mid_attention=False",
-        "--tokenizer.loss.pyramid_levels=1", "--tokens.pictures=512", "--tokens.validation=16",
-        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=560",
+        "--tokenizer.steps=200", "--tokenizer.model.mid_attention=False", "--tokenizer.loss.pyramid_levels=1",
+        "--tokenizer.loss.restart_until=150", "--tokens.pictures=512", "--tokens.validation=16",
+        "--target.model.num_layers=1", "--target.steps=240", "--features.taps=0,1", "--drafter.steps=320",
         "--eagle3.model.taps=(0,)", "--eagle3.steps=4",
         "--medusa.steps=4", "--parallel.steps=4", "--classifier.steps=4",
         "--classifier.warmup=1", "--classifier.pictures=32", "--classifier.batch_size=8", "--parallel.passes=2",
@@ -187,6 +187,7 @@ def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
     assert drawn.pictures.shape == (1, 32, 32, 3)
     assert drawn.pictures.std() > 5
     metrics = evaluate.evaluate(store.load(directory), evaluate.BATCH)
+    print(metrics, (tmp_path / "run" / "seconds.json").read_text(), first, last)
     # Even tiny models learn: better than the mean colour, than a uniform guess, than an untrained drafter.
     real = render_batch(evaluate.SEED, range(evaluate.BATCH), 32)[0] / np.float32(127.5) - 1
     assert metrics["psnr_db"] > picture_psnr(real, real.mean(axis=(1, 2), keepdims=True))

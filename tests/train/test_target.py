@@ -154,7 +154,8 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     assert without > with_labels + 0.03
 
 
-@pytest.mark.slow
+# A killed process is in tests/sets/test_set_command.py, and steps that go on in test_loop.py.
+@pytest.mark.exhaustive
 def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
     arguments += ["--config.model.num_layers=1", "--config.steps=60"]
