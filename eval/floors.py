@@ -20,10 +20,10 @@ from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.data_sheets import DEVICES, Device
 from lantern_jax.devices.figures import sheet_figures
+from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.io import errors
 from lantern_jax.measuring.random_models import SIZES
-from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes, tokenizer_shapes
-from lantern_jax.models.sizes import shape_of
+from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
 from lantern_jax.settings.auto import sizes_of
 from lantern_jax.settings.choice import Known, chosen
 from lantern_jax.settings.costs import Sizes, expected_costs
@@ -66,10 +66,8 @@ def rows_of(name: str, devices: Sequence[str]) -> list[list[str]]:
     shapes = size_shapes(name, BFLOAT16)
     config = shapes.recipe.config
     target = batch_inputs(shapes, shapes.job({"method": "ar"}), 1).target_params
-    sizes, (side, _) = sizes_of(config, target, {}, BFLOAT16), shape_of(config)
-    kept = size_of(target) + (
-        0 if shapes.tokenizer is None else size_of(tokenizer_shapes(shapes.tokenizer, side))
-    )
+    sizes = sizes_of(config, target, {}, BFLOAT16)
+    kept = size_of(target) + (0 if shapes.tokenizer is None else size_of(vq_shapes(shapes.tokenizer)))
     made = [(device, on_device(shapes, sizes, kept, DEVICES[device])) for device in devices]
     return [[name, device, *cells] for device, cells in made if cells]
 

@@ -23,7 +23,8 @@ from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
-from lantern_jax.measuring.shapes import Shapes, batch_inputs, tokenizer_shapes
+from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.measuring.shapes import Shapes, batch_inputs
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel
 
@@ -210,7 +211,7 @@ class Batch:
         batch = replace(self, pictures=self.drawn_together)
         groups, size = batch.spread
         size += -size % (groups * self.devices.shape[1])
-        params = batch.placed(tokenizer_shapes(config, self.shapes.recipe.config.grid), "tokenizer")
+        params = batch.placed(vq_shapes(config), "tokenizer")
         rows, columns = shape_of(self.shapes.recipe.config)
         codes = batch.given(_rows((size, rows * columns), np.int32))
         return Call(partial(programs.draw, VQModel(config, (rows, columns)), batch.mesh), (params, codes))

@@ -6,7 +6,7 @@ Axes: n pictures decoded together.
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import jax
@@ -22,7 +22,7 @@ from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 from lantern_jax.measuring.random_models import random_model
 from lantern_jax.models.quantization import is_quantized, quantized_shapes
-from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.models.vq import VQConfig
 from lantern_jax.settings.recipe import Recipe
 
 
@@ -92,13 +92,6 @@ def batch_inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
     guidance = None if job.guidance == 1 else _rows(pictures, np.float32)
     codebook, active = None if job.rule.is_strict else shapes.recipe.codebook, _rows(pictures, bool)
     return Inputs(target, drafting, conditioning, None, guidance, active, job.sampling, job.rule, codebook)
-
-
-@cache
-def tokenizer_shapes(config: VQConfig, grid: int) -> PyTree:
-    """Describes the parameters of a VQ tokenizer for pictures of ``grid`` x ``grid`` codes."""
-    side = grid * config.downsampling
-    return jax.eval_shape(VQModel(config).init, jax.random.key(0), jnp.zeros((1, side, side, 3)))
 
 
 def _rows(count: int, dtype) -> jax.ShapeDtypeStruct:

@@ -49,13 +49,14 @@ LAWS = {
 # On the shared noise the tokens are plain decoding's whatever is drafted (test_equality.py): some cases do.
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
-    ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("block, traced", "free"),
+    ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
+    ("block, traced", "free"),
     ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"),
 ]  # fmt: skip
 # Others like them, and the same under another law.
 OTHERS = [
     ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all"),
-    ("bushy", "free"), ("eagle, traced", "two"), ("eagle chain", "end"), ("parallelspec", "free"),
+    ("bushy", "free"), ("eagle, traced", "two"), ("eagle chain", "end"),
     ("own, rejection", "free"), ("shared, random", "sharp"), ("pac, all codes", "sharp"), ("pac", "sharp two"),
     ("pac", "sharp end"),
 ]  # fmt: skip

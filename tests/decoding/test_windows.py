@@ -39,6 +39,13 @@ def test_a_window_reaches_over_row_ends(coupling, make):
     assert (bonus <= decoded.rounds).all() and (bonus >= decoded.rounds - ends.sum()).all()
 
 
+def test_a_window_is_one_record_however_it_is_asked_for():
+    """Programs are found by it."""
+    assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6)) is pac(12, 6, 1, 0, redraw=None)
+    assert speculative_jacobi(12, 6) is speculative_jacobi(12, redraw="maximal", window=6)
+    assert jacobi(12, 6) is not jacobi(12, 7)
+
+
 REFUSED = {
     "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: of_chain(jacobi, "rejection"),
     "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: of_chain(speculative_jacobi, "gumbel"),

@@ -44,7 +44,6 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
-@cache
 def jacobi(
     vocab_size: int, window: int | DraftTree = 16, initial: str = "left", row: int | None = None
 ) -> Drafting:
@@ -68,7 +67,6 @@ def jacobi(
     return drafting_of(Window(vocab_size, _as_tree(window), None, initial, row))
 
 
-@cache
 def speculative_jacobi(
     vocab_size: int,
     window: int | DraftTree = 16,
