@@ -128,6 +128,10 @@ def test_a_smoother_changes_nothing_at_first_and_then_crosses_the_borders_of_pat
 
     assert reached(smooth.config, {}) == [4]
     assert reached(smooth.config, {"smoother": trained}) == [1, 2, 3, 4, 5, 6, 7]
+    smoothed, plain = decoded({"params": {**whole["params"], "smoother": trained}}, params)
+    expected = Smoother(4).apply({"params": trained}, plain)
+    np.testing.assert_allclose(smoothed, expected, rtol=1e-5, atol=1e-5)
+    assert np.ptp(smoothed - plain) > 0.1
 
 
 def test_errors_are_one_line(tiny):
