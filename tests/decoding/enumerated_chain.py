@@ -25,7 +25,7 @@ class Law(NamedTuple):
 
     Attributes:
         seed, sharpness: of the chain's parameters; the sharper, the more its tokens depend on earlier ones.
-        forced: the id at each place where one is forced, else -1.
+        forced: the id at each place where one is forced, else -1; one that is no code is counted as the last code.
         sampling: arguments of ``SamplingParams``.
     """
 
@@ -41,10 +41,10 @@ class Law(NamedTuple):
 
     @property
     def target(self):
-        return toys.markov_target(VOCAB, LENGTH, None if self.forced == FREE else self.forced)
+        return toys.markov_target(VOCAB, len(self.forced), None if self.forced == FREE else self.forced)
 
     def exact(self) -> np.ndarray:
-        """Returns the probability of each sequence, float64 [VOCAB ** LENGTH], ordered by its digits."""
+        """Returns the probability of each sequence, float64 [VOCAB ** its length], ordered by its digits."""
         probs = np.exp(filtered(np.asarray(self.params), **self.sampling))
 
         def probability(sequence):
@@ -52,12 +52,13 @@ class Law(NamedTuple):
             for wanted, token in zip(self.forced, sequence, strict=True):
                 if wanted < 0:
                     result *= probs[last, token]
-                elif token != wanted:
+                elif token != min(wanted, VOCAB - 1):
                     return 0.0
-                last = token
+                last = token if wanted < 0 else wanted
             return result
 
-        return np.array([probability(s) for s in itertools.product(range(VOCAB), repeat=LENGTH)])
+        sequences = itertools.product(range(VOCAB), repeat=len(self.forced))
+        return np.array([probability(sequence) for sequence in sequences])
 
 
 def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndarray:
@@ -85,7 +86,7 @@ class Sampled(NamedTuple):
 
 def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None) -> Sampled:
     """Decodes the chain ``samples`` times; ``drafting`` instead of the way's own, which has no parameters."""
-    target, params, given = law.target, law.params, jnp.zeros((at_once, 1))
+    target, params, given, length = law.target, law.params, jnp.zeros((at_once, 1)), len(law.forced)
     drafter, drafting_params = toys.noisy_drafter(target), None
     if way.kind is not None:
         target, drafter, drafting_params = toys.on_chain(way.kind, target)
@@ -99,9 +100,9 @@ def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None)
             target, params, given, jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers), drafting=drafting,
             drafting_params=drafting_params, coupling=way.coupling, sampling=SamplingParams.create(**law.sampling),
         )  # fmt: skip
-        ids = np.asarray(decoded.tokens) @ (VOCAB ** np.arange(LENGTH)[::-1])
+        ids = np.minimum(decoded.tokens, VOCAB - 1) @ (VOCAB ** np.arange(length)[::-1])
         new = decoded.accepted[:, 1:].sum(), decoded.rounds.sum(), decoded.substituted.sum()
-        new = (np.bincount(ids, minlength=VOCAB**LENGTH), *map(int, new))
+        new = (np.bincount(ids, minlength=VOCAB**length), *map(int, new))
         found = Sampled(*(old + one for old, one in zip(found, new, strict=True)))
     assert found.counts.sum() == samples and (found.accepted > samples // 50 or drafting is PLAIN)
     return found

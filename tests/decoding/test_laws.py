@@ -42,6 +42,8 @@ LAWS = {
     "end": Law(forced=END),
     "sharp two": Law(**SHARP, forced=TWO),
     "sharp end": Law(**SHARP, forced=END),
+    # A row end that a window of 3 may stop before, with room for what it then guesses to be kept.
+    "sharp row end": Law(**SHARP, forced=(-1, -1, -1, -1, VOCAB, -1, -1, -1)),
     "top_k": Law(sampling={"top_k": 2}),
     "all": Law(sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.8}),
     "sharp all": Law(**SHARP, sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.9}),
@@ -51,7 +53,7 @@ QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),
 ]  # fmt: skip
 # Others like them, and the same under another law.
 OTHERS = [

@@ -162,10 +162,12 @@ def _propose(settings: Window, params, state: WindowState, pending: Pending, dra
 
 def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
     """Puts the newest code before them at new places: returns tokens [B, W] and their log q [B, W, V]."""
-    # The last token that was sampled: forced ones after it need not be codes.
-    sampled = jnp.take_along_axis(pending.tokens, pending.tokens.shape[1] - pending.count[:, None], axis=1)
+    # Forced tokens need not be codes, and all pending ones may be forced: the token before them was sampled.
+    places = jnp.arange(pending.tokens.shape[1], dtype=jnp.int32)[None]
+    code = jnp.max(jnp.where(pending.tokens < settings.vocab_size, places, 0), axis=1, keepdims=True)
+    code = jnp.take_along_axis(pending.tokens, code, axis=1)
     last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
-    last = jnp.take_along_axis(jnp.concatenate([sampled, tokens], axis=1), last, axis=1)
+    last = jnp.take_along_axis(jnp.concatenate([code, tokens], axis=1), last, axis=1)
     if settings.redraw is not None:
         point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
         log_q = jnp.where(is_new[..., None], point, log_q)

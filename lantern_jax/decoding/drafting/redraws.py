@@ -64,7 +64,8 @@ def maximal(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: i
     p, q = jnp.exp(log_p), jnp.exp(old.log_q)
     p_x, q_x = (jnp.take_along_axis(values, old.tokens[..., None], axis=2)[..., 0] for values in (p, q))
     luck = keep_uniforms(draws.keys, draws.positions, draws.rounds, width)
-    kept = old.there & (luck * q_x < p_x)
+    # No draw from q has q = 0: such a guess (a forced token, say) is never kept.
+    kept = old.there & (q_x > 0) & (luck * q_x < p_x)
     residual = jnp.maximum(p - q, 0)
     # Where there was no guess, and where rounding leaves no residual, the draw is from p.
     whole = ~old.there | ~jnp.any(residual > 0, axis=-1)
