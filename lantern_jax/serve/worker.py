@@ -227,10 +227,12 @@ class Worker:
         first, batch = self._line[0], None
         orders = [order for order in self._line if order.kind == first.kind][: self._tools.batch]
         size, (alone, *_) = self._tools.slots(len(orders)), first.kind
-        settings = self._settings(size, first.ticket.request.knobs, alone)
-        orders = orders[: self._tools.slots(settings.batch)]
-        self._remove(orders)
         try:
+            try:
+                settings = self._settings(size, first.ticket.request.knobs, alone)
+                orders = orders[: self._tools.slots(settings.batch)]
+            finally:  # What fails must not stay first in the line.
+                self._remove(orders)
             self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))
             batch.settle()
             while batch.orders and not self._stopping:

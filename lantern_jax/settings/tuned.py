@@ -280,7 +280,11 @@ def tuned_file(key: Key) -> Path:
 
 def digest(checkpoint: Checkpoint) -> str:
     """Returns the digest of a checkpoint's config, which lists the files beside it, with the size of its pictures where
-    it was asked for; empty for one in memory."""
+    it was asked for; empty for one in memory, and where its folder is gone since."""
     if checkpoint.directory is None:
         return ""
-    return checkpoint_digest(checkpoint.directory)[:16] + (f"-{checkpoint.size}" if checkpoint.size else "")
+    try:
+        found = checkpoint_digest(checkpoint.directory)[:16]
+    except (LanternError, OSError):
+        return ""
+    return found + (f"-{checkpoint.size}" if checkpoint.size else "")

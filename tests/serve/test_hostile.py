@@ -1,5 +1,6 @@
 """Wrong and hostile requests are refused in a line, and others are served afterwards."""
 
+import dataclasses
 import json
 import socket
 import time
@@ -11,12 +12,17 @@ from starlette.testclient import TestClient
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve.access import Access, is_local
 from lantern_jax.serve.application import application
+from lantern_jax.serve.counters import Counters
+from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.server import Escaped
+from lantern_jax.serve.worker import Worker
+from lantern_jax.settings.tuned import Shelf
 from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
-from tests.serve.running import LIMITS, in_threads, outlive, said, strange_lines
-from tests.tiny_checkpoint import tiny_pipeline
+from tests.serve.running import BATCH, LIMITS, in_threads, outlive, said, strange_lines
+from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
 LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
@@ -130,6 +136,28 @@ def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, capl
         logged = Escaped().format(record)
         assert "in fail" in logged and "\x1b" not in logged and len(logged) < 10_000
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
+
+
+def test_settings_that_are_not_found_are_told_once(server, monkeypatch, caplog):
+    plain = server.pipeline.auto.find
+
+    def find(pictures, knobs, turns=None):
+        if turns is not None:  # A batch looks for its settings.
+            raise LanternError("the folder of the model is gone")
+        return plain(pictures, knobs)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(server.pipeline.auto, "find", find)
+        answer = server.ask(n=2)
+    assert answer.status_code == 500 and "is gone" in error_of(answer)["message"]
+    assert server.worker.waiting == 0 and len(caplog.records) == 1
+
+
+def test_a_folder_that_is_gone_is_not_the_requests_fault(tmp_path):
+    """What is in memory goes on being served."""
+    checkpoint = dataclasses.replace(tiny_checkpoint(), directory=tmp_path / "gone")
+    worker = Worker(Pipeline(checkpoint, tuned=Shelf(tmp_path)), LIMITS, Counters(), BATCH)
+    worker.check(PictureRequest("a lake", 1, 0, {}, stream=False, partial_images=0, details=False))
 
 
 def test_a_bug_of_a_route_is_counted_and_has_the_headers_of_any_answer(server, monkeypatch):
