@@ -8,6 +8,7 @@ from typing import Any
 
 import lantern_jax
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.windows import ACCEPTANCE, read_acceptance
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of
@@ -16,8 +17,7 @@ from lantern_jax.measuring.forced import Forced
 from lantern_jax.measuring.random_models import TINY, random_model
 from lantern_jax.models.drafter import drafter_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.auto import ACCEPTANCE
-from lantern_jax.settings.choice import point_of, read_acceptance
+from lantern_jax.settings.choice import point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 

@@ -15,7 +15,6 @@ Axes: V codes, K neighbours.
 """
 
 import argparse
-import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -29,12 +28,10 @@ from lantern_jax.checkpoints.convert import make_codebook
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.families.drafters import DRAFTERS, kind_name
+from lantern_jax.families.drafters import kind_name
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
-from lantern_jax.settings.auto import ACCEPTANCE
-from lantern_jax.settings.choice import read_acceptance, write_acceptance
 from train import drafter, script, target, tokenizer
 from train.fit import fitted
 from train.loop import read_config
@@ -92,8 +89,6 @@ def read_drafters(
 def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str | Path]) -> Checkpoint:
     """Reads a checkpoint and puts the drafters of training runs in place of others of their kinds.
 
-    What was measured with the drafter that leads windows goes with it: `train.fit` measures anew.
-
     Raises LanternError if a folder holds none, or a drafter was trained for another target.
     """
     old = load(checkpoint_folder, None)
@@ -106,15 +101,7 @@ def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str |
     recipes = {
         kind: _recipe(read_config(folder)) for kind, folder in zip(drafters, drafter_folders, strict=True)
     }
-    together = {**old.drafters, **rounded}
-    metadata = old.metadata | {"drafters": old.metadata.get("drafters", {}) | recipes}
-    if next((kind for kind in DRAFTERS if kind in together), None) not in rounded:
-        return dataclasses.replace(old, drafters=together, metadata=metadata)
-    if ACCEPTANCE in metadata:
-        measured = read_acceptance(metadata[ACCEPTANCE]).items()
-        metadata[ACCEPTANCE] = write_acceptance(row for row in measured if not row[0].passes)
-    defaults = {name: value for name, value in old.defaults.items() if name not in ("sharpness", "mixture")}
-    return dataclasses.replace(old, drafters=together, defaults=defaults, metadata=metadata)
+    return old.with_drafters(rounded, recipes)
 
 
 def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:

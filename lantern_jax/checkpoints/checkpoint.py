@@ -10,6 +10,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
+from lantern_jax.checkpoints.windows import ACCEPTANCE, read_acceptance, write_acceptance
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
@@ -80,6 +81,31 @@ class Checkpoint:
     def is_abstract(self) -> bool:
         """Whether shapes and dtypes stand in for the target's parameters."""
         return are_shapes(self.target_params)
+
+    def with_drafters(
+        self, drafters: Mapping[str, tuple[Any, PyTree]], recipes: Mapping[str, Any] | None = None
+    ) -> "Checkpoint":
+        """Returns the checkpoint with drafters in place of others of their kinds.
+
+        What was fitted to and measured with the drafter that leads windows goes with it: `train.fit` does both anew.
+
+        Args:
+            drafters: (config, parameters) by kind.
+            recipes: how they were trained, by kind, for the metadata.
+        """
+        together = {**self.drafters, **drafters}
+        defaults, metadata = dict(self.defaults), dict(self.metadata)
+        told = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
+        if told | dict(recipes or {}):
+            metadata["drafters"] = told | dict(recipes or {})
+        if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
+            if ACCEPTANCE in metadata:
+                measured = read_acceptance(metadata[ACCEPTANCE]).items()
+                metadata[ACCEPTANCE] = write_acceptance(row for row in measured if not row[0].passes)
+            defaults = {
+                name: value for name, value in defaults.items() if name not in ("sharpness", "mixture")
+            }
+        return dataclasses.replace(self, drafters=together, defaults=defaults, metadata=metadata)
 
 
 def are_shapes(params: PyTree) -> bool:

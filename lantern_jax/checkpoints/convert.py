@@ -114,8 +114,8 @@ def convert_llamagen(
 
     Args:
         gpt, vq, drafter, t5: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
-            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. The
-            ``config.json`` in the GPT's folder, and those beside the drafter and the text encoder, are read.
+            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. A
+            ``config.json`` beside the GPT (unless it is a ``.pt`` file), the drafter and the text encoder is read.
         config: a JSON file with what shapes do not tell: settings of the GPT (``{"num_heads": 20, "grid": 32}``),
             or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``.
         t5_tokenizer: T5's ``spiece.model`` or ``tokenizer.json``.
@@ -127,7 +127,8 @@ def convert_llamagen(
     """
 
     def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
-        if Path(gpt).is_dir():
+        # Published .pt files lie beside the settings of other files.
+        if Path(gpt).suffix != ".pt":
             settings = settings_beside(gpt, settings, LlamaGenConfig)
         target = gpt_config_from_shapes(tensors["gpt"], settings)
         kind = "class" if target.num_labels else "caption"
@@ -372,7 +373,7 @@ def _convert(
         params = {"params": params}
         codebook = make_codebook(made, params, conversion.neighbours, conversion.neighbour_space)
         changes |= {"tokenizer_config": made, "tokenizer_params": params, "codebook": codebook}
-    changes["drafters"] = {**checkpoint.drafters, **drafters}
+    checkpoint = checkpoint.with_drafters(drafters)
     names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
     changes["metadata"] = checkpoint.metadata | {"converted_from": names}
     return _write(out, dataclasses.replace(checkpoint, **changes), conversion)

@@ -37,6 +37,15 @@ _NAME = re.compile(
 )
 
 
+def is_ours(directory: Path) -> bool:
+    """Tells whether a folder holds a checkpoint of this library, of any version; models of others have a config too."""
+    try:
+        config = read_json(directory / CONFIG, checksums.MOST_BYTES)
+    except (OSError, ValueError):
+        return False
+    return isinstance(config, dict) and config.get("format") == FORMAT
+
+
 @dataclass(frozen=True)
 class Folder:
     """The folder of a checkpoint.

@@ -31,7 +31,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
 from lantern_jax.checkpoints.configs import Configs, check_counts, config_json
-from lantern_jax.checkpoints.folder import SHARED, Folder
+from lantern_jax.checkpoints.folder import SHARED, Folder, is_ours
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
@@ -79,8 +79,8 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     check_link(directory)
     if directory.exists() and not overwrite:
         raise LanternError(f"{directory} exists: name a new folder or allow overwriting")
-    if directory.exists() and not (directory / "config.json").is_file():
-        raise LanternError(f"{directory} exists and is not a checkpoint: name another folder")
+    if directory.exists() and not is_ours(directory):
+        raise LanternError(f"{directory} exists and is not a checkpoint of this library: name another folder")
     check_makeable(directory.absolute().parent)
     return directory
 

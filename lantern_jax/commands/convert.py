@@ -92,7 +92,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         if path is not None and not Path(path).exists():
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
-    check_new_folder(out, arguments.overwrite)
+    check_new_folder(out, arguments.overwrite, with_parents=True)
 
     from lantern_jax.checkpoints.store import check_new, load
 

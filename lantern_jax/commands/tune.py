@@ -54,11 +54,11 @@ def _run(arguments: argparse.Namespace) -> None:
     check_knobs(knobs)
     prompts = _prompts(arguments)
 
+    from lantern_jax.checkpoints.windows import PLAIN
     from lantern_jax.measuring.choose import Budget
     from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
     from lantern_jax.measuring.tune import Goal, Tuner
     from lantern_jax.settings.auto import Auto
-    from lantern_jax.settings.choice import PLAIN
     from lantern_jax.settings.tuned import AUTO, Key, Shelf, tuned_directory, tuned_file
 
     pipeline = open_pipeline(arguments)

@@ -242,9 +242,9 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """Yields an empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
 
     Folders above it are made. After an error the new one is removed and the old one is where it was. Errors of the
-    system are one line, which names that folder.
+    system are one line, which names that folder. Of a link the folder that it leads to is replaced.
     """
-    path = Path(path).absolute()
+    path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary, old = _beside(path), _beside(path, "old")
     with locks.writing(path.parent):
@@ -281,14 +281,18 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
         check_writable(path.absolute().parent)
 
 
-def check_new_folder(path: Path, overwrite: bool) -> None:
-    """Raises LanternError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above."""
+def check_new_folder(path: Path, overwrite: bool, with_parents: bool = False) -> None:
+    """Raises LanternError unless a folder can be made: nothing there (or ``overwrite``), a writable folder above.
+
+    Args:
+        with_parents: whether folders above it that do not exist are made too.
+    """
     if path.exists() and not path.is_dir():
         raise LanternError(f"{path} is not a folder: name a new one")
     check_link(path)
     if path.exists() and not overwrite:
         raise errors.exists(path)
-    check_writable(path.absolute().parent)
+    (check_makeable if with_parents else check_writable)(path.absolute().parent)
 
 
 def check_link(path: Path) -> None:

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
+from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
-from lantern_jax.settings.choice import WindowPoint
 
 Point = TypeVar("Point")
 # Nodes of the trees that are looked at, the root not counted.

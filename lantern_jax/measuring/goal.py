@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from lantern_jax.checkpoints.windows import PLAIN as NO_WINDOW
 from lantern_jax.measuring.choose import Budget, Candidate
-from lantern_jax.settings.choice import PLAIN as NO_WINDOW
 from lantern_jax.settings.choice import point_of_knobs
 from lantern_jax.settings.notes import Run
 from lantern_jax.settings.tuned import Tuned

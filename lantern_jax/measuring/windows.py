@@ -1,8 +1,9 @@
 """Tokens per pass of the windows that ``auto`` chooses from, as a checkpoint keeps them in its metadata."""
 
+from lantern_jax.checkpoints.windows import write_acceptance
 from lantern_jax.measuring.paths import tokens_a_pass
 from lantern_jax.measuring.subject import Subject
-from lantern_jax.settings.choice import TOKENS, window_knobs, write_acceptance
+from lantern_jax.settings.choice import TOKENS, window_knobs
 
 
 def window_acceptance(subject: Subject, pictures: int, batch: int = 8) -> dict[str, float]:

@@ -13,6 +13,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
+from lantern_jax.checkpoints.windows import PLAIN, WindowPoint
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
@@ -33,7 +34,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.notebook import bar, is_notebook
-from lantern_jax.settings.choice import PLAIN, WindowPoint, point_of
+from lantern_jax.settings.choice import point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning

@@ -12,29 +12,18 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.windows import ACCEPTANCE, WindowPoint, read_acceptance
 from lantern_jax.devices.figures import figures_of
 from lantern_jax.engine.generation import Statistics
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig
-from lantern_jax.settings.choice import (
-    Choice,
-    Known,
-    WindowPoint,
-    chosen,
-    keeps_tokens,
-    point_of,
-    read_acceptance,
-    slowest,
-    window_knobs,
-)
+from lantern_jax.settings.choice import Choice, Known, chosen, keeps_tokens, point_of, slowest, window_knobs
 from lantern_jax.settings.costs import NOT_READ, Costs, Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Found, Key, Shelf, steers
 
-# Entry of a checkpoint's metadata: tokens per pass by window, measured with the defaults of its sampling distribution.
-ACCEPTANCE = "tokens_per_pass"
 # So few pictures are decoded one after the other, by the programs of one, where together they should take more than
 # this share of the time: compiling programs for two, or four, would take longer than many calls gain.
 _FEW, _WORTH = 4, 0.9

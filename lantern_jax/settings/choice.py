@@ -7,43 +7,15 @@ noted here (``notes``) stands in place of both.
 
 import math
 import statistics
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any
 
+from lantern_jax.checkpoints.windows import PLAIN, WindowPoint, tree_of
 from lantern_jax.decoding.gap_tree import GapTree
-from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.costs import Costs
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 
-
-class WindowPoint(NamedTuple):
-    """A window to decode with.
-
-    Attributes:
-        window: W; 0 is plain decoding.
-        branches, levels: guesses for each of the first places, and the number of those.
-        passes: of the drafter in a round, the one included that takes in what was committed; 0 is no drafter.
-        nodes: of a tree chosen by the gaps; 0 where it is static.
-    """
-
-    window: int
-    branches: int = 1
-    levels: int = 0
-    passes: int = 0
-    nodes: int = 0
-
-    @property
-    def tree(self) -> DraftTree | GapTree:
-        """What stands in a round's draft."""
-        if self.nodes:
-            return GapTree(self.window, self.nodes)
-        return DraftTree.window(*self[:3]) if self.window else DraftTree.empty()
-
-
-PLAIN = WindowPoint(0)
 # Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's, of 24
 # pictures. It is as hard to guess as published models.
 TOKENS: Mapping[WindowPoint, float] = {
@@ -125,16 +97,7 @@ def point_of(settings: Any) -> WindowPoint | None:
     nodes = settings.tree.nodes if isinstance(settings.tree, GapTree) else 0
     point = WindowPoint(settings.window, settings.branches, settings.levels, passes, nodes)
     # A tree that was given leaves the window's sizes unread, and they need not make one.
-    return point if _tree_of(point) == settings.tree else None
-
-
-@lru_cache(256)
-def _tree_of(point: WindowPoint) -> DraftTree | GapTree | None:
-    """Returns a window's tree; None where its sizes make none."""
-    try:
-        return point.tree
-    except LanternError:
-        return None
+    return point if tree_of(point) == settings.tree else None
 
 
 @dataclass(frozen=True)
@@ -277,27 +240,3 @@ def chosen(
     if likely and best != plain and not best.is_noted and likely.speedup > _ALIKE * best.speedup:
         best = likely
     return Choice(best, tuple(ways))
-
-
-def read_acceptance(values: Any) -> dict[WindowPoint, float]:
-    """Reads tokens per pass by window, as ``write_acceptance`` writes them; leaves out what is anything else."""
-    found = {}
-    for name, tokens in values.items() if isinstance(values, Mapping) else ():
-        parts = name.split(",") if isinstance(name, str) else ()
-        if len(parts) == 5 and all(part.isdecimal() and len(part) < 4 for part in parts):
-            point = WindowPoint(*map(int, parts))
-            sound = (
-                1 <= point.window <= 64 and 1 <= point.branches <= 8 and point.levels <= min(point.window, 4)
-            )
-            # A tree chosen by the gaps is led.
-            by_gaps = point.passes and point.window <= point.nodes <= 256
-            sound = sound and point.passes <= 65 and (not point.nodes or by_gaps)
-            sound = sound and isinstance(tokens, int | float) and 1 <= tokens <= point.window + 1
-            if sound and _tree_of(point) is not None:
-                found[point] = float(tokens)
-    return found
-
-
-def write_acceptance(tokens: Iterable[tuple[WindowPoint, float]]) -> dict[str, float]:
-    """Returns tokens per pass by window for JSON."""
-    return {",".join(map(str, point)): round(value, 3) for point, value in tokens}

@@ -14,11 +14,12 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.checkpoints.windows import PLAIN, WindowPoint, read_acceptance, write_acceptance
 from lantern_jax.devices.platform import versions
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from lantern_jax.io.locks import sole
-from lantern_jax.settings.choice import PLAIN, Known, WindowPoint, read_acceptance, write_acceptance
+from lantern_jax.settings.choice import Known
 from lantern_jax.settings.tuned import Key
 
 FORMAT, VERSION = "lantern_jax notes of runs", 1

@@ -1,5 +1,6 @@
 """Published files to a checkpoint directory, by the library and by ``lantern convert llamagen``."""
 
+import dataclasses
 import json
 import pickle
 import shutil
@@ -74,6 +75,26 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     np.testing.assert_array_equal(embedding, given.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
+def test_settings_beside_a_file_of_safetensors_are_its_own(published, tmp_path):
+    safetensors = pytest.importorskip("safetensors.numpy")
+    safetensors.save_file(tensors_of(published["gpt"]), tmp_path / "model.safetensors")
+    (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, "block_size": 16}))
+    back = load(convert_llamagen(tmp_path / "model.safetensors", out=tmp_path / "new"), abstract=True)
+    assert back.target_config == GPT
+
+
+def test_what_was_measured_with_a_drafter_goes_with_it(published, tmp_path):
+    old = load(convert_llamagen(**published, out=tmp_path / "old"), None)
+    told = {"drafters": {"eagle": {"steps": 9}}, "tokens_per_pass": {"16,1,0,0,0": 2.3, "16,1,0,4,0": 2.0}}
+    old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
+    save(tmp_path / "old", old, overwrite=True)
+    back = load(
+        convert.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"), abstract=True
+    )
+    assert "sharpness" not in back.defaults and "drafters" not in back.metadata
+    assert back.metadata["tokens_per_pass"] == {"16,1,0,0,0": 2.3}
+
+
 @pytest.fixture
 def folder(published, tmp_path, monkeypatch) -> Path:
     """A copy of the published files, as the current folder."""
@@ -89,7 +110,7 @@ def command(**changes) -> list[str]:
 
 
 def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
-    out = str(tmp_path / "new")
+    out = str(tmp_path / "models" / "new")
     assert main(command(out=out)) == 0
     assert main(["info", out]) == 0
     printed = capsys.readouterr().out
@@ -118,7 +139,7 @@ class Evil:
     ({"vq": "gpt.pt"}, "not a LlamaGen VQ tokenizer"), ({"out": "settings.json"}, "settings.json"),
     ({"t5": "vq.pt"}, "give both --t5 and"), ({"t5-tokenizer": "settings.json"}, "give both --t5 and"),
     ({"out": "there"}, "there exists"), ({"out": "settings.json/new"}, "settings.json"),
-    ({"out": "nowhere/new"}, "make it first"), ({"out": "/proc/new"}, "cannot write into /proc"),
+    ({"out": "/proc/new"}, "cannot write into /proc"),
     ({"config": "gpt.pt"}, "is not JSON"), ({"config": None}, "number of heads"),
     ('{"num_heads": 2', "is not JSON"), ("[2]", "holds no JSON object"),
     ('{"target": {"num_heads": 2}, "wings": {}}', "unknown parts wings"),

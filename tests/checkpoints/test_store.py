@@ -243,8 +243,10 @@ def test_moved_and_saved_again(tiny_folder, tmp_path):
     assert load(moved).model == "other"
     assert [path.name for path in tmp_path.iterdir()] == ["every*[2]?"]
     (tmp_path / "mine").mkdir()
-    with pytest.raises(ValueError, match="not a checkpoint"):
-        save(tmp_path / "mine", tiny_checkpoint(), overwrite=True)
+    for config in ("", "[]", '{"model_type": "multi_modality"}'):
+        with refused("not a checkpoint of this library"):
+            save(tmp_path / "mine", tiny_checkpoint(), overwrite=True)
+        (tmp_path / "mine" / "config.json").write_text(config)
 
 
 @pytest.mark.parametrize("room", [0, 500, 20_000])

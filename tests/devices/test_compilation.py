@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.checkpoints.windows import PLAIN
 from lantern_jax.devices import compilation, kept
 from lantern_jax.devices.compilation import user_cache_directory
-from lantern_jax.settings.choice import PLAIN
 from lantern_jax.settings.notes import Notes, Run
 from lantern_jax.settings.tuned import Found, Key, Shelf
 

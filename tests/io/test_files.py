@@ -142,6 +142,16 @@ def test_a_folder_is_swapped_in(tmp_path):
     assert [path.name for path in (tmp_path / "above").iterdir()] == ["folder"]
 
 
+def test_a_folder_behind_a_link_is_swapped_where_it_lies(tmp_path):
+    (tmp_path / "disk").mkdir()
+    (tmp_path / "link").symlink_to("disk")
+    for text in ("old", "new"):
+        with files.new_folder(tmp_path / "link") as temporary:
+            (temporary / text).write_text(text)
+    assert (tmp_path / "link").is_symlink() and contents(tmp_path / "disk") == {"new": b"new"}
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["disk", "link"]
+
+
 @pytest.mark.parametrize("when", ["filling", "renaming"])
 def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch, when):
     (tmp_path / "folder").mkdir()

@@ -5,13 +5,14 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.windows import PLAIN, WindowPoint
 from lantern_jax.engine.generation import Timing
 from lantern_jax.sets import trials
 from lantern_jax.sets.plan import Worker, begin
 from lantern_jax.sets.request import OpenedSet
 from lantern_jax.sets.shards import read_arrays
 from lantern_jax.sets.worker import make_set
-from lantern_jax.settings.choice import PLAIN, Choice, Way, WindowPoint, point_of_knobs
+from lantern_jax.settings.choice import Choice, Way, point_of_knobs
 from lantern_jax.settings.tuned import Found
 from tests.sets.making import KNOBS, READER, a_plan
 from tests.tiny_checkpoint import TOKENS, tiny_pipeline

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.store import load as load_checkpoint
+from lantern_jax.checkpoints.windows import PLAIN, WindowPoint, read_acceptance, write_acceptance
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.data_sheets import DEVICES
@@ -18,18 +19,14 @@ from lantern_jax.devices.figures import Figures, sheet_figures
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings import auto, choice, tuned
 from lantern_jax.settings.choice import (
-    PLAIN,
     TOKENS,
     Known,
-    WindowPoint,
     chosen,
     point_of,
     point_of_knobs,
-    read_acceptance,
     slowest,
     window_knobs,
     window_name,
-    write_acceptance,
 )
 from lantern_jax.settings.costs import Sizes, expected_costs
 from lantern_jax.settings.notes import Notes, Run

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.store import load, save
+from lantern_jax.checkpoints.windows import ACCEPTANCE
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
-from lantern_jax.settings.auto import ACCEPTANCE
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
