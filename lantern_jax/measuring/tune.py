@@ -14,6 +14,7 @@ import jax
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
@@ -27,7 +28,7 @@ from lantern_jax.measuring.goal import PLAIN, Goal, Tuning
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
-from lantern_jax.settings.choice import WindowPoint, point_of, window_knobs, window_name
+from lantern_jax.settings.choice import point_of, window_knobs, window_name
 from lantern_jax.settings.resolution import for_platform
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Key, Tuned
