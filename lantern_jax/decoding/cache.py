@@ -150,6 +150,7 @@ def _append_to_each(layers: Block, block: Block, path, start, choose=_choose) ->
     return jax.tree.map(append, layers, block)
 
 
+@jax.custom_jvp
 def _append_to_all(layers: Block, block: Block, path, start) -> Block:
     """Does the same by one kernel."""
     slots, structure = jax.tree.flatten(layers)
@@ -161,6 +162,10 @@ def _append_to_all(layers: Block, block: Block, path, start) -> Block:
     path, start = (jnp.tile(array, (rows, *[1] * (array.ndim - 1))) for array in (path, start))
     made = append_kernel(flat(slots), flat(jax.tree.leaves(block)), path, start)
     return structure.unflatten(new.reshape(old.shape) for new, old in zip(made, slots, strict=True))
+
+
+# Kernels that write in place have no derivative of their own.
+_append_to_all.defjvp(lambda primals, tangents: jax.jvp(_append_to_each, primals, tangents))
 
 
 def write_rows(

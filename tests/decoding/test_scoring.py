@@ -41,6 +41,21 @@ def test_tokens_have_the_probabilities_of_whole_rows(name, piece, monkeypatch):
     assert np.isfinite(expected).any() and (name != "filters" or np.isneginf(expected).any())
 
 
+def test_the_gradient_by_parameters_is_that_of_small_steps():
+    """Whatever device a program may be lowered for."""
+    target, params, labels = toys.llamagen(), toys.target_params(), toys.conditioning(2)
+    tokens = jnp.asarray(toys.decode().tokens[:2])
+    mean = jax.jit(jax.value_and_grad(lambda p: stream_log_probs(target, p, labels, tokens).mean()))
+    _, gradient = mean(params)
+    squares = sum(jnp.sum(leaf * leaf) for leaf in jax.tree.leaves(gradient))
+    step = jnp.float32(0.01) / jnp.sqrt(squares)
+    (above, _), (below, _) = (
+        mean(jax.tree.map(lambda leaf, slope, step=step: leaf + step * slope, params, gradient))
+        for step in (step, -step)
+    )
+    np.testing.assert_allclose((above - below) / (2 * step), squares, rtol=0.01)
+
+
 def test_forced_tokens_are_certain():
     """On a chain, whose probabilities are a table."""
     target, params, conditioning = toys.stream("chain", 4)
