@@ -2,11 +2,11 @@
 
     python -m train.fit --checkpoint DIR|demo --out DIR [--pictures=32] [--drafter=eagle] [--prompts=FILE]
 
-Pictures are decoded strictly with a led window, and its last guesses are logged at accepted places, whose context is
-the picture's own. The mixture (a, b) of each agreement gives the target's distribution its least cross-entropy under
-log q' = a log q + b log p_old; beta makes the wanted token likeliest under softmax(beta (log q' + g)). Both become
-defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives with each window that ``auto`` chooses
-from.
+Pictures that the drafter was not trained on are decoded strictly with a led window, and its last guesses are logged at
+accepted places, whose context is the picture's own. The mixture (a, b) of each agreement gives the target's
+distribution its least cross-entropy under log q' = a log q + b log p_old; beta makes the wanted token likeliest under
+softmax(beta (log q' + g)). Both become defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives
+with each window that ``auto`` chooses from, under these defaults.
 
 Axes: B batch, W places of the window, V codes, K values of beta, A and C values of a and b, I kinds of agreement.
 """
@@ -21,10 +21,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
-from jaxtyping import Array, Float
+from jaxtyping import Array, Float, Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+from lantern_jax.checkpoints.windows import ACCEPTANCE
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding import loop
@@ -42,7 +43,7 @@ from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.windows import window_acceptance
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.auto import ACCEPTANCE
+from lantern_jax.settings.recipe import Recipe
 from lantern_jax.text.encoders import Conditioning
 from train import script
 from train.sources import random_labels, read_prompts
@@ -51,6 +52,8 @@ BETAS = np.geomspace(0.5, 8, 17).astype(np.float32)
 SHARES = np.linspace(0, 1.2, 31).astype(np.float32)
 # The window whose rounds are logged, and the agreements there are: none, position, and each token that is compared.
 WINDOW, REFINE, KINDS = 16, 3, 2 + COMPARED
+# Of the prompts and pictures: one that neither features (0) nor trees (1000) begin with.
+SEED = 2000
 
 
 @flax.struct.dataclass
@@ -102,18 +105,14 @@ def logged(led: Led) -> Drafting:
         reached = (places <= outcome.verdict.count[:, None]) & (outcome.count > 0)[:, None]
         log_q, old, agreement, mixed = state.guessed
         kinds = jax.nn.one_hot(agreement, KINDS, dtype=jnp.float32) * reached.astype(jnp.float32)[..., None]
-        p, old = jnp.exp(outcome.log_probs[:, :width]), jnp.maximum(old, LEAST)
+        p = jnp.exp(outcome.log_probs[:, :width])
 
         def of_share(a):
-            return lax.map(lambda b: _cross_entropy(p, a * log_q + b * old), jnp.asarray(SHARES))
+            return lax.map(lambda b: cross_entropy(p, log_q, old, a, b), jnp.asarray(SHARES))
 
         entropy = lax.map(of_share, jnp.asarray(SHARES))
-        scores, wanted = mixed + state.noise, outcome.verdict.wanted[:, :width, None]
-
-        def likelihood(beta):
-            return jnp.take_along_axis(jax.nn.log_softmax(beta * scores, axis=-1), wanted, axis=-1)[..., 0]
-
-        likely = lax.map(likelihood, jnp.asarray(BETAS))
+        scores, wanted = mixed + state.noise, outcome.verdict.wanted[:, :width]
+        likely = lax.map(lambda beta: log_likelihood(scores, wanted, beta), jnp.asarray(BETAS))
         return state.replace(
             inner=drafting.observe(params, state.inner, outcome),
             likelihood=state.likelihood + jnp.einsum("bm,kbm->bk", reached.astype(jnp.float32), likely),
@@ -124,8 +123,31 @@ def logged(led: Led) -> Drafting:
     return Drafting(init, propose, observe, width)
 
 
-def _cross_entropy(p: Float[Array, "B W V"], scores: Float[Array, "B W V"]) -> Float[Array, "B W"]:
-    return -jnp.sum(jnp.where(p > 0, p * jax.nn.log_softmax(scores, axis=-1), jnp.float32(0)), axis=-1)
+def cross_entropy(
+    p: Float[Array, "*rows V"],
+    log_q: Float[Array, "*rows V"],
+    old: Float[Array, "*rows V"],
+    a: Float[Array, ""],
+    b: Float[Array, ""],
+) -> Float[Array, "*rows"]:
+    """Returns the cross-entropy of p under log q' as `echo.blended` makes it of one agreement's (a, b).
+
+    A code that top-k or top-p takes out of q is out of q' too, unless a is 0: it costs -`LEAST`, not infinitely much.
+    """
+    scores = jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * jnp.maximum(old, LEAST)
+    return -jnp.sum(p * jnp.maximum(jax.nn.log_softmax(scores, axis=-1), LEAST), axis=-1)
+
+
+def log_likelihood(
+    scores: Float[Array, "*rows V"], wanted: Int[Array, "*rows"], beta: Float[Array, ""]
+) -> Float[Array, "*rows"]:
+    """Returns the log-likelihood of the wanted codes under softmax(beta scores).
+
+    It is 0 where the scores rule the wanted code out: no beta makes it a guess.
+    """
+    log_probs = jax.nn.log_softmax(beta * scores, axis=-1)
+    found = jnp.take_along_axis(log_probs, wanted[..., None], axis=-1)[..., 0]
+    return jnp.where(found == -jnp.inf, jnp.float32(0), found)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,11 +175,15 @@ def best_mixture(entropy: Float[np.ndarray, "I A C"], places: Float[np.ndarray, 
     return Echo(**found)
 
 
-def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0, batch: int = 8) -> Fit:
+def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, batch: int = 8) -> Fit:
     """Decodes the same pictures twice, for the mixtures and for beta under them.
 
     Args:
         conditioning: leaves [n, ...], conditional rows: a picture of each; n is rounded down to whole batches.
+        seed: picture i is a function of the seed and i.
+
+    Raises:
+        LanternError: numbers that are not finite.
     """
     checkpoint = pipeline.checkpoint
     config, parameters = checkpoint.target_config, pipeline.engine.parameters
@@ -185,10 +211,15 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int = 0
                 )
             )  # fmt: skip
         sums = [(state.likelihood, state.entropy, state.places) for state in states]
-        return [
+        found = [
             np.sum([np.asarray(part).sum(axis=0) for part in parts], axis=0)
             for parts in zip(*sums, strict=True)
         ]
+        if not all(np.isfinite(part).all() for part in found):
+            raise LanternError(
+                f"the target's or the {kind} drafter's logits are not finite: train or convert it again"
+            )
+        return found
 
     _, entropy, places = run(Echo())
     echo = best_mixture(entropy, places)
@@ -200,31 +231,38 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
     """Returns a checkpoint with what is found in its defaults and metadata, and prints it.
 
     Args:
-        kind: of the drafter.
+        kind: of the drafter, the first of `DRAFTERS` that the checkpoint has: it leads windows.
         pictures: how many are decoded, of `prompts` by turns; without these, of random landscapes.
+        prompts: which the drafter was not trained on.
 
     Raises:
-        LanternError: it has no such drafter, or no prompts are given and it knows no landscapes.
+        LanternError: it has no such drafter, or another one that leads; numbers that are not finite; or no prompts are
+            given and it knows no landscapes.
     """
     if kind not in checkpoint.drafters:
         raise LanternError(f"the checkpoint has no drafter {kind!r}: give another --drafter")
+    leading = next(name for name in DRAFTERS if name in checkpoint.drafters)
+    if kind != leading:
+        raise LanternError(
+            f"drafter {kind!r} leads no windows of a checkpoint that has {leading!r}: give --drafter {leading}, or a "
+            "checkpoint without it"
+        )
     pipeline = Pipeline(checkpoint, np.float32)
     encoder = prompt_encoder(checkpoint)
     if prompts:
         conditioning = encoder.encode([prompts[i % len(prompts)] for i in range(pictures)], pipeline.dtype)
     else:
-        labels = random_labels(checkpoint.vocabulary, np.random.default_rng(0), pictures)
+        labels = random_labels(checkpoint.vocabulary, np.random.default_rng(SEED), pictures)
         conditioning = encoder.from_arrays(labels)
-    found = fit(pipeline, kind, conditioning)
+    found = fit(pipeline, kind, conditioning, SEED)
     mixture = [share for field in dataclasses.fields(Echo) for share in getattr(found.echo, field.name)]
     print(f"sharpness {found.sharpness}, mixture {mixture}, places by agreement {found.places}", flush=True)
-    grid = checkpoint.target_config.grid
-    subject = Subject(checkpoint.model, pipeline.recipe, pipeline.engine, conditioning, grid)
-    return dataclasses.replace(
-        checkpoint,
-        defaults=checkpoint.defaults | {"sharpness": found.sharpness, "mixture": mixture},
-        metadata=checkpoint.metadata | {ACCEPTANCE: window_acceptance(subject, pictures)},
-    )
+    weights = {"sharpness": found.sharpness, "mixture": mixture}
+    made = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | weights)
+    recipe, grid = Recipe.of(made, pipeline.dtype), made.target_config.grid
+    subject = Subject(made.model, recipe, pipeline.engine, conditioning, grid, SEED)
+    acceptance = {ACCEPTANCE: window_acceptance(subject, pictures)}
+    return dataclasses.replace(made, metadata=made.metadata | acceptance)
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -233,7 +271,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_checkpoint(parser)
     add("--out", required=True, metavar="DIR", help="directory of the checkpoint with what was found")
     add("--drafter", choices=tuple(DRAFTERS), default="eagle", help="kind of drafter (default: eagle)")
-    wanted = "text file of prompts, one a line (default: the demo's random landscapes)"
+    wanted = "text file of prompts not trained on, one a line (default: the demo's random landscapes)"
     add("--prompts", type=arguments.file, help=wanted)
     add("--pictures", type=arguments.whole(), default=32, help="how many are decoded (default: 32)")
     options = parser.parse_args(argv)

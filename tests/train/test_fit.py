@@ -1,14 +1,19 @@
 """What drafting weighs by, fitted from logged rounds."""
 
+import dataclasses
+
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.decoding.echo import Echo
-from lantern_jax.settings.auto import ACCEPTANCE
+from lantern_jax.checkpoints.windows import ACCEPTANCE
+from lantern_jax.decoding.echo import LEAST, Echo, blended
+from tests.command import must_not_run
 from tests.refused import refused
-from tests.tiny_checkpoint import tiny_checkpoint
+from tests.tiny_checkpoint import drafters, tiny_checkpoint
 from train import fit as fitting
-from train.fit import BETAS, KINDS, SHARES, best_mixture, fitted
+from train.fit import BETAS, KINDS, SHARES, Fit, best_mixture, cross_entropy, fitted, log_likelihood
+from train.sources import landscapes
 
 
 def test_the_mixture_of_least_cross_entropy_is_taken():
@@ -19,21 +24,68 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
     assert best_mixture(entropy, places) == echo
 
 
+def test_codes_that_a_filter_takes_out_are_fitted_as_they_are_blended():
+    """Of q, of what is recalled, and of both; no beta is the likelier for a wanted code that was taken out."""
+    scores = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
+    log_q, old = scores.copy(), scores[::-1].copy()
+    log_q[:2, 0] = old[1:, 0] = old[1, 1] = -np.inf
+    p = np.full((3, 6), 1 / 6, np.float32)
+    for a, b in ((0.0, 0.0), (0.0, 1.0), (0.6, 0.0), (0.5, 0.7)):
+        made = blended(Echo(position=(a, b)), jnp.asarray(log_q), jnp.asarray(old), jnp.ones(3, jnp.int32))
+        expected = -(p * np.maximum(made, LEAST)).sum(axis=-1)
+        found = cross_entropy(p, jnp.asarray(log_q), jnp.asarray(old), jnp.float32(a), jnp.float32(b))
+        np.testing.assert_allclose(found, expected, rtol=1e-5)
+        assert np.isfinite(found).all()
+    likely = log_likelihood(jnp.asarray(log_q), jnp.zeros(3, jnp.int32), jnp.float32(2))
+    np.testing.assert_array_equal(likely[:2], 0)
+    assert -np.inf < likely[2] < 0
+
+
+def test_pictures_are_others_than_features_have_and_windows_are_measured_with_what_was_fitted(monkeypatch):
+    checkpoint, seen = tiny_checkpoint(), {}
+    echo = Echo(position=(0.5, 0.25))
+
+    def fit(pipeline, kind, conditioning, seed):
+        seen.update(labels=np.asarray(conditioning), seed=seed)
+        return Fit(2.0, echo, (1,) * KINDS)
+
+    def window_acceptance(subject, pictures):
+        seen.update(subject=subject)
+        return {}
+
+    monkeypatch.setattr(fitting, "fit", fit)
+    monkeypatch.setattr(fitting, "window_acceptance", window_acceptance)
+    found = fitted(checkpoint, "eagle", 8)
+    nothing = np.zeros((0, checkpoint.vocabulary.num_attributes), np.int32)
+    trained = landscapes(checkpoint, nothing, nothing, 8, 0)[1].conditioning(np.arange(8))
+    subject = seen["subject"]
+    assert not np.array_equal(seen["labels"], trained) and 0 not in (seen["seed"], subject.seed)
+    np.testing.assert_array_equal(subject.conditioning, seen["labels"])
+    assert Echo.of(subject.settings({"method": "led"}).mixture) == echo
+    assert subject.recipe.defaults == found.defaults and found.defaults["sharpness"] == 2.0
+    assert found.metadata[ACCEPTANCE] == {}
+
+
 @pytest.mark.slow
-def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch):
+@pytest.mark.parametrize("filters", [{}, {"top_k": 8, "top_p": 0.9}])
+def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, filters):
     monkeypatch.setattr(fitting, "WINDOW", 6)
     monkeypatch.setattr(fitting, "window_acceptance", lambda _, pictures: {"windows": pictures})
     checkpoint = tiny_checkpoint()
+    checkpoint = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | filters)
     found = fitted(checkpoint, "eagle", 8)
     assert found.defaults["sharpness"] in np.round(BETAS, 2)
     of_token = found.defaults["mixture"][2:4]
     assert of_token[1] > of_token[0], found.defaults
     assert found.metadata == checkpoint.metadata | {ACCEPTANCE: {"windows": 8}}
-    assert (
-        checkpoint.defaults == tiny_checkpoint().defaults and found.target_params is checkpoint.target_params
-    )
+    assert checkpoint.defaults == tiny_checkpoint().defaults | filters
+    assert found.target_params is checkpoint.target_params
 
 
-def test_only_what_the_checkpoint_has_is_fitted():
+def test_only_the_drafter_that_leads_windows_is_fitted(monkeypatch):
+    monkeypatch.setattr(fitting, "Pipeline", must_not_run)
+    several = dataclasses.replace(tiny_checkpoint(), drafters=drafters())
     with refused("no drafter 'eagle4'"):
         fitted(tiny_checkpoint(), "eagle4", 8)
+    with refused("drafter 'eagle3' leads no windows .* has 'eagle': give --drafter eagle"):
+        fitted(several, "eagle3", 8)
