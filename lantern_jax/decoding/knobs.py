@@ -118,9 +118,12 @@ class Knob:
         below = value < self.high if self.high_open or self.high == math.inf else value <= self.high
         if not (above and below):
             return self._described
+        if self.type is int and value < -MOST_INT:
+            return f"a whole number from {-MOST_INT}"
         if self.type is int and self.high == math.inf and value > MOST_INT:
             return f"a whole number up to {MOST_INT}"
-        if self.type is float and value and not _LEAST_FLOAT <= value <= _MOST_FLOAT:
+        held = _LEAST_FLOAT <= value <= _MOST_FLOAT or -_MOST_FLOAT <= value <= -_LEAST_FLOAT
+        if self.type is float and value and not held:
             return f"{self.range} within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
         return ""
 
