@@ -9,11 +9,13 @@ folder that was moved to another machine too. DIR/seconds.json holds the seconds
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
 many pictures a stage works on; give them again to continue. A stage that was done with other ones is an error: remove
-DIR/STAGE.done to go on with it, which the stages that read its folder follow.
+DIR/STAGE.done to go on from where it ended, with more steps for example, and DIR/STAGE too where its files are of other
+values. The stages that read it then begin anew: their folders are removed once it is done.
 """
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -140,16 +142,27 @@ def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str]
         for name, words in commands:
             done = workdir / f"{name}.done"
             if not done.exists():
-                for later, (_, read) in STAGES.items():
-                    if name in read:  # It reads the folder anew.
-                        (workdir / f"{later}.done").unlink(missing_ok=True)
                 print(f"{name}: python {' '.join(words)}", flush=True)
                 with timed(workdir, name):
                     run_stage([sys.executable, *words], cwd=ROOT, env=environment)
+                forget_readers(workdir, name)
                 write_file(done, "\n".join(sorted(notes[name])))
             print(f"{name}: done", flush=True)
         taken = seconds_taken(workdir)
         print(f"seconds: {json.dumps(taken)}, {sum(taken.values()):.0f} in all", flush=True)
+
+
+def forget_readers(workdir: Path, name: str) -> None:
+    """Removes what the stages that read a stage's folder made here: it is of what was there before."""
+    begun = seconds_taken(workdir)
+    for later, (_, read) in STAGES.items():
+        if name in read:
+            (workdir / f"{later}.done").unlink(missing_ok=True)
+            folder = workdir / later
+            # An export is replaced by the next one; what was not made here, or a link leads to, is the user's.
+            if later in begun and later != "export" and folder.is_dir() and not folder.is_symlink():
+                print(f"{later}: begins anew, {name} is another", flush=True)
+                shutil.rmtree(folder)
 
 
 def check_done(workdir: Path, name: str, words: Set[str]) -> None:
@@ -162,7 +175,8 @@ def check_done(workdir: Path, name: str, words: Set[str]) -> None:
         had, lacked = (" ".join(sorted(part)) for part in (kept - words, words - kept))
         how = f"with {had}" if had else f"without {lacked}"
         raise LanternError(
-            f"{name} was done {how}: give the same, remove {done} to go on, or name another --workdir"
+            f"{name} was done {how}: give the same, remove {done} to go on and begin anew what reads it, or name "
+            "another --workdir"
         )
 
 

@@ -9,13 +9,15 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints import store
+from lantern_jax.io.files import write_file
 from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.pipeline.pipeline import load
 from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.refused import refused_each
+from tests.refused import refused, refused_each
 from train import demo, evaluate
 from train.chains import KINDS
+from train.claims import claim
 from train.feature_store import FeatureStore, count_shards
 from train.painter.landscapes import render_batch
 from train.picture_losses import picture_psnr
@@ -145,6 +147,51 @@ def test_a_stage_that_was_done_otherwise_is_not_skipped(tmp_path, monkeypatch):
     (run / "drafter.done").unlink()
     trained(*same, "--drafter.steps=4")()
     assert ran == ["train.drafter", "train.tree", "train.export"]
+
+
+def test_what_reads_a_stage_that_was_done_anew_begins_anew(tmp_path, monkeypatch):
+    """Where it ends well. Other stages' folders stay, as do those that the user put there or a link leads to."""
+    fails = []
+
+    def run(command, **_):
+        flags = dict(flags_of(command[1:]))
+        name = Path(flags.get("workdir", flags.get("out"))).name
+        if name in fails:
+            raise subprocess.CalledProcessError(1, command)
+        made = [(tmp_path / part / "made").read_text() for part in demo.STAGES[name][1]]
+        if name not in ("trees", "export"):
+            claim(tmp_path / name, {"read": " ".join(made)})
+        values = [flags.get(value, "") for value in ("pictures", "samples", "config.steps")]
+        write_file(tmp_path / name / "made", " ".join([name, *values, *made]), parents=True)
+
+    def trained(*words):
+        demo.train("tiny", tmp_path, demo.changes_of(words))
+        assert {path.stem for path in tmp_path.glob("*.done")} == {*demo.STAGES}
+
+    monkeypatch.setattr(demo, "run_stage", run)
+    write_file(tmp_path / "eagle3" / "given", "", parents=True)
+    trained()
+    assert (tmp_path / "eagle3" / "given").exists()
+    before = {name: (tmp_path / name / "made").read_text() for name in demo.STAGES}
+    (tmp_path / "features.done").unlink()
+    fails.append("features")
+    with pytest.raises(subprocess.CalledProcessError):
+        trained("--features.samples=9")
+    assert {name: (tmp_path / name / "made").read_text() for name in demo.STAGES} == before
+    assert len(list(tmp_path.glob("*.done"))) == len(demo.STAGES) - 1
+    fails.clear()
+    trained("--features.samples=9")
+    changed = {name for name in demo.STAGES if (tmp_path / name / "made").read_text() != before[name]}
+    assert changed == {"features", *demo.DRAFTERS, "trees", "export"}
+    (tmp_path / "tokens.done").unlink()
+    trained("--features.samples=9", "--tokens.pictures=9")
+
+    moved = (tmp_path / "classifier").rename(tmp_path / "elsewhere")
+    (tmp_path / "classifier").symlink_to(moved)
+    (tmp_path / "tokenizer.done").unlink()
+    with refused("classifier holds work on another read"):
+        trained("--features.samples=9", "--tokens.pictures=9", "--tokenizer.steps=400")
+    assert (moved / "made").exists()
 
 
 @pytest.mark.slow
