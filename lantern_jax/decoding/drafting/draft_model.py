@@ -45,11 +45,14 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         small: the model; its parameters are the drafting's, and its codes are the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
             passes on the prefix's tokens [B, P]; to a model of one vocabulary (``first_code``) with their mask, and
-            those of the unconditional row.
+            those of the unconditional row. A LlamaGen's prefix holds no tokens, all are 0: give this, and its labels
+            or captions with the parameters.
 
     Example:
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
-        >>> drafter = lantern_jax.drafter_from_target(small)
+        >>> def labels(params, prefix):  # drafting_params are the small model's, and {"prompt": {"labels": [B, 1]}}
+        ...     return params["prompt"]["labels"]
+        >>> drafter = lantern_jax.drafter_from_target(small, labels)
         >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
@@ -88,7 +91,6 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
 
         ancestors = write(state.ancestors, write(seen, itself, 2), 1, 1)
         drafted = write(state.tokens, tokens, 1)
-        # Places not yet in use see only themselves.
         mask = ancestors[:, 1:] | np.eye(drafted.shape[1], dtype=bool)[None]
         depth = jnp.sum(mask, axis=-1, dtype=jnp.int32) - 1
         logits, _, _ = small.score(params, state.cache, drafted, depth, mask)
