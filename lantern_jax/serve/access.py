@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -60,11 +61,11 @@ class Access:
     def of(
         cls, host: str, token: str | None, names: Collection[str] = (), origins: Collection[str] = ()
     ) -> "Access":
-        """Allows ``names`` and, if only this machine reaches ``host``, its own; others allow ``names``, or any.
+        """Allows ``names`` and this machine's own; without ``names``, where others reach ``host``, any.
 
         Names and origins are in any case: browsers send them in lower case.
         """
-        own = {*_LOCAL, "127.0.0.1", "::1", host} if is_local(host) else set()
+        own = {*_LOCAL, "127.0.0.1", "::1", host} if names or is_local(host) else set()
         hosts, pages = ({one.lower() for one in some} for some in ({*own, *names}, origins))
         return cls(token, frozenset(hosts) or None, frozenset(pages))
 
@@ -90,7 +91,10 @@ class Access:
 
 
 class Guard:
-    """An application with restricted access; counts its answers by status, a bug's too, and logs requests."""
+    """An application with restricted access; counts its answers by status, a bug's too, and logs requests.
+
+    Where the client went before it had the whole answer, the status is 0.
+    """
 
     def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
         self._app, self._access, self._counters, self._policy = app, access, counters, policy
@@ -108,7 +112,6 @@ class Guard:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._counters.requests[status] += 1
                 headers = MutableHeaders(scope=message)
                 for name, value in shared.items():
                     headers[name] = value
@@ -118,12 +121,15 @@ class Guard:
 
         try:
             await self._answered(scope, receive, answer, given, bool(shared))
+        except ClientDisconnect:
+            status = 0
         except Exception:
             # A bug: Starlette would answer, around this and without these headers. The connection ends with it.
             if not status:
                 await refusal(Refused(500, BUG, headers={"Connection": "close"}))(scope, receive, answer)
             raise
         finally:
+            self._counters.requests[status] += 1
             if status != 200 or scope["path"] not in _UNLOGGED:
                 _log_request(scope, status, time.perf_counter() - began)
 

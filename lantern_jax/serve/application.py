@@ -23,7 +23,7 @@ from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.serve import answers
 from lantern_jax.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.forms import read_form, read_start
+from lantern_jax.serve.forms import boundary_of, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.openapi import document
@@ -166,13 +166,17 @@ class _Server:
 
     async def _edit(self, request: Request) -> PictureRequest:
         """Reads a form. Its files are let go of here, before the pictures wait for their turn."""
-        limits, media_type = self.worker.limits, request.headers.get("content-type", "")
-        content = await _body(request, limits, limits.form_bytes)
+        limits, boundary = self.worker.limits, boundary_of(request.headers.get("content-type", ""))
         rows = self.entry["lantern"]["rows"]
-        async with self.reading:
-            # Megabytes of any bytes: no other client waits for them.
-            fields, files = await run_in_threadpool(read_form, content, media_type)
-            picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
+        with self.worker.place():
+            content = await _body(request, limits, limits.form_bytes)
+            await _unless_gone(request.receive, self.reading.acquire())
+            try:
+                # Megabytes of any bytes: no other client waits for them.
+                fields, files = await run_in_threadpool(read_form, content, boundary)
+                picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
+            finally:
+                self.reading.release()
         if "start" in fields or (keep_rows is not None and "keep_rows" in fields):
             raise Refused(400, "start is the picture, and keep_rows its mask: give each once", "start")
         return self._read({"keep_rows": keep_rows, **fields}, picture)
@@ -190,8 +194,6 @@ class _Server:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
             ticket.dropped = True
-        if made is None:
-            return Response(status_code=400)  # The client is gone.
         self.worker.counters.answered(time.perf_counter() - began)
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 
@@ -202,24 +204,24 @@ class _Server:
         return f"{'https' if secure else 'http'}://{request.url.netloc}/pictures/{name}"
 
     async def _all(self, ticket: Ticket) -> list[Done]:
-        async with _in_time(self.worker.limits.seconds):
-            made = [event async for event in ticket.events(SILENCE) if isinstance(event, Done)]
+        events = ticket.events(SILENCE, self.worker.limits.seconds)
+        made = [event async for event in events if isinstance(event, Done)]
         return sorted(made, key=lambda done: done.index)
 
     async def _events(self, ticket: Ticket, ahead: int, began: float) -> AsyncIterator[bytes]:
         if ticket.request.details:
             yield answers.encode_event(answers.queued_event(ticket, ahead))
+        left = self.worker.limits.seconds - (time.perf_counter() - began)
         try:
-            async with _in_time(self.worker.limits.seconds - (time.perf_counter() - began)):
-                async for event in ticket.events(SILENCE):
-                    if event is None:
-                        yield b": waiting\n\n"
-                    elif isinstance(event, Done):
-                        yield answers.encode_event(answers.completed_event(ticket, event))
-                    elif isinstance(event, Queued):
-                        yield answers.encode_event(answers.queued_event(ticket, event.ahead))
-                    else:
-                        yield answers.encode_event(answers.progress_event(ticket, event))
+            async for event in ticket.events(SILENCE, left):
+                if event is None:
+                    yield b": waiting\n\n"
+                elif isinstance(event, Done):
+                    yield answers.encode_event(answers.completed_event(ticket, event))
+                elif isinstance(event, Queued):
+                    yield answers.encode_event(answers.queued_event(ticket, event.ahead))
+                else:
+                    yield answers.encode_event(answers.progress_event(ticket, event))
             self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
@@ -242,7 +244,7 @@ class _EventStream(StreamingResponse):
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
-    """Returns the result of ``work``; cancels it and returns None where the client leaves before."""
+    """Returns the result of ``work``; cancels it and raises ClientDisconnect where the client leaves before."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":
@@ -251,22 +253,13 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
     working, watching = asyncio.ensure_future(work), asyncio.ensure_future(gone())
     try:
         await asyncio.wait({working, watching}, return_when=asyncio.FIRST_COMPLETED)
-        return working.result() if working.done() and not working.cancelled() else None
+        if not working.done():
+            raise ClientDisconnect
+        return working.result()
     finally:
         for task in (working, watching):
             task.cancel()
         await asyncio.gather(working, watching, return_exceptions=True)
-
-
-@contextlib.asynccontextmanager
-async def _in_time(seconds: float) -> AsyncIterator[None]:
-    """Raises Refused where a block takes longer."""
-    try:
-        async with asyncio.timeout(seconds):
-            yield
-    except TimeoutError:
-        message = "the pictures took too long: ask for fewer, or again when the server is less busy"
-        raise Refused(504, message) from None
 
 
 async def _body(request: Request, limits: Limits, most: int) -> bytes:
@@ -289,8 +282,6 @@ async def _body(request: Request, limits: Limits, most: int) -> bytes:
     except TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds: send it faster"
         raise Refused(408, message, headers={"Connection": "close"}) from None
-    except ClientDisconnect:
-        raise Refused(400, "the body ended early") from None
     return bytes(content)
 
 

@@ -14,7 +14,7 @@ class Counters:
     """Sums since the server started.
 
     Attributes:
-        requests: by HTTP status.
+        requests: by HTTP status; 0 where the client went before it had the whole answer.
         ended: connections that the server ended, by what they did not do in time (``headers``, ``body``, ``idle``: ask
             again, ``answer``: take it), or ``room``: to let another in.
         pictures, tokens, rounds: of finished pictures.

@@ -47,18 +47,23 @@ _NAME = re.compile(
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
-def read_form(content: bytes, media_type: str) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
-
-    Raises:
-        Refused: no such form, more parts or longer heads than any client sends, or several pictures.
-    """
+def boundary_of(media_type: str) -> bytes:
+    """Returns what separates the parts of a form of this media type. Raises Refused for what is none."""
     form = _FORM.fullmatch(media_type.strip())
     if form is None:
         raise Refused(
             415, "the body is no form with files: send Content-Type: multipart/form-data; boundary=..."
         )
-    parts = (b"\r\n" + content).split(b"\r\n--" + form[2].encode("ascii"), MOST_PARTS)
+    return form[2].encode("ascii")
+
+
+def read_form(content: bytes, boundary: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
+
+    Raises:
+        Refused: no such form, more parts or longer heads than any client sends, or several pictures.
+    """
+    parts = (b"\r\n" + content).split(b"\r\n--" + boundary, MOST_PARTS)
     if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
         raise Refused(400, f"the form is not whole, or has more than {MOST_PARTS} parts: send it again")
     fields: dict[str, Any] = {}

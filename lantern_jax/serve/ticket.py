@@ -6,6 +6,7 @@ Axes: T codes of a picture.
 import asyncio
 import contextlib
 import dataclasses
+import time
 from collections.abc import AsyncIterator, Hashable
 from dataclasses import dataclass
 from typing import Any
@@ -108,18 +109,22 @@ class Ticket:
         self._events[key] = event
         self._told.set()
 
-    async def events(self, silence: float) -> AsyncIterator[Event | None]:
+    async def events(self, silence: float, seconds: float) -> AsyncIterator[Event | None]:
         """Yields events until all pictures are done, and None after ``silence`` seconds without one.
 
         Raises:
-            Refused: the request fails.
+            Refused: the request fails, or takes more than ``seconds``.
         """
-        left = self.request.num
+        left, end = self.request.num, time.monotonic() + seconds
         while left:
+            rest = end - time.monotonic()
+            if rest <= 0:
+                message = "the pictures took too long: ask for fewer, or again when the server is less busy"
+                raise Refused(504, message)
             if not self._events:
                 self._told.clear()
                 try:
-                    await asyncio.wait_for(self._told.wait(), silence)
+                    await asyncio.wait_for(self._told.wait(), min(silence, rest))
                 except TimeoutError:
                     yield None
                     continue

@@ -1,12 +1,13 @@
 """The thread that owns the devices: it takes pictures from a bounded queue and decodes them in batches."""
 
 import collections
+import contextlib
 import dataclasses
 import logging
 import math
 import threading
 import time
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -130,21 +131,19 @@ class Worker:
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
         with self._changed:
-            if self._stopping:
-                raise Refused(503, _STOPPING)
-            ahead = self._count
-            if ahead + ticket.request.num > self.limits.queue:
-                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
-                raise Refused(
-                    429,
-                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
-                    code="queue_full",
-                    headers={"Retry-After": str(min(max(wait, 1), 600))},
-                )
-            self._count += ticket.request.num
+            ahead = self._enter(ticket.request.num)
             self._came.append(ticket)
             self._changed.notify()
         return ahead
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Keeps a picture's place in the queue in a block that reads its request. Raises Refused without room."""
+        self._enter(1)
+        try:
+            yield
+        finally:
+            self._leave(1)
 
     def _work(self) -> None:
         with self.pipeline.text_encoder_kept(), self._tools.encoder:
@@ -279,6 +278,22 @@ class Worker:
         for ticket, place in places.items():
             if ticket.request.details:
                 ticket.tell(Queued(place))
+
+    def _enter(self, pictures: int) -> int:
+        with self._changed:
+            if self._stopping:
+                raise Refused(503, _STOPPING)
+            ahead = self._count
+            if ahead + pictures > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
+                raise Refused(
+                    429,
+                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(min(max(wait, 1), 600))},
+                )
+            self._count += pictures
+        return ahead
 
     def _leave(self, pictures: int) -> None:
         with self._changed:

@@ -253,6 +253,8 @@ def test_names_of_this_machine():
     for name in ("lantern.example", "LANTERN.example:8443", "localhost:80"):
         access.check("/", {"host": name, "origin": "https://page.example"})
     assert Access.of("0.0.0.0", None).hosts is None
+    # What watches a server asks on its machine.
+    Access.of("0.0.0.0", None, ["lantern.example"]).check("/health", {"host": "127.0.0.1:8000"})
 
 
 def test_metrics_are_prometheus(server):

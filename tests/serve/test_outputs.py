@@ -1,9 +1,12 @@
 """What becomes of pictures: sizes, formats, addresses; edits; pages elsewhere; the description; the log."""
 
 import base64
+import contextlib
 import io
 import json
 import logging
+import socket
+import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -19,7 +22,7 @@ from lantern_jax.pictures.images import fitted
 from lantern_jax.serve import kept
 from lantern_jax.serve.access import Access
 from lantern_jax.serve.application import _Server, application
-from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, read_form, read_start
+from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, boundary_of, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.outputs import Output
@@ -27,7 +30,7 @@ from lantern_jax.serve.requests import OWN
 from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
 from tests.hostile.requests import PATH
-from tests.serve.running import LIMITS, in_threads, running
+from tests.serve.running import LIMITS, QUEUE, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
 
 EDITS = "/v1/images/edits"
@@ -205,6 +208,37 @@ def test_two_pictures_are_read_at_a_time(server, monkeypatch):
     assert [answer.status_code for answer in answers] == [400] * 6 and max(most) <= 2
 
 
+def test_forms_wait_for_their_clients_alone(server, monkeypatch):
+    """A full queue refuses a form before its body comes, and one whose client went is not read."""
+    started, go_on = [], threading.Event()
+
+    def read(*given):
+        started.append(1)
+        assert go_on.wait(20)
+        return read_form(*given)
+
+    head = f"POST {EDITS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
+    gone = 'lantern_requests_total{status="0"}'
+    before = server.metrics().get(gone, 0)
+    monkeypatch.setattr("lantern_jax.serve.application.read_form", read)
+    with contextlib.ExitStack() as open_ones:
+        connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
+        for connection in connections:
+            open_ones.callback(connection.close)
+        *waiting, late = connections
+        for connection in waiting:
+            connection.sendall(whole)
+        server.wait_for(queue_length=QUEUE)
+        late.sendall(f"{head}Content-Length: 5\r\n\r\n".encode())
+        assert late.recv(1000).startswith(b"HTTP/1.1 429 ")
+        until(lambda: len(started) == 2)
+    server.wait_for(queue_length=2)
+    go_on.set()
+    server.wait_for(queue_length=0)
+    assert len(started) == 2 and server.metrics()[gone] >= before + QUEUE - 2
+
+
 LAKE = {"prompt": "a lake"}
 GOOD = png(np.zeros((40, 40, 3), np.uint8))
 COLUMNS = np.dstack([np.zeros((40, 40, 3), np.uint8), np.tile(6 * np.arange(40, dtype=np.uint8), (40, 1))])
@@ -239,7 +273,7 @@ def test_edits_that_say_something_wrong(server):
     (b"--x\r\nno: name\r\n\r\n1\r\n--x--", "multipart/form-data; boundary=x", 400),
     (PART.replace(b'"n"', b'"image"') * 2 + b"--x--", "multipart/form-data; boundary=x", 400),
     (PART.replace(b"\r\n\r\n1", b"\r\n\r\n\xff") + b"--x--", "multipart/form-data; boundary=x", 400),
-    (bytes(70000), "multipart/form-data; boundary=x", 413),
+    (bytes(70000), "multipart/form-data; boundary=x", 413), (bytes(70000), "application/json", 415),
     *((PART + b"--x--", f"multipart/form-data; {other}", 415) for other in (
         "boundary*=utf-8''%E2%82%AC", "boundary*=idna''x", "boundary=\xe9", "boundary=", 'boundary="x', "boundary",
     )),
@@ -260,7 +294,7 @@ def test_a_part_without_a_short_head_is_refused_at_once(part):
     """To look for a name in all of it would take the square of its length."""
     began = time.monotonic()
     with pytest.raises(Refused, match="no name"):
-        read_form(b"--x\r\n%s\r\n--x--" % part, "multipart/form-data; boundary=x")
+        read_form(b"--x\r\n%s\r\n--x--" % part, b"x")
     assert time.monotonic() - began < 2
 
 
@@ -280,7 +314,7 @@ def test_a_form_has_the_fields_that_json_has(kind):
             f'--x\r\nContent-Disposition: form-data; name="{name}"\r\n\r\n{value}\r\n'
             for name, value in fields.items()
         )
-        return read_form("".join([*parts, "--x--\r\n"]).encode(), kind)[0]
+        return read_form("".join([*parts, "--x--\r\n"]).encode(), boundary_of(kind))[0]
 
     assert read(given) == expected
     assert read({"tree": "[[0], [1]]", "mixture": "[1]"}) == {"tree": [[0], [1]], "mixture": [1]}

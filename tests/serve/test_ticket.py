@@ -4,7 +4,9 @@ import asyncio
 import threading
 
 import numpy as np
+import pytest
 
+from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.settings import Settings
@@ -34,7 +36,7 @@ def test_of_progress_the_newest_is_heard_once():
         thread.start()
         thread.join()
         await asyncio.sleep(0.01)
-        return [event async for event in wanted.events(5.0)]
+        return [event async for event in wanted.events(5.0, 60)]
 
     newest, asked_for, other, *ends = asyncio.run(listen())
     assert (newest.tokens, newest.file) == (3, b"first"), "its picture is lost"
@@ -44,10 +46,23 @@ def test_of_progress_the_newest_is_heard_once():
 def test_silence_is_told():
     async def listen():
         wanted = ticket(1)
-        listener = wanted.events(0.01)
+        listener = wanted.events(0.01, 60)
         first = await anext(listener)
         wanted.tell(done(0))
         return first, [event async for event in listener if event is not None]
 
     first, rest = asyncio.run(listen())
     assert first is None and [event.index for event in rest] == [0]
+
+
+def test_who_takes_events_slowly_is_told_that_time_is_up():
+    async def listen():
+        wanted = ticket(1)
+        wanted.tell(Progress(0, 1, 4, 1, 0.1))
+        listener = wanted.events(5.0, 0.05)
+        assert (await anext(listener)).tokens == 1
+        await asyncio.sleep(0.1)
+        await anext(listener)
+
+    with pytest.raises(Refused, match="took too long"):
+        asyncio.run(listen())
