@@ -153,8 +153,7 @@ class DraftTree:
     @classmethod
     def chain(cls, depth: int) -> "DraftTree":
         """Makes a single path of ``depth`` best children."""
-        if not 0 <= depth <= MOST_DEPTH:
-            raise LanternError(f"chain depth {errors.short(depth)} is not valid: give 0 to {MOST_DEPTH}")
+        Knob("chain depth", int, 0, "", high=MOST_DEPTH).check(depth)
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
     @classmethod
@@ -165,14 +164,11 @@ class DraftTree:
             LanternError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth,
                 or more than 4,096 nodes.
         """
-        if not 1 <= depth <= MOST_DEPTH:
-            raise LanternError(
-                f"window {errors.short(depth)} is not valid: give 1 to {MOST_DEPTH} positions to guess"
-            )
-        if not 1 <= branches <= MOST_NODES:
-            raise LanternError(f"branches {errors.short(branches)} is not valid: give 1 to {MOST_NODES}")
-        if not 0 <= levels <= depth:
-            raise LanternError(f"levels {errors.short(levels)} is not valid: give 0 to the window, {depth}")
+        depth, branches = (
+            check_count("window", depth, MOST_DEPTH),
+            check_count("branches", branches, MOST_NODES),
+        )
+        Knob("levels", int, 0, "", high=depth, note="no more than the window").check(levels)
         # Counted before any node is made: eight levels of eight branches are 19 million.
         nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
         if nodes > MOST_NODES:

@@ -90,8 +90,9 @@ def test_bad_paths(paths, message):
 def test_names_depths_and_files(tmp_path):
     with refused(r"unknown tree .oak.: choose one of .*naive_extend_57"):
         named_tree("oak")
-    with refused("chain depth -1 is not valid"):
-        DraftTree.chain(-1)
+    for depth in (-1, 2.5):
+        with refused(f"chain depth {depth} is not valid: give a whole number from 0 to 64"):
+            DraftTree.chain(depth)
     file = tmp_path / "tree.json"
     file.write_text(json.dumps([list(path) for path in SMALL.paths]))
     assert load_tree(file) == SMALL

@@ -34,6 +34,7 @@ from lantern_jax.decoding.drafting.window import (
     on_tree,
     window_of,
 )
+from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.rejection import Streams
@@ -53,8 +54,8 @@ def jacobi(
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window``, whose guesses for a position are
-            the best few of its last perturbed distribution.
+        window: W, positions guessed a round, 1 to 64; or a tree, as in ``Window``, whose guesses for a position are
+            the best few of its last perturbed distribution. No ``GapTree``: that needs a led window.
         initial, row: as in ``Window``.
 
     Raises:
@@ -80,7 +81,7 @@ def speculative_jacobi(
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 or more; or a tree, as in ``Window`` and ``pac``.
+        window: W, positions guessed a round, 1 to 64; or a tree, as in ``Window`` and ``pac``.
         redraw: how a guess is drawn again: ``independent`` of what it was; ``maximal``, kept with probability
             min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
         initial, row: as in ``Window``.
@@ -114,7 +115,7 @@ def pac(
 
     Args:
         vocab_size: the target's.
-        window: W, the depth of the longest path, 1 or more.
+        window: W, the depth of the longest path, 1 to 64.
         branches: guesses K for each of the first ``levels`` positions, 1 to V: K + K ** 2 + ... nodes.
         levels: 0 to the window.
         redraw: as in ``speculative_jacobi``, for ``Rejection``; None for ``Gumbel``, as in ``jacobi``.
@@ -133,13 +134,15 @@ def pac(
     return speculative_jacobi(vocab_size, tree, redraw, initial, row)
 
 
-def _as_tree(window: int | DraftTree) -> DraftTree:
-    return window if isinstance(window, DraftTree) else DraftTree.window(window)
+def _as_tree(window: int | DraftTree) -> DraftTree | GapTree:
+    return window if isinstance(window, DraftTree | GapTree) else DraftTree.window(window)
 
 
 @cache
 def drafting_of(settings: Window) -> Drafting:
     """Makes the ``Drafting`` of a window, which has no parameters; the same one each time: programs are found by it."""
+    if isinstance(settings.tree, GapTree):
+        raise LanternError("a gap tree needs a led window: give it to led_window, or a static tree here")
     return Drafting(
         init=partial(init_window, settings),
         propose=partial(_propose, settings),

@@ -59,7 +59,7 @@ class Window:
         vocab_size: V.
         tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
             rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. A
-            ``GapTree`` is chosen in each round; on the shared noise only.
+            ``GapTree`` is chosen in each round; for led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
             them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
@@ -94,7 +94,9 @@ class Window:
             )
         if isinstance(self.tree, GapTree):
             if self.redraw is not None:
-                raise LanternError("a gap tree needs the shared noise: give a window without redraw")
+                raise LanternError(
+                    "a gap tree needs the shared noise: give led_window a window without redraw"
+                )
         elif not self.tree.max_depth or not self.tree.has_spine:
             raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
