@@ -83,10 +83,12 @@ def main() -> None:
     # One sequence: its label(s), and a key that decides all its tokens: that of `lantern generate`'s first picture.
     model = (target, arrays["target"], jnp.asarray([given.labels], jnp.int32))
     keys = jax.random.fold_in(jax.random.key(given.seed), 0)[None]
-    usual = {"guidance": 2.0, "temperature": 1.0} | config.get("defaults", {})
+    usual = {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | config.get("defaults", {})
     options = {
         "guidance": jnp.full(1, usual["guidance"] if given.guidance is None else given.guidance),
-        "sampling": lantern_jax.SamplingParams.create(temperature=usual["temperature"], top_k=0, top_p=1.0),
+        "sampling": lantern_jax.SamplingParams.create(
+            **{name: usual[name] for name in ("temperature", "top_k", "top_p")}
+        ),
     }
 
     def speculative():

@@ -52,7 +52,8 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Makes all parts by tasks of Ray, then checks that the set is complete."""
     given = parse()
-    model = given.model if given.model == "demo" else str(Path(given.model).absolute())
+    # A folder is named so that workers find it; else it is "demo", or a repository of the hub.
+    model = str(Path(given.model).absolute()) if Path(given.model).exists() else given.model
     prompts = read_prompts(given.prompts)
     request = SetRequest(model, prompts, knobs={}, seed=given.seed, shard_size=given.shard_size)
     directory = given.out.absolute()

@@ -158,8 +158,10 @@ class _Unknown(Exception):
 def _described(value: Any) -> Any:
     """Returns what a static value is, in words and numbers."""
     kind = type(value)
-    if kind in (NoneType, bool, int, float, str, bytes) or isinstance(value, np.dtype | PyTreeDef):
+    if kind in (NoneType, bool, int, float, str, bytes) or isinstance(value, np.dtype):
         return kind.__name__, repr(value)
+    if isinstance(value, PyTreeDef):
+        return repr(value), *_nodes(value)
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         value = np.asarray(value)
         return str(value.dtype), value.shape, value.tobytes()
@@ -179,6 +181,14 @@ def _described(value: Any) -> Any:
         fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
         return _name(kind), _described(fields)
     raise _Unknown
+
+
+def _nodes(structure: PyTreeDef) -> Iterator[str]:
+    """Yields the names of a tree's classes, which have methods: a rule's decide its program."""
+    if structure.node_data() is not None:
+        yield _name(structure.node_data()[0])
+        for child in structure.children():
+            yield from _nodes(child)
 
 
 def _closure(function: FunctionType) -> Any:

@@ -183,4 +183,7 @@ class Compiler:
         pixels = math.prod(shape[:2]) * (1 if kind == "encode" else self._tokenizer.config.downsampling**2)
         most = programs.pictures_per_pass(pixels, devices.size, most)
         groups, size = self._placement.spread(min(len(rows), most), most)
+        if kind == "encode":
+            # Parameters that lie on more groups of devices stay there: what is encoded is decoded on these.
+            groups = max(groups, self._placement.groups)
         return ProgramKey(kind, size + -size % (groups * devices.shape[1]), groups, (shape,))

@@ -31,7 +31,7 @@ def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
     except TypeError:
         known = False
     if not known:
-        raise LanternError(f"dtype {errors.quoted(dtype)} is not valid: give float32 or bfloat16")
+        raise LanternError(f"dtype {errors.quoted(dtype)} is not valid: give float32, bfloat16 or float16")
     return jnp.dtype(dtype)
 
 

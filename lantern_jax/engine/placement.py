@@ -27,7 +27,11 @@ from lantern_jax.kernels.ways import traced_on
 
 
 class Placement:
-    """Holds the parameters of an engine where its programs want them. Arguments as of ``Engine``."""
+    """Holds the parameters of an engine where its programs want them. Arguments as of ``Engine``.
+
+    Attributes:
+        groups: of devices that the parameters lie on; 0 before they are read.
+    """
 
     def __init__(
         self,
@@ -42,22 +46,22 @@ class Placement:
         self._parameters: Parameters | None = None
         # Number of groups -> how its programs want parameters to lie, of the "target" and of drafters by name.
         self._formats: defaultdict[int, dict[str, PyTree]] = defaultdict(dict)
-        self._groups = 0
+        self.groups = 0
         self._reading = threading.RLock()
 
     @property
     def parameters(self) -> Parameters:
         """The parameters where they lie, read when first asked for."""
-        return self.on(self._groups or self.spread(1, None)[0])
+        return self.on(self.groups or self.spread(1, None)[0])
 
     def on(self, groups: int) -> Parameters:
         """Returns the parameters on the first ``groups`` groups of devices, moved when that number changes."""
         with self._reading:
-            if groups != self._groups:
+            if groups != self.groups:
                 where = where_on(self.devices[:groups])
                 parameters = self._parameters or self.read(where)
                 parts = jax.block_until_ready(place(vars(parameters), where))
-                self._parameters, self._groups = Parameters(**parts), groups
+                self._parameters, self.groups = Parameters(**parts), groups
                 del parameters, parts  # So that each array is forgotten once it lies anew.
                 self._lay(self._formats[groups])
             return self._parameters
@@ -67,7 +71,7 @@ class Placement:
         with self._reading:
             parameters = self.parameters
             if name not in parameters.drafters:
-                drafter = self.read_drafter(name, parameters, where_on(self.devices[: self._groups]))
+                drafter = self.read_drafter(name, parameters, where_on(self.devices[: self.groups]))
                 drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
                 self._parameters = replace(parameters, drafters=drafters)
                 self._lay([name])
@@ -120,17 +124,17 @@ class Placement:
 
     def _lay(self, names: Iterable[str]) -> None:
         """Puts parameters into layouts, by their leaves, where any were chosen for as many groups as they lie on."""
-        parameters, known, placed = self._parameters, self._formats[self._groups], {}
+        parameters, known, placed = self._parameters, self._formats[self.groups], {}
         parts = {"target": parameters.target, **parameters.drafters}
         # ``parts`` alone holds the arrays from here on: each is forgotten once it lies anew.
         others, self._parameters = replace(parameters, target=None, drafters={}), None
-        groups, self._groups = self._groups, 0
+        groups, self.groups = self.groups, 0
         del parameters
         for name in names:
             if name in known and name in parts:
                 parts[name] = layouts.put([parts.pop(name)], known[name], placed)
         target = parts.pop("target")
-        self._parameters, self._groups = replace(others, target=target, drafters=parts), groups
+        self._parameters, self.groups = replace(others, target=target, drafters=parts), groups
 
     def state_lies(self, program: Callable | None) -> tuple | None:
         """Returns how (keys, state) lie that a compiled program advances; None where that is left to the compiler."""

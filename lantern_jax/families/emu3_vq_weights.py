@@ -83,6 +83,7 @@ def _last_step(weight: np.ndarray) -> np.ndarray:
 
 def _first_halving(weight: np.ndarray) -> np.ndarray:
     """Makes two frames of four equal ones, behind two of zeros: the first one sees two."""
+    weight = np.asarray(weight, np.float32)
     frames = (weight[:, :, 2:].sum(axis=2), weight.sum(axis=2))
     return convolution(np.concatenate(frames, axis=0))
 

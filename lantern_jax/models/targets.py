@@ -99,7 +99,7 @@ def transformer_target(
         >>> target.vocab_size, target.num_tokens
         (64, 16)
     """
-    dim, tapped = model.config.dim, bool(model.taps)
+    dim, tapped = model.config.dim, bool(getattr(model, "taps", ()))
 
     def split(states):
         return (states[..., :-dim], states[..., -dim:]) if tapped else (states, states)

@@ -235,7 +235,7 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
         )
     if dynamic and tree.ranking == "gap" and coupling != "gumbel":
         raise LanternError(
-            f"ranking gap needs the coupling gumbel: with {coupling}, give ranking probability"
+            f"ranking gap needs the coupling gumbel: with {called(values['coupling'])}, give ranking probability"
         )
     if isinstance(tree, GapTree) and not DRAFTINGS[drafting].by_gaps:
         raise LanternError(f"a gap tree needs a led window: give drafting led, not {called(drafting)}")

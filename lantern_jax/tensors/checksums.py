@@ -119,8 +119,8 @@ def check_file(path: Path, expected: str, again: bool = False) -> None:
 
 
 def checkpoint_digest(directory: str | Path) -> str:
-    """Returns 32 hexadecimal digits that a checkpoint, its copies and the same weights converted again share: a hash of
-    its config, which lists all files with their checksums.
+    """Returns 32 hexadecimal digits that a checkpoint and its copies share, and the same weights converted again from
+    files of the same names: a hash of its config, which lists all files with their checksums.
     """
     file = Path(directory) / CONFIG
     status = file.stat() if file.is_file() else None

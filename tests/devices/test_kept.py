@@ -3,10 +3,12 @@
 import os
 from functools import partial
 
+import flax.struct
 import jax
 import numpy as np
 import pytest
 
+from lantern_jax.decoding.rules.near import Near
 from lantern_jax.devices import kept
 from lantern_jax.devices.compilation import compile_ahead
 from lantern_jax.devices.kept import keep_program, load_program, may_keep, place_of, remembered
@@ -14,6 +16,14 @@ from lantern_jax.engine import compiler
 from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.models.targets import transformer_target
 from tests.tiny_checkpoint import TARGET, pipeline_on, tiny_pipeline
+
+
+@flax.struct.dataclass
+class OfAnother:
+    """As a rule of another package's: what its methods do is not known here."""
+
+    tau: float
+
 
 DEVICE, THREE = jax.devices()[0], np.zeros(3, np.float32)
 
@@ -102,6 +112,11 @@ def test_a_program_is_known_by_all_that_decides_it(folder, monkeypatch):
     # What another process could not find, and others' code, has none.
     for own in (lambda x: x, object(), place, partial(place, 1)):
         assert place(own) is None
+    near, other = (
+        jax.tree.structure(Near(tau=1.0, ratio=2.0)),
+        jax.tree.structure(OfAnother(jax.numpy.float32(1))),
+    )
+    assert place(near) is not None and place(other) is None
     first = place(1)
     assert place(1) == first is not None
     arguments = THREE[:2], THREE.astype(int), (THREE,)

@@ -190,6 +190,9 @@ def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypat
     np.testing.assert_allclose(few.astype(int), drawn.astype(int), atol=1)
     assert finite.tolist() == [True] * 5
     np.testing.assert_array_equal(engine.encode(drawn), encoded)
+    # For one picture the model is not moved.
+    np.testing.assert_array_equal(engine.encode(drawn[:1]), encoded[:1])
+    assert engine.placement.groups == devices
     engine.draw(codes[:1], most=1)
     sizes = sorted({(key.kind, key.size) for key in engine.programs})
     assert sizes == sorted({("draw", devices), ("encode", devices), ("draw", 1)})

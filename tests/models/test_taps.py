@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -11,6 +12,7 @@ from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, cham
 from lantern_jax.families.chameleon_weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.models.positions import line_rotary
+from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import Transformer
 from tests.tiny_checkpoint import random_leaves, random_parameters
 
@@ -25,6 +27,13 @@ MODELS = {
         TokenConditioning(jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK)),
     ),
 }  # fmt: skip
+
+
+def test_a_module_need_not_have_taps():
+    class Own(nn.Module):
+        config: LlamaGenConfig
+
+    assert transformer_target(Own(LLAMAGEN), 24, 9).num_tokens == 9
 
 
 @pytest.mark.parametrize("name", MODELS)
