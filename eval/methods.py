@@ -6,10 +6,12 @@
 All methods of ``lantern_jax.methods()`` unless some are named; ``name:knob=value,knob=value`` is a variant. Plain
 decoding under two seeds and every method make the same pictures (same prompts, numbers and seed), a batch of each in
 turns, forwards and backwards, so that a slow minute of the machine slows all. DIR keeps what was made by batch, and the
-same command continues there; a folder of another setup is an error. With ``--minutes`` the rows are of the batches made
+same command continues there, also with more methods, beside which plain decoding is timed again; a folder of another
+setup is an error. With ``--minutes`` the rows are of the batches made
 by then. The checkpoint must have been trained on the painted landscapes. A row of FILE (DIR/quality.jsonl) has:
 
-    seconds, speedup          of a picture, and seconds of plain decoding over them; compiling and drawing apart
+    seconds, speedup          of a picture, and seconds of plain decoding in the same session over them; compiling and
+                              drawing apart
     tokens_a_pass             tokens after the first of each picture, a target pass
     substituted, distortion   share of tokens that a relaxed rule put in place of the strict one's, their mean distance
     frechet                   distance of the demo classifier's features to those of fresh painted landscapes of the
@@ -35,13 +37,13 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote
 
 import jax
 import numpy as np
 from rich.table import Table
 
 import lantern_jax
+from eval.kept import PLAIN, REAL, Keeper
 from eval.plots import Point, Scatter
 from eval.quality import (
     REPLICATES,
@@ -53,16 +55,14 @@ from eval.quality import (
     kernel_measure,
     rows_of,
 )
-from eval.report import to_json
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import core_count
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json, write_file
+from lantern_jax.io.files import write_file
 from lantern_jax.measuring.clock import alternate
 from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.sweep import parse_methods
@@ -72,7 +72,7 @@ from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render
 from train.painter.scenes import caption, sample_scene
 
-PLAIN, OTHER_SEED, REAL = "ar", "other seed", "real"
+OTHER_SEED = "other seed"
 READERS = ("classifier", "tokenizer", "agreement")
 # Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
 SCENES, REFERENCES = 5_000, 5_001
@@ -185,39 +185,6 @@ def is_strict(settings: lantern_jax.Settings) -> bool:
     return settings.is_plain or (settings.rule == "strict" and settings.drafting != "zipar")
 
 
-class Keeper:
-    """What is kept of a run: a file for every batch of a setting, under the run's setup.
-
-    Raises:
-        LanternError: the folder holds another setup's.
-    """
-
-    def __init__(self, folder: Path, setup: Mapping[str, Any]):
-        self.folder, path = folder, folder / "setup.json"
-        kept = read_json(path, 2**20) if path.exists() else {}
-        # What an older folder does not name is noted now.
-        changed = ", ".join(name for name in kept if kept[name] != setup.get(name))
-        if changed:
-            raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
-        write_file(path, to_json(setup), parents=True)
-
-    def path(self, setting: str, number: int) -> Path:
-        """Returns the file of a batch."""
-        return self.folder / f"{quote(setting, safe='')}-{number:05d}.npz"
-
-    def has(self, setting: str, number: int) -> bool:
-        """Tells whether a batch was made."""
-        return self.path(setting, number).exists()
-
-    def write(self, setting: str, number: int, arrays: Mapping[str, Any]) -> None:
-        """Keeps a batch."""
-        write_file(self.path(setting, number), lambda file: np.savez_compressed(file, **arrays))
-
-    def read(self, setting: str, count: int) -> list[dict[str, np.ndarray]]:
-        """Returns the first ``count`` batches."""
-        return [read_arrays(self.path(setting, number)) for number in range(count)]
-
-
 def make_all(
     bench: Bench,
     settings: Mapping[str, Mapping[str, Any]],
@@ -227,19 +194,28 @@ def make_all(
 ) -> int:
     """Makes what ``keeper`` lacks of all settings and of the real pictures; returns how many batches all have.
 
-    After that many minutes nothing more is begun.
+    After that many minutes nothing more is begun. Plain decoding is timed again where only others lack a batch.
     """
     batches, seed = bench.setup.batches, bench.setup.seed
     end = time.monotonic() + 60 * minutes
-    lacking = {name: [n for n in range(batches) if not keeper.has(name, n)] for name in settings}
+    lacking = {
+        name: {number for number in range(batches) if not keeper.has(name, number)}
+        for name in (*settings, REAL)
+    }
+    timed = set().union(*(lacking[name] for name in settings))
     if _compiles_beside():
-        _compile(bench, {name: settings[name] for name, left in lacking.items() if left and minutes}, tell)
+        begun = [name for name in settings if minutes and (timed if name == PLAIN else lacking[name])]
+        _compile(bench, {name: settings[name] for name in begun}, tell)
 
     def one(name: str, number: int) -> None:
-        if not keeper.has(name, number) and time.monotonic() < end:
+        if time.monotonic() >= end:
+            return
+        if number in lacking[name]:
             keeper.write(name, number, makers[name](number))
-            if name == PLAIN:
-                tell(f"batch {number + 1} of {batches}")
+        elif name == PLAIN and number in timed:
+            keeper.write_plain_seconds(number, bench.make(settings[name], seed, number).statistics.seconds)
+        if name == PLAIN and number in timed:
+            tell(f"batch {number + 1} of {batches}")
 
     makers: dict[str, Callable[[int], dict[str, Any]]] = {
         name: partial(bench.make_batch, knobs, seed + (name == OTHER_SEED))

@@ -4,6 +4,7 @@ import dataclasses
 import json
 from functools import partial
 from itertools import product
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -27,7 +28,8 @@ def made(features, seconds=1.0, tokens=None):
     agreement = 1 / (1 + (features[:, :1] - PROMPTS[:, :1]) ** 2)
     batches = 6
     sums = {name: np.full(batches, COUNT / batches) for name in quality.SUMS}
-    sums |= {"seconds": np.full(batches, seconds), "sampled": np.full(batches, 40.0)}
+    sums |= {"seconds": np.full(batches, seconds), "plain_seconds": np.ones(batches)}
+    sums |= {"sampled": np.full(batches, 40.0)}
     tokens = np.zeros((COUNT, 4), int) if tokens is None else tokens
     return quality.Made(sums, tokens, {"classifier": features, "agreement": agreement})
 
@@ -138,6 +140,44 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert bench.described({"method": knobs})["strict"] == strict, knobs
 
 
+def test_speeds_of_methods_that_are_added_are_compared_within_their_session(tmp_path):
+    """On a machine that is slower by then. A turn that was cut short is made again."""
+    setup, taken, made = Setup(pictures=4, batch=2), {"ar": 1.0, "gumbel": 0.5}, []
+
+    def make_batch(knobs, seed, number):
+        made.append((knobs["method"], seed, number))
+        rows = dict.fromkeys(methods.READERS, np.ones((2, 1))) | {"tokens": np.zeros((2, 4), int)}
+        sums = dict.fromkeys(quality.SUMS, 1.0)
+        del sums["plain_seconds"]
+        return rows | sums | {"seconds": taken[knobs["method"]]}
+
+    def make(knobs, seed, number):
+        return SimpleNamespace(statistics=SimpleNamespace(seconds=make_batch(knobs, seed, number)["seconds"]))
+
+    bench = SimpleNamespace(
+        setup=setup, make_batch=make_batch, make=make, read_real=lambda number: {"tokens": np.zeros(2)}
+    )
+    plain = {name: {"method": "ar"} for name in (methods.PLAIN, methods.OTHER_SEED)}
+    every = plain | {"gumbel": {"method": "gumbel"}}
+
+    def speedup(settings, name):
+        keeper = methods.Keeper(tmp_path, {"model": "tiny"})
+        assert methods.make_all(bench, settings, keeper, lambda line: None) == 2
+        read = quality.Made.of(keeper.read(name, 2), methods.READERS)
+        return quality.speed_of(read)["speedup"][0], read.sums["seconds"].tolist()
+
+    assert speedup(plain, "ar") == (1, [1, 1])
+    taken |= {"ar": 3.0, "gumbel": 1.5}
+    made.clear()
+    assert speedup(every, "gumbel") == (2, [1.5, 1.5])
+    assert sorted(made) == [("ar", 0, 0), ("ar", 0, 1), ("gumbel", 0, 0), ("gumbel", 0, 1)]
+    assert speedup(every, "ar") == (1, [1, 1]) and len(made) == 4
+    keeper = methods.Keeper(tmp_path, {"model": "tiny"})
+    keeper.write("gumbel", 1, make_batch({"method": "gumbel"}, 0, 1))
+    taken["ar"] = 9.0
+    assert speedup(every, "gumbel") == ((3.0 + 9.0) / 3.0, [1.5, 1.5])
+
+
 def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     # One device compiles sooner.
@@ -172,7 +212,8 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "batch 3 of 3" in printed and "tokens per pass" in printed
 
-    # Stopped within the second turn: only what is missing is made, and the numbers are those of before.
+    # Stopped within the second turn: only what is missing is made, beside plain decoding, and the numbers are those of
+    # before.
     lost = sorted(work.glob("gumbel-*.npz"))[1]
     kept = dict(np.load(lost))
     lost.unlink()
@@ -184,7 +225,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     # Beside an accelerator its first batch is made once more, for compiling.
     monkeypatch.setattr(methods, "_compiles_beside", lambda: True)
     methods.main(command)
-    assert done == [("gumbel", 0), ("gumbel", 1)]
+    assert sorted(done) == [("ar", 0), ("ar", 1), ("gumbel", 0), ("gumbel", 1)]
     np.testing.assert_array_equal(np.load(lost)["tokens"], kept["tokens"])
     assert [row["frechet"] for row in rows()] == [row["frechet"] for row in first]
     with pytest.raises(ValueError, match=r"another setup \(seed\)"):

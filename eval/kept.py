@@ -1,0 +1,75 @@
+"""What `eval.methods` keeps of a run, so that the same command continues it."""
+
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+
+from eval.report import to_json
+from lantern_jax.io.archives import read_arrays
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import read_json, write_file
+
+PLAIN, REAL = "ar", "real"
+
+
+class Keeper:
+    """What is kept of a run: a file for every batch of a setting, and plain decoding's seconds, under the run's setup.
+
+    Raises:
+        LanternError: the folder holds another setup's.
+    """
+
+    def __init__(self, folder: Path, setup: Mapping[str, Any]):
+        self.folder, path = folder, folder / "setup.json"
+        kept = read_json(path, 2**20) if path.exists() else {}
+        # What an older folder does not name is noted now.
+        changed = ", ".join(name for name in kept if kept[name] != setup.get(name))
+        if changed:
+            raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
+        write_file(path, to_json(setup), parents=True)
+        # Speeds are compared within a session: on another day the machine may be slower.
+        self.session, self._times = time.time_ns(), folder / "plain_seconds.json"
+        self._seconds = read_json(self._times, 2**24) if self._times.exists() else {}
+
+    def path(self, setting: str, number: int) -> Path:
+        """Returns the file of a batch."""
+        return self.folder / f"{quote(setting, safe='')}-{number:05d}.npz"
+
+    def has(self, setting: str, number: int) -> bool:
+        """Tells whether a batch was made, and plain decoding of it timed in the same session."""
+        path = self.path(setting, number)
+        if setting == REAL or not path.exists():
+            return path.exists()
+        return self._plain_seconds(number, read_arrays(path)) is not None
+
+    def write(self, setting: str, number: int, arrays: Mapping[str, Any]) -> None:
+        """Keeps a batch, of plain decoding its seconds too."""
+        arrays = {**arrays, "session": self.session}
+        write_file(self.path(setting, number), lambda file: np.savez_compressed(file, **arrays))
+        if setting == PLAIN:
+            self.write_plain_seconds(number, arrays["seconds"])
+
+    def write_plain_seconds(self, number: int, seconds: float) -> None:
+        """Keeps how long plain decoding of a batch takes in this session."""
+        self._seconds.setdefault(str(self.session), {})[str(number)] = seconds
+        write_file(self._times, to_json(self._seconds))
+
+    def read(self, setting: str, count: int) -> list[dict[str, np.ndarray]]:
+        """Returns the first ``count`` batches, with the seconds of plain decoding in the session of each."""
+        batches = [read_arrays(self.path(setting, number)) for number in range(count)]
+        if setting == REAL:
+            return batches
+        return [
+            made | {"plain_seconds": self._plain_seconds(number, made)} for number, made in enumerate(batches)
+        ]
+
+    def _plain_seconds(self, number: int, made: Mapping[str, np.ndarray]) -> float | None:
+        """Returns the seconds of plain decoding in a batch's session; files that note none are of one session."""
+        if "session" in made:
+            return self._seconds.get(str(int(made["session"])), {}).get(str(number))
+        path = self.path(PLAIN, number)
+        return float(read_arrays(path)["seconds"]) if path.exists() else None
