@@ -6,7 +6,7 @@ side by side on the third.
 Axes: n pictures, T stream tokens.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -280,6 +280,7 @@ class Tuner:
         """Returns what was found: what was confirmed by measured speed, before the others by predicted speed."""
         every = {row.name: row for row in [*self.found, *filter(None, [self.default])]}
         rows, default = sorted(every.values(), key=_speed), self.default.name if self.default else ""
+        kept = {row.name for row in rows if self.plan.budget.holds(row.substituted, row.distance)}
         whole = min(map(len, self.given.values()), default=0)
         confirmed = []
         if whole >= _SIDES:
@@ -291,7 +292,7 @@ class Tuner:
             ]
             confirmed.sort(key=lambda row: -row.measured[0])
         rows = confirmed + [row for row in rows if whole < _SIDES or row.name not in self.given]
-        return Tuning(self._tuned(rows, default), tuple(rows), default, self.is_stopped)
+        return Tuning(self._tuned(rows, default, kept), tuple(rows), default, self.is_stopped)
 
     def _to_confirm(
         self, rows: list[Candidate], plain: Candidate, default: Candidate
@@ -341,22 +342,25 @@ class Tuner:
         return next((knobs for knobs in tried if self.subject.settings(self.base | knobs) == settings), {})
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
-        """Adds what the confirming run measured; a relaxed rule's cost is then of all its pictures."""
+        """Adds what the confirming run measured; a relaxed rule's cost is then of its pictures alone."""
         seconds = np.array([part.timing.decoding for part in made])
         rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
         spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)
         plainly = np.array([part.timing.decoding for part in plain])
         error = float((plainly / seconds).std(ddof=1) / len(seconds) ** 0.5)
         if len(row.substituted):
-            distance = float(np.mean([part.distance for part in made]))
-            shares = np.concatenate([row.substituted, *(part.substituted for part in made)])
-            row = replace(row, substituted=shares, distance=max(row.distance, distance))
+            # Each part's distance is a mean over its own substitutions.
+            counts = np.array([part.substituted.sum() for part in made])
+            distance = float(counts @ [part.distance for part in made] / max(counts.sum(), 1e-9))
+            shares = np.concatenate([part.substituted for part in made])
+            row = replace(row, substituted=shares, distance=distance)
         speedup = float(plainly.sum() / seconds.sum()), error
         return replace(row, measured=(rate, rate * spread), speedup=speedup)
 
-    def _tuned(self, rows: list[Candidate], default: str) -> Tuned:
+    def _tuned(self, rows: list[Candidate], default: str, kept: Collection[str]) -> Tuned:
+        """Returns the fastest that keeps to the budget, as those called ``kept`` did where they were estimated."""
         budget = self.plan.budget
-        best = next(row for row in rows if budget.holds(row.substituted, row.distance))
+        best = next(row for row in rows if row.name in kept and budget.holds(row.substituted, row.distance))
         plain = next(row for row in rows if row.name == PLAIN)
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
         return Tuned(
