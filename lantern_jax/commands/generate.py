@@ -12,6 +12,7 @@ from lantern_jax.commands.outputs import Outputs
 from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.terminal import say
 from lantern_jax.settings.resolution import check_knobs
 
 _EXAMPLES = (
@@ -103,7 +104,7 @@ def _run(arguments: argparse.Namespace) -> None:
         with decoding_progress(plan.count, compare, pipeline.checkpoint.model) as progress:
             generation = plan.run(progress, compare)
         if writes:
-            _write(outputs, plan, generation)
+            outputs = _write(outputs, plan, generation, arguments.overwrite)
     except KeyboardInterrupt as stop:
         # Those that are done; all, where it came in while they were written.
         generation = getattr(stop, "generation", generation)
@@ -111,7 +112,7 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         done = outputs.of(generation.numbers - arguments.first)
         if writes:
-            _write(done, plan, generation)
+            done = _write(done, plan, generation, arguments.overwrite)
         wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.places)
@@ -151,8 +152,19 @@ def _rows_kept(share: float | None, rows: int) -> int | None:
     return None if share is None else min(max(round(share * rows), 1), rows - 1)
 
 
-def _write(outputs: Outputs, plan, generation) -> None:
-    """Writes the pictures, and of a whole call the statistics and the race."""
+def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
+    """Writes the pictures, and of a whole call the statistics and the race; returns where they are.
+
+    What another process made under these names meanwhile stays, and what was computed is written beside it.
+    """
     from lantern_jax.commands.report import picture_files, statistics_files
 
-    outputs.write(picture_files(outputs, generation, plan) | statistics_files(outputs, generation))
+    while True:
+        contents = picture_files(outputs, generation, plan) | statistics_files(outputs, generation)
+        try:
+            outputs.write(contents, overwrite)
+            return outputs
+        except LanternError:
+            outputs = outputs.beside()
+            places = ", ".join(map(str, outputs.places))
+            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)

@@ -1,6 +1,7 @@
 """Where a call's files go: decided and checked before any work is done."""
 
 import argparse
+import contextlib
 import itertools
 import os
 from collections import Counter
@@ -106,6 +107,18 @@ class Outputs:
             return replace(self, stats=None, race=None)
         return Outputs(tuple(self.pictures[index] for index in done), None, self.folder)
 
+    def beside(self) -> "Outputs":
+        """Returns the same files under names that are free, NAME-2 of a folder or a file that is there."""
+        folder = None if self.folder is None else _free(self.folder)
+
+        def moved(path: Path | None) -> Path | None:
+            if path is None:
+                return None
+            return _free(path) if folder is None or path.parent != self.folder else folder / path.name
+
+        others = (self.compare, self.accepted, self.stats, self.race)
+        return Outputs(tuple(map(moved, self.pictures)), moved(self.grid), folder, *map(moved, others))
+
     def check(self, overwrite: bool) -> None:
         """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
         others = tuple(path for path in (self.stats, self.race) if path is not None)
@@ -117,22 +130,24 @@ class Outputs:
         for path in files:
             if times[os.path.realpath(path)] > 1:
                 raise LanternError(f"{path} is named for two outputs: give each a file of its own")
-            check_new_file(path, overwrite, new and path not in others)
+            check_new_file(path, overwrite, new and path.parent == self.folder)
 
-    def write(self, contents: Mapping[Path, bytes]) -> None:
+    def write(self, contents: Mapping[Path, bytes], overwrite: bool) -> None:
         """Writes files, all or none; makes the folder.
 
         Raises:
+            LanternError: without ``overwrite``, a file is there since ``check``.
             OSError: one line: a file cannot be written; nothing is left behind.
         """
         made = self.folder is not None and not self.folder.exists()
         if made:
-            self.folder.mkdir()
+            self.folder.mkdir(exist_ok=True)
         try:
-            write_files(contents)
+            write_files(contents, overwrite=overwrite)
         except BaseException:
             if made:
-                self.folder.rmdir()
+                with contextlib.suppress(OSError):  # Another process may have files in it by now.
+                    self.folder.rmdir()
             raise
 
 
@@ -160,6 +175,12 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
     width = max(2, len(str(first + len(names) - 1)))
     files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
     return Outputs(files, path / GRID if 1 < len(names) <= MOST_IN_GRID else None, path)
+
+
+def _free(path: Path) -> Path:
+    """Returns the path, or where something is there the next of PATH-2, PATH-3 that is free."""
+    others = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
+    return next(one for one in itertools.chain([path], others) if not os.path.lexists(one))
 
 
 def _slug(text: str, limit: int = 40) -> str:

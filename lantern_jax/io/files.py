@@ -179,20 +179,28 @@ def write_once(path: Path, contents: Contents) -> None:
         try:
             with _explained(path):
                 _fill(temporary, contents, synced=True)
-                try:
-                    os.link(temporary, path)
-                except FileExistsError:
-                    pass
-                except OSError:  # Some file systems know no links: the last of several writers wins there.
-                    os.replace(temporary, path)
+                _take_name(path, temporary)
         finally:
             temporary.unlink(missing_ok=True)
 
 
-def write_files(contents: Mapping[Path, Contents]) -> None:
+def _take_name(path: Path, temporary: Path) -> bool:
+    """Gives a file its name unless something has it; tells whether it did."""
+    try:
+        os.link(temporary, path)
+    except OSError:
+        if os.path.lexists(path):
+            return False
+        # Some file systems know no links: the last of several writers wins there.
+        os.replace(temporary, path)
+    return True
+
+
+def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) -> None:
     """Writes several files all or none: they are renamed once every one is written.
 
     Raises:
+        LanternError: without ``overwrite``, a file is there, perhaps since its name was checked.
         OSError: one line: a file cannot be written; nothing is left behind, and what was there before is.
     """
     with contextlib.ExitStack() as unwanted:
@@ -207,8 +215,13 @@ def write_files(contents: Mapping[Path, Contents]) -> None:
         with contextlib.ExitStack() as undo:
             for path, temporary in waiting.items():
                 with _explained(path):
-                    undo.callback(_keep(path, unwanted))
-                    os.replace(temporary, path)
+                    if overwrite:
+                        undo.callback(_keep(path, unwanted))
+                        os.replace(temporary, path)
+                    elif _take_name(path, temporary):
+                        undo.callback(path.unlink, missing_ok=True)
+                    else:
+                        raise errors.exists(path)
             undo.pop_all()
 
 

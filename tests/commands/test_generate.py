@@ -19,6 +19,7 @@ from lantern_jax.commands.main import main, make_parser
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
 from lantern_jax.measuring.sweep import parse_methods
+from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import KNOBS
 from lantern_jax.settings.tuned import Found
@@ -35,6 +36,7 @@ from tests.tiny_checkpoint import (
 )
 
 PROMPT = "snowy mountains at dusk by a calm lake"
+NAMED = "snowy-mountains-at-dusk-by-a-calm-lake-0"
 
 
 @pytest.fixture(autouse=True)
@@ -58,7 +60,7 @@ def size(path) -> tuple[int, int]:
 
 def test_one_picture(folder, capsys):
     assert main(["generate", PROMPT]) == 0
-    name = "snowy-mountains-at-dusk-by-a-calm-lake-0"
+    name = NAMED
     assert files(folder) == {f"{name}.png"}
     with Image.open(f"{name}.png") as image:
         np.testing.assert_array_equal(np.asarray(image), tiny_pipeline().generate(PROMPT).pictures[0])
@@ -271,7 +273,28 @@ def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatc
         raise error
 
     monkeypatch.setattr(place, fail)
-    assert said in assert_refused(["generate", PROMPT, "--out", "many/"], capsys)
+    assert said in assert_refused(["generate", PROMPT, "--out", "many/", "--overwrite"], capsys)
+
+
+@pytest.mark.parametrize(("given", "taken", "instead"), [
+    ([PROMPT], NAMED + ".png", NAMED + "-2.png"),
+    ([PROMPT, "--out", "a.png", "--stats", "a.json"], "a.png", "a-2.png"),
+    ([PROMPT, "--out", "many/", "--stats", "many/a.json"], "many/a.json", "many-2/a.json"),
+], ids=["default", "file", "folder"])  # fmt: skip
+def test_what_others_made_meanwhile_stays(given, taken, instead, folder, capsys, monkeypatch):
+    run = Plan.run
+
+    def slowly(*arguments):
+        Path(taken).parent.mkdir(exist_ok=True)
+        Path(taken).write_text("theirs")
+        return run(*arguments)
+
+    monkeypatch.setattr(Plan, "run", slowly)
+    assert main(["generate", *given]) == 0
+    assert Path(taken).read_text() == "theirs" and Path(instead).stat().st_size > 6
+    assert not any(name.startswith("many/0") for name in files(folder))
+    said = capsys.readouterr()
+    assert "was made meanwhile" in said.err and instead.split("/")[0] in said.out
 
 
 def test_help_is_not_an_error(capsys):

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.io import files
+from lantern_jax.io.errors import LanternError
 from tests.refused import refused
 
 
@@ -71,6 +72,10 @@ def test_several_files_are_written_all_or_none(tmp_path, monkeypatch, links):
     monkeypatch.setattr(files.os, "replace", replace)
     files.write_files(dict.fromkeys(names, b"new"))
     assert contents(tmp_path) == dict.fromkeys("abc", b"new")
+    (tmp_path / "a").unlink()
+    with pytest.raises(LanternError, match="b exists"):
+        files.write_files(dict.fromkeys(names, b"newer"), overwrite=False)
+    assert contents(tmp_path) == dict.fromkeys("bc", b"new")
 
 
 def test_places_that_cannot_be_written_are_one_line(tmp_path):
