@@ -74,6 +74,7 @@ class Echo:
                 raise LanternError(
                     f"{field.name} of echo is not valid: give two finite numbers >= 0, not {shares!r:.200}"
                 )
+            object.__setattr__(self, field.name, tuple(shares))
 
 
 @flax.struct.dataclass

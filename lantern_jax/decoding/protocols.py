@@ -136,6 +136,7 @@ class Target:
     def __post_init__(self):
         check_ids("vocab_size and num_tokens", np.array((self.vocab_size, self.num_tokens)), None)
         if self.forced_tokens is not None:
+            object.__setattr__(self, "forced_tokens", tuple(np.asarray(self.forced_tokens).tolist()))
             if len(self.forced_tokens) != self.num_tokens:
                 raise LanternError(
                     f"forced_tokens has {len(self.forced_tokens)} entries for {self.num_tokens} tokens: give one each"

@@ -95,3 +95,8 @@ def test_shares_that_are_no_numbers_are_refused(share):
         Echo(token=(0.5, share))
     with pytest.raises(ValueError, match="give two finite numbers"):
         Echo(token=(0.5,))
+
+
+def test_shares_of_lists_are_the_same_mixture():
+    """By which compiled programs are found."""
+    assert hash(Echo(token=[0.5, 0.5])) == hash(Echo(token=(0.5, 0.5)))
