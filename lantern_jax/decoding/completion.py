@@ -120,7 +120,8 @@ def read(
             target, params, cache, tokens, steps, np.tri(width, dtype=bool)
         )
         path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
-        cache = target.commit(cache, block, path, jnp.full(batch, width, jnp.int32))
+        count = jnp.full(batch, width, jnp.int32)
+        cache = contracts.run("target.commit", target.commit, cache, block, path, count)
         return cache, take(logits, features, following)
 
     # The remainder first: a piece that is not full would write beyond the end.

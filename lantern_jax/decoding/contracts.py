@@ -17,7 +17,7 @@ from lantern_jax.io.errors import LanternError
 
 def check_batch(keys, conditioning, guidance, active) -> int:
     """Returns B, the number of keys; raises LanternError unless everything has as many rows."""
-    dtype, shape = getattr(keys, "dtype", np.dtype(object)), getattr(keys, "shape", type(keys).__name__)
+    shape, dtype = _kind(keys)
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or len(shape) != 1:
         legacy = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if dtype == jnp.uint32 else ""
         raise LanternError(
@@ -112,9 +112,10 @@ def run_prefill(target: Target, params, conditioning, guidance, slots: int, batc
     if not isinstance(prefix, Prefix):
         raise LanternError(f"target.prefill returns {type(prefix).__name__} as its prefix: return a Prefix")
     rows = 1 if guidance is None else 2
-    if prefix.features.ndim != 4 or prefix.features.shape[:2] != (rows, batch):
+    shape, _ = _kind(prefix.features)
+    if len(shape) != 4 or shape[:2] != (rows, batch):
         raise LanternError(
-            f"target.prefill returns features {prefix.features.shape}: return [{rows}, {batch}, P, D], "
+            f"target.prefill returns features {shape}: return [{rows}, {batch}, P, D], "
             f"{'the conditional rows' if rows == 1 else 'conditional, then unconditional rows'}"
         )
     return cache, logits, prefix
@@ -126,8 +127,9 @@ def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=N
     results = run("target.score", target.score, params, cache, tokens, depth, ancestors, *more)
     logits, features, block = _parts("target.score", results, "logits, features, block")
     _check_logits("target.score", logits, (*tokens.shape, target.vocab_size))
-    if features.ndim != 4 or features.shape[1:3] != tokens.shape:
-        raise LanternError(f"target.score returns features {features.shape}: return [G, {tokens.shape}, D]")
+    shape, _ = _kind(features)
+    if len(shape) != 4 or shape[1:3] != tokens.shape:
+        raise LanternError(f"target.score returns features {shape}: return [G, {tokens.shape}, D]")
     return logits, features, block
 
 
@@ -143,10 +145,10 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
             f"max_depth {drafting.max_depth}"
         )
     wanted = (pending.tokens.shape[0], draft.topology.num_nodes)
-    if draft.tokens.shape != wanted or draft.tokens.dtype != jnp.int32:
+    shape, dtype = _kind(draft.tokens)
+    if shape != wanted or dtype != jnp.int32:
         raise LanternError(
-            f"drafting.propose returns tokens {draft.tokens.shape} of {draft.tokens.dtype}: "
-            f"return int32 {wanted}, one a node"
+            f"drafting.propose returns tokens {shape} of {dtype}: return int32 {wanted}, one a node"
         )
     return draft, state
 
@@ -156,7 +158,7 @@ def check_unchanged(before: Any, after: Any) -> None:
     for name, record in (("cache", "target.commit"), ("drafting", "drafting.propose and observe")):
         was, now = (
             {
-                jax.tree_util.keystr(path): (leaf.shape, str(leaf.dtype))
+                jax.tree_util.keystr(path): "{} of {}".format(*_kind(leaf))
                 for path, leaf in jax.tree_util.tree_leaves_with_path(getattr(state, name))
             }
             for state in (before, after)
@@ -176,8 +178,14 @@ def _parts(name: str, results: Any, wanted: str) -> tuple:
     return results
 
 
-def _check_logits(name: str, logits, shape: tuple[int, ...]) -> None:
-    if logits.shape != shape or logits.dtype != jnp.float32:
+def _check_logits(name: str, logits, wanted: tuple[int, ...]) -> None:
+    shape, dtype = _kind(logits)
+    if shape != wanted or dtype != jnp.float32:
         raise LanternError(
-            f"{name} returns logits {logits.shape} of {logits.dtype}: return float32 {shape}, vocab_size last"
+            f"{name} returns logits {shape} of {dtype}: return float32 {wanted}, vocab_size last"
         )
+
+
+def _kind(values: Any) -> tuple[tuple[int, ...] | str, Any]:
+    """Returns an array's shape and dtype; of anything else its type's name, and that it is an object."""
+    return getattr(values, "shape", type(values).__name__), getattr(values, "dtype", np.dtype(object))

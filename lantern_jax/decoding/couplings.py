@@ -46,6 +46,6 @@ def as_coupling(coupling: "Coupling | str") -> "Coupling":
     """Returns the coupling of a name, with its default options, or the coupling itself.
 
     Raises:
-        LanternError: an unknown name.
+        LanternError: an unknown name, or no coupling.
     """
-    return COUPLINGS.find(coupling).make() if isinstance(coupling, str) else coupling
+    return COUPLINGS.find(coupling).make()

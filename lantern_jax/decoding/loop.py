@@ -60,7 +60,7 @@ def speculative_decode(
         guidance: classifier-free guidance scale of each sequence; None for none, which is half the work.
         sampling: temperature, top-k, top-p (``SamplingParams.create``); None samples from the plain distribution.
         rule, codebook: acceptance rule, or its name, and the neighbours that a relaxed one needs.
-        coupling: ``Gumbel(path)`` or ``Rejection(residual)``, or its name; static.
+        coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``, or its name; static.
         active: False marks padding sequences, which are finished from the start.
         rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
         mesh, mesh_axis: a mesh (an abstract one to export with) and the axis that sequences are spread over. The whole
@@ -240,7 +240,7 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
             # Always 0, which the compiler must not know: it would write the cache before its last use, and copy it.
             path = path + jnp.minimum(verdict.bonus, 0)[:, None]
         count = jnp.where(running, state.pending + verdict.count, 0)
-        cache = target.commit(state.cache, block, path, count)
+        cache = contracts.run("target.commit", target.commit, state.cache, block, path, count)
         decoded, added = stream.record(decoded, state.length, running, draft.tokens, verdict)
         outcome = Outcome(
             tokens=jnp.take_along_axis(tokens, path, axis=1),
@@ -252,7 +252,9 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
             draft=draft,
             verdict=verdict,
         )
-        drafting_state = drafting.observe(inputs.drafting_params, drafting_state, outcome)
+        drafting_state = contracts.run(
+            "drafting.observe", drafting.observe, inputs.drafting_params, drafting_state, outcome
+        )
     return State(
         decoded=decoded.replace(finite=decoded.finite & sound),
         length=jnp.where(sound, state.length + added, jnp.int32(target.num_tokens)),

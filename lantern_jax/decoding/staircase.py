@@ -105,7 +105,7 @@ def decode_pass(program, stream: Stream, inputs, state):
             jnp.arange(place.shape[1], dtype=jnp.int32)[None],
         )
         path = _put(jnp.zeros_like(place), jnp.cumsum(stands, axis=1, dtype=jnp.int32) - 1, stands, slot)
-        cache = target.commit(state.cache, block, path, count)
+        cache = contracts.run("target.commit", target.commit, state.cache, block, path, count)
         placed = jnp.where(slot < count[:, None], _take(place, path), jnp.int32(schedule.none))
         batch = jnp.arange(len(running), dtype=jnp.int32)[:, None]
         steps = jnp.sum(stands.reshape(*row.shape, width), axis=2, dtype=jnp.int32)
@@ -168,7 +168,7 @@ def _guesses(
     """Returns the guesses, with new ones where these places make codes that no pass has made yet."""
     above = jnp.maximum(row - 1, 0)
     first = jnp.asarray(schedule.made)[jnp.asarray(schedule.chain[:, 0])]
-    seen = (_take(first[None], row) == 0) | (_take(stairs.guesses, _take(first[None], row)) >= 0)
+    seen = _take(stairs.guesses, _take(first[None], row)) >= 0
     newest = jnp.where(seen, row, above) % schedule.active
     log_p = jnp.take_along_axis(stairs.log_p, newest[..., None], axis=1)
     drawn = gumbel_argmax(jnp.repeat(log_p, made.shape[1] // row.shape[1], axis=1), noise)

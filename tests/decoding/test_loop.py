@@ -226,15 +226,21 @@ MISTAKES = {
     "vocabulary": ({"target": lambda: changed_target(vocab_size=31)}, "target.prefill returns logits (4, 32) of "),
     "parameters": ({"target_params": {"params": {}}}, "target.prefill fails on what it was given"),
     "depth": (
-        {"drafting": lambda: eagle_of_depth(3)}, "drafting.propose returns a topology of depth 2: its record says",
+        {"drafting": lambda: changed_drafting(max_depth=3)},
+        "drafting.propose returns a topology of depth 2: its record says",
     ),
     "tree": ({"drafting": lambda: eagle(toys.random_drafter()[0], "none")}, "no node below its root"),
     "rule": ({"rule": "loose"}, "unknown rule 'loose': choose one of strict, lantern, lantern++"),
     "coupling": ({"coupling": "glue"}, "unknown coupling 'glue': choose one of gumbel, rejection"),
+    "no coupling": ({"coupling": Gumbel}, "unknown coupling <class 'lantern_jax.decoding.gumbel.Gumbel'>: choose one"),
     "no codebook": ({"rule": RELAXED}, "a relaxed rule needs a codebook"),
     "batch": ({"mesh": lambda: jax.make_mesh((8,), ("data",))}, "batch 4 does not divide over 8 devices: pad"),
     "axis": ({"mesh": lambda: jax.make_mesh((8,), ("rows",))}, "the mesh has no axis 'data', only 'rows'"),
     "growing cache": ({"target": lambda: changed_target(commit=grow)}, "target.commit turn the state's .length from"),
+    "broken commit": ({"target": lambda: changed_target(commit=broken)}, "target.commit fails on what it was given"),
+    "broken observe": ({"drafting": lambda: changed_drafting(observe=broken)}, "drafting.observe fails on what it was"),
+    "no features": ({"target": lambda: returning(1, None)}, "target.score returns features NoneType: return [G, "),
+    "no logits": ({"target": lambda: returning(0, [0.5])}, "target.score returns logits list of object: return "),
 }  # fmt: skip
 
 
@@ -243,8 +249,22 @@ def grow(cache, block, path, count):
     return cache.replace(length=cache.length.astype(jnp.float32))
 
 
-def eagle_of_depth(depth):
-    return dataclasses.replace(arguments()["drafting"], max_depth=depth)
+def broken(*given):
+    raise KeyError("no such part")
+
+
+def returning(which, value):
+    """Makes a target whose scores have something else in one place."""
+
+    def score(*given):
+        results = toys.llamagen().score(*given)
+        return (*results[:which], value, *results[which + 1 :])
+
+    return changed_target(score=score)
+
+
+def changed_drafting(**changes):
+    return dataclasses.replace(arguments()["drafting"], **changes)
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
@@ -255,6 +275,12 @@ def test_mistakes_are_told_in_one_line(mistake):
             name: value() if isinstance(value, FunctionType) else value for name, value in changes.items()
         }
         speculative_decode(**arguments() | made)
+
+
+def test_a_target_is_static_whatever_its_forced_tokens_were_given_as():
+    forced = toys.stream("chain", 1)[0].forced_tokens
+    for given in (list(forced), np.array(forced), jnp.array(forced)):
+        assert hash(dataclasses.replace(toys.stream("chain", 1)[0], forced_tokens=given))
 
 
 def test_what_a_record_refuses_itself_is_passed_on():
