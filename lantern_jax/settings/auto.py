@@ -15,6 +15,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.windows import ACCEPTANCE, WindowPoint, read_acceptance
 from lantern_jax.devices.figures import figures_of
 from lantern_jax.engine.generation import Statistics
+from lantern_jax.engine.programs import spread
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig
 from lantern_jax.settings.choice import Choice, Known, chosen, keeps_tokens, point_of, slowest, window_knobs
@@ -100,7 +101,9 @@ class Auto:
     def _chosen(self, key: Key, settings: Settings, known: Known, turns: float) -> Choice:
         given = read_acceptance(self._checkpoint.metadata.get(ACCEPTANCE))
         codes = self._checkpoint.target_config.num_codes
-        return chosen(self.costs(key), given, known, key.batch, codes, point_of(settings), turns)
+        return chosen(
+            self.costs(key, settings.batch), given, known, key.batch, codes, point_of(settings), turns
+        )
 
     def noting(
         self, settings: Settings, count: int
@@ -136,8 +139,12 @@ class Auto:
         values = self._recipe.values(knobs, CALL, jax.default_backend())
         return Key.of(self._checkpoint, self._recipe.dtype, values, pictures, self._devices)
 
-    def costs(self, key: Key) -> Costs:
-        """Returns what rounds should cost with the fastest kind of drafter."""
+    def costs(self, key: Key, most: int) -> Costs:
+        """Returns what rounds should cost with the fastest kind of drafter.
+
+        Args:
+            most: sequences that a program takes at most; of fewer it takes a power of two.
+        """
         checkpoint, (groups, parts) = self._checkpoint, self._devices.shape
         dtype, kind = (
             self._recipe.dtype,
@@ -147,7 +154,8 @@ class Auto:
         sizes = sizes_of(checkpoint.target_config, checkpoint.target_params, drafters, dtype, parts)
         # A CPU's devices share its cores.
         shares = self._devices[0, 0].platform == "cpu"
-        batch = key.batch if shares else math.ceil(key.batch / groups)
+        groups, size = spread(key.batch, groups, most)
+        batch = size if shares else size // groups
         figures = figures_of(self._devices, dtype.itemsize >= 4, self._shelf.place.parent)
         return expected_costs(sizes, figures, batch * (1 if key.guidance == 1 else 2))
 

@@ -7,6 +7,7 @@ import os
 import threading
 from types import SimpleNamespace
 
+import jax
 import numpy as np
 import pytest
 
@@ -333,6 +334,19 @@ def test_nothing_is_chosen_for_no_pictures(opened):
         opened().generate([])
     with refused("pictures 0 is not valid: give a whole number >= 1"):
         opened().tuning(0)
+
+
+def test_costs_are_those_of_the_program_that_runs(tiny_folder, tmp_path, monkeypatch):
+    """Of three pictures it takes four sequences, unless a batch has three."""
+    monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
+    made = Pipeline(
+        load_checkpoint(tiny_folder, abstract=True), None, Shelf.of("auto"), jax.devices()[:1]
+    ).auto
+
+    def of(pictures, batch=8):
+        return made.costs(dataclasses.replace(KEY, batch=pictures), batch)
+
+    assert of(3) == of(4) != of(3, 3) and of(8) == of(5) != of(4)
 
 
 def test_nothing_is_chosen_for_calls_that_steer_or_relax_nor_noted_when_off(opened, tmp_path):
