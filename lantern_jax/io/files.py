@@ -165,7 +165,7 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
         if parents:
             path.parent.mkdir(parents=True, exist_ok=True)
         with new_file(path) as temporary:
-            _fill(temporary, contents, synced)
+            fill_file(temporary, contents, synced)
 
 
 def write_once(path: Path, contents: Contents) -> None:
@@ -178,7 +178,7 @@ def write_once(path: Path, contents: Contents) -> None:
     with locks.writing(path.parent):
         try:
             with _explained(path):
-                _fill(temporary, contents, synced=True)
+                fill_file(temporary, contents, synced=True)
                 _take_name(path, temporary)
         finally:
             temporary.unlink(missing_ok=True)
@@ -211,7 +211,7 @@ def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) ->
             waiting[path] = temporary = _beside(path)
             unwanted.callback(temporary.unlink, missing_ok=True)
             with _explained(path):
-                _fill(temporary, data)
+                fill_file(temporary, data)
         with contextlib.ExitStack() as undo:
             for path, temporary in waiting.items():
                 with _explained(path):
@@ -335,9 +335,10 @@ def _beside(path: Path, kind: str = "part") -> Path:
     return path.with_name(f".{path.name}.{locks.MACHINE}{secrets.token_hex(4)}.{kind}")
 
 
-def _fill(temporary: Path, contents: Contents, synced: bool = False) -> None:
-    """Writes a new file, never one that is there; as with ``open``, the umask decides its mode."""
-    with temporary.open("xb") as file:
+def fill_file(path: Path, contents: Contents, synced: bool = False) -> None:
+    """Writes a new file, never one that is there, where nobody looks for it yet: under a temporary name, or in a folder
+    that has one. As with ``open``, the umask decides its mode."""
+    with path.open("xb") as file:
         if callable(contents):
             contents(file)
         else:

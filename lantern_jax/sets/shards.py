@@ -20,7 +20,7 @@ from PIL import Image
 from lantern_jax.io import errors
 from lantern_jax.io.archives import read_arrays as read_archive
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import new_folder, open_file, parse_json, read_bounded, write_file
+from lantern_jax.io.files import fill_file, new_folder, open_file, parse_json, read_bounded, write_file
 from lantern_jax.metrics.moments import Moments
 from lantern_jax.pictures.images import encode_png, read_image
 from lantern_jax.sets.plan import SetPlan, shard_paths
@@ -69,7 +69,7 @@ def write_shard(
         return
     with new_folder(place) as folder:
         for name, data in encoded.items():
-            write_file(folder / name, data, synced=True)
+            fill_file(folder / name, data, synced=True)
 
 
 def _tarred(files: Mapping[str, bytes]) -> bytes:
