@@ -51,6 +51,7 @@ class Order:
         kind: orders of equal kinds can share a run.
         row: what it is conditioned on, leaves [1, ...].
         free: positions of the token stream that are codes; the format forces the others.
+        keep_rows: rows of codes of a picture to go on with that stay, or None.
         asked: when, by ``time.perf_counter``.
         began, waited: seconds of decoding that the run had spent when it began, and seconds waited before.
         partials, sketched: partial images sent, and when it was last drawn unfinished.
@@ -61,6 +62,7 @@ class Order:
     kind: Any
     row: Conditioning
     free: Int[np.ndarray, " T"]
+    keep_rows: int | None
     asked: float
     began: float = 0.0
     waited: float = 0.0
@@ -285,6 +287,8 @@ class Batch:
 
         def make() -> Done:
             request, settings = order.ticket.request, settings_json(self._settings)
+            if order.keep_rows is not None:
+                settings["keep_rows"] = order.keep_rows
             if request.negative_prompt is not None:
                 settings["negative_prompt"] = request.negative_prompt
             text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)

@@ -192,19 +192,21 @@ class Worker:
 
     def _orders(self, ticket: Ticket) -> list[Order]:
         request, now = ticket.request, time.perf_counter()
-        row, free = self._prepared(
+        row, plan = self._prepared(
             request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
             keep_rows=request.keep_rows, **request.knobs,
         )  # fmt: skip
         # Where it is left open how to guess, a batch decides that; others get what they ask for.
         kind = (ticket.settings, steers(request.knobs), [leaf.shape for leaf in jax.tree.leaves(row)])
-        return [Order(ticket, index, kind, row, free, now) for index in range(request.num)]
+        return [
+            Order(ticket, index, kind, row, plan.free, plan.keep_rows, now) for index in range(request.num)
+        ]
 
     def _prepared(self, prompt: str | int, **call: Any):
-        """Returns a prompt's conditioning, leaves [1, ...], and where codes are in the stream."""
+        """Returns a prompt's conditioning, leaves [1, ...], and its plan."""
         plan = self.pipeline.plan(prompt, **call)
         first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan.free
+        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
     def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
         """Returns how a batch of a size is decoded: as a picture alone, but for guesses, which change no token.
@@ -331,7 +333,7 @@ class Worker:
         ways = {each: self._settings(each, {}, alone) for each in self._sizes() if each <= size}
         if self._tools.slots(ways[size].batch) < size:
             return
-        row, free = self._prepared(self._example)
+        row, plan = self._prepared(self._example)
 
         def rows(count: int):
             return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
@@ -341,7 +343,7 @@ class Worker:
         for _ in range(2):  # The second one knows the pace.
             run = engine.advance_for(run, PIECE_SECONDS)
         if size == self._sizes()[0]:
-            self._tools.painter.draw(np.zeros(len(free), np.int32))
+            self._tools.painter.draw(np.zeros(len(plan.free), np.int32))
         count = 1
         while count < size:
             run = engine.refill(run, numbers[:count], rows(count), numbers[:count])

@@ -164,7 +164,9 @@ def test_an_edit_goes_on_below_the_masks_line(server):
         assert answer.status_code == 200, answer.text
         start = Image.open(io.BytesIO(next(iter(files.values())))).convert("RGB")
         made = library.generate("a lake", seed=7, method="ar", start=start, keep_rows=kept_rows)
-        assert answer.json()["data"][0]["lantern"]["codes"] == made.tokens[0].tolist()
+        (entry,) = answer.json()["data"]
+        assert entry["lantern"]["codes"] == made.tokens[0].tolist()
+        assert json.loads(opened(entry).text["settings"])["keep_rows"] == kept_rows
     data["stream"] = "true"
     with server.client.stream("POST", EDITS, data=data, files={"image": png(picture)}) as response:
         assert b"event: image_edit.completed" in response.read()
