@@ -125,7 +125,11 @@ def _quoting(prompts: list[str]) -> Iterator[None]:
         yield
     except LanternError as error:
         words = " ".join(prompts)
-        if len(prompts) < 2 or len(words.split()) > len(prompts) or "prompt" not in str(error).split(":")[0]:
+        if (
+            len(prompts) < 2
+            or len(words.split()) > len(prompts)
+            or "prompt" not in str(error).split(":")[0].split()
+        ):
             raise
         raise LanternError(
             f"{len(prompts)} prompts of one word each: for one prompt of several words put it in quotes, "

@@ -1,7 +1,8 @@
 """Errors of the caller, one line each: what was given, what was expected, what to do."""
 
+import contextlib
 import difflib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -66,6 +67,15 @@ def damaged(path: str | Path, why: str = "") -> LanternError:
     """Returns the error for a checkpoint, or a file of it, that cannot be read."""
     why = f" ({printable(why)})" if why else ""
     return LanternError(f"{path} is damaged{why}: fetch or convert the checkpoint again")
+
+
+@contextlib.contextmanager
+def of_negatives() -> Iterator[None]:
+    """Says of an error of prompts in a block that it is of negative ones."""
+    try:
+        yield
+    except LanternError as error:
+        raise LanternError(f"negative_prompt: {str(error).removeprefix('prompt: ')}") from None
 
 
 def quoted(value: Any, most: int = MOST_QUOTED) -> str:

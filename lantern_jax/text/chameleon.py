@@ -215,6 +215,7 @@ def prompt_rows(
     prompts: Sequence[str],
     layout: str,
     grid: int,
+    negatives: Sequence[str] = (),
 ) -> TokenConditioning:
     """Builds the row of each prompt as the layout's model was trained; the target adds unconditional rows.
 
@@ -223,6 +224,7 @@ def prompt_rows(
         encode: text to published ids, without special tokens.
         layout: "anole" or "lumina".
         grid: cells a side of the picture; even for Lumina-mGPT, whose prompt names the size.
+        negatives: texts whose rows follow those of the prompts.
 
     Returns:
         NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
@@ -237,15 +239,15 @@ def prompt_rows(
     else:
         image = [special.image_start, *_size_tokens(vocabulary, grid)]
         before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
-    rows = []
-    for prompt in prompts:
-        row = [special.begin, *encode(before + prompt), special.separator, *image]
-        if len(row) > BUCKETS[-1]:
-            raise LanternError(
-                f"prompt {errors.quoted(prompt, 40)} has {len(row)} tokens with the model's own, "
-                f"more than {BUCKETS[-1]}: shorten it"
-            )
-        rows.append(row)
+
+    def made(texts: Sequence[str]) -> list[list[int]]:
+        rows = [[special.begin, *encode(before + text), special.separator, *image] for text in texts]
+        check_lengths(texts, rows)
+        return rows
+
+    rows = made(prompts)
+    with errors.of_negatives():
+        rows += made(negatives)
     longest = max(map(len, rows))
     length = next(size for size in BUCKETS if size >= longest)
     tokens, mask = padded_rows(rows, length, special.padding, left=True)
@@ -260,3 +262,13 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
             f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
         )
     return [size, size]
+
+
+def check_lengths(prompts: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """Raises LanternError for a prompt whose row is longer than the last bucket."""
+    for prompt, row in zip(prompts, rows, strict=True):
+        if len(row) > BUCKETS[-1]:
+            raise LanternError(
+                f"prompt {errors.quoted(prompt, 40)} has {len(row)} tokens with the model's own, "
+                f"more than {BUCKETS[-1]}: shorten it"
+            )

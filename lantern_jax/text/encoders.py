@@ -186,33 +186,25 @@ class LabelEncoder(PromptEncoder):
     def encode(self, prompts, dtype=np.float32, negative=None):
         vocabulary = self.parts.vocabulary
         if vocabulary is None:
-            self._check_some(prompts)
+            _check_some(prompts)
             return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
         labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
         if negative is None:
             return labels
-        try:
-            # What is to be kept away is what is named, and no more.
+        with errors.of_negatives():  # What is to be kept away is what is named, and no more.
             against = vocabulary.label_ids(self._parsed(negative))
-        except LanternError as error:
-            raise LanternError(f"negative_{error}") from None
         return np.stack([labels, against], axis=1)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
         """Returns the values that prompts name; warns of words that are ignored."""
         vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
-        self._check_some(prompts)
+        _check_some(prompts)
         for prompt in prompts:
             _check_text(prompt, "words, such as 'a lake at dusk'")
         parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
         if not strict:
             _warn_of_ignored(vocabulary, prompts)
         return parsed
-
-    @staticmethod
-    def _check_some(prompts: Sequence[Any]) -> None:
-        if not len(prompts):
-            raise LanternError("no prompts: give at least one")
 
     def from_arrays(self, conditioning, mask=None):
         return self._checked(np.asarray(conditioning))
@@ -239,8 +231,6 @@ class CaptionEncoder(PromptEncoder):
     _read: dict[np.dtype, PyTree] | None = None
 
     def check_prompts(self, prompts, negative=None):
-        if negative is not None:
-            self.check_prompts(negative)
         check_texts(prompts)
         encoder = self.parts.text_encoder
         if encoder is None:
@@ -249,6 +239,9 @@ class CaptionEncoder(PromptEncoder):
                 "or give features to Pipeline.generate_from(conditioning)"
             )
         caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
+        if negative is not None:
+            with errors.of_negatives():
+                self.check_prompts(negative)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         self.check_prompts(prompts, negative)
@@ -315,9 +308,9 @@ class TokenEncoder(PromptEncoder):
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
-        texts, config, count = [*prompts, *(negative or ())], self.config, len(prompts)
-        check_texts(texts)
-        made = prompt_rows(self.vocabulary, self.parts.tokenizer.encode, texts, config.layout, config.grid)
+        check_texts(prompts, negative)
+        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
+        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
         if negative is None:
             return made
         return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
@@ -368,14 +361,21 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
 
 
-def check_texts(prompts: Sequence[str | int]) -> None:
-    """Raises LanternError unless prompts are texts, none of them empty."""
-    if not len(prompts):
-        raise LanternError("no prompts: give at least one")
+def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> None:
+    """Raises LanternError unless prompts and negative ones are texts, none of them empty."""
+    _check_some(prompts)
     for prompt in prompts:
         _check_text(prompt, "a description in words")
         if not prompt.strip():
             raise LanternError("empty prompt: describe a picture in words")
+    if negative is not None:
+        with errors.of_negatives():
+            check_texts(negative)
+
+
+def _check_some(prompts: Sequence[Any]) -> None:
+    if not len(prompts):
+        raise LanternError("no prompts: give at least one")
 
 
 def _check_text(prompt: Any, taken: str) -> None:

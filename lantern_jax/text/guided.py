@@ -16,7 +16,7 @@ from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.text.chameleon import BUCKETS
+from lantern_jax.text.chameleon import BUCKETS, check_lengths
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import padded_rows
 
@@ -52,17 +52,12 @@ class GuidedEncoder(PromptEncoder):
         """Returns the published ids of a prompt and of its unconditional row: as published, or of a negative prompt."""
 
     def encode(self, prompts, dtype=np.float32, negative=None):
-        check_texts(prompts)
-        check_texts(prompts if negative is None else negative)
-        negative = negative or [None] * len(prompts)
-        rows = [self.rows(*pair) for pair in zip(prompts, negative, strict=True)]
-        for prompt, pair in zip(prompts, rows, strict=True):
-            longest = max(map(len, pair))
-            if longest > BUCKETS[-1]:
-                raise LanternError(
-                    f"prompt {errors.quoted(prompt, 40)} has {longest} tokens with the model's own, "
-                    f"more than {BUCKETS[-1]}: shorten it"
-                )
+        check_texts(prompts, negative)
+        rows = [self.rows(*pair) for pair in zip(prompts, negative or [None] * len(prompts), strict=True)]
+        check_lengths(prompts, [row for row, _ in rows])
+        if negative is not None:
+            with errors.of_negatives():
+                check_lengths(negative, [row for _, row in rows])
         longest = max(len(row) for pair in rows for row in pair)
         length = next(size for size in BUCKETS if size >= longest)
         parts = []

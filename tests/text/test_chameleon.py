@@ -166,6 +166,8 @@ def test_prompts_of_one_bucket_have_one_shape(vocabulary):
     with refused(r"1025 tokens.*more than 1024: shorten it") as error:
         length(1022)
     assert len(str(error.value)) < 160
+    with refused("negative_prompt: prompt 'word word"):
+        prompt_rows(vocabulary, words, ["short"], "anole", 4, [" ".join(["word"] * 1022)])
 
 
 def test_grids_without_a_name(vocabulary):

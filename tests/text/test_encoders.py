@@ -97,6 +97,16 @@ def test_text_that_is_not_utf8_is_refused(captions):
                 encoder.check_prompts(**prompts)
 
 
+def test_errors_of_negative_prompts_say_so(captions):
+    for encoder in (words_encoder(), captions[0]):
+        for prompts, said in (
+            (("", "a lake"), "empty prompt"), (("a lake", ""), "negative_prompt: empty prompt"),
+            (("a lake", "#"), "negative_prompt: "),
+        ):  # fmt: skip
+            with pytest.raises(ValueError, match=f"^{said}"):
+                encoder.check_prompts([prompts[0]], negative=[prompts[1]])
+
+
 def test_words_like_ignored_ones_are_looked_for_where_they_are_shown(monkeypatch):
     asked = []
     monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")

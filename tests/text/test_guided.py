@@ -159,6 +159,8 @@ def test_what_is_no_prompt_or_no_tokenizer(tmp_path):
     ):  # fmt: skip
         with refused(said):
             encoder.encode(prompts)
+    with refused("negative_prompt: prompt 'xx"):
+        encoder.encode(["a lake"], negative=["x" * 2000])
     small = JanusConfig(32, 2, 2, 48, vocab_size=80, num_codes=64, grid=4)
     with refused("has ids up to .*, the model 16: convert it with its own tokenizer"):
         JanusEncoder(PromptParts(small, text_tokenizer=path)).encode(["a"])
