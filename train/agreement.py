@@ -5,7 +5,8 @@
 A drafter is the working folder of a run of `train.drafter`; the drafters of the target's own checkpoint directory are
 measured first. Prints a JSON object a drafter: at each depth below a root, along the true tokens, the mean J
 (`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q), and how often both
-have the same best code; and `chain`, the expected accepted length of a chain of that depth, the product of J along it.
+have the same best code, of tokens that the format does not force; and `chain`, the expected accepted length of a chain
+of that depth, the product of J along it, where forced tokens are always right.
 The features must be of this very target, of the layers that the drafters read and of pictures that training has not
 seen.
 
@@ -21,7 +22,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Float, Int, PyTree
+from jaxtyping import Array, Bool, Float, Int, PyTree
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
@@ -33,7 +34,7 @@ from train.chains import check_layers, drafter_inputs, inputs_width, kind_of
 from train.feature_store import FeatureStore
 from train.features import stored_layers
 from train.loop import read_config
-from train.losses import agreement, match_chance
+from train.losses import agreement, counted_mean, match_chance
 
 BATCH = 8
 
@@ -48,18 +49,24 @@ def measure_batch(
     tokens: Int[Array, "B T"],
     depths: int,
     guidance: Float[Array, ""],
+    free: Bool[np.ndarray, " T"],
 ) -> dict[str, Array]:
-    """Returns the means at each depth and of a chain, [depths] each; sequences are as in `FeatureStore`."""
+    """Returns the means at each depth and of a chain, [depths] each; sequences are as in `FeatureStore`.
+
+    Positions that are not `free`, whose token the format forces, count as accepted in the chain, and nowhere else.
+    """
     twice = jnp.broadcast_to(tokens[None], (len(prefix), *tokens.shape))
     inputs, wanted = drafter_inputs(features, prefix, twice)
     true = head_logits(wanted[..., -head_width(head) :], head)
     scale = jnp.broadcast_to(guidance, tokens.shape[:1])
     true, rows, chances = apply_guidance(true, scale), [], []
+    sampled = jnp.asarray(free[1:], jnp.float32)
     kind = kind_of(sizes)
     for predicted in kind.chain(kind.model(sizes), params, head, inputs, depths):
         guided, wanted = apply_guidance(predicted.logits, scale), true[:, predicted.where]
-        chances.append(match_chance(guided, wanted))
-        rows.append({"match": jnp.mean(chances[-1]), **agreement(guided, wanted)})
+        counts, chance = sampled[predicted.where - inputs.first], match_chance(guided, wanted)
+        rows.append({"match": counted_mean(chance, counts), **agreement(guided, wanted, counts)})
+        chances.append(jnp.where(counts[None] > 0, chance, jnp.float32(1)))
     # Row i of every depth has the same root.
     along = jnp.stack([chance[:, : chances[-1].shape[1]] for chance in chances])
     accepted = jnp.mean(jnp.cumprod(along, axis=0), axis=(1, 2))
@@ -73,6 +80,7 @@ def measure(
     store: FeatureStore,
     depths: int,
     guidance: float,
+    free: Bool[np.ndarray, " T"],
 ) -> dict[str, list[float]]:
     """Returns the means over a store's pictures, in whole batches; parameters as `train.drafter.export` gives them."""
     made = []
@@ -80,9 +88,8 @@ def measure(
         features, prefix, tokens = store.read(range(first, first + BATCH))
         features, prefix = (np.swapaxes(part, 0, 1) for part in (features.astype(np.float32), prefix))
         features = features[..., -inputs_width(sizes) :]
-        made.append(
-            measure_batch(sizes, params, head, features, prefix, tokens, depths, np.float32(guidance))
-        )
+        given = features, prefix, tokens, depths, np.float32(guidance), free
+        made.append(measure_batch(sizes, params, head, *given))
     means = jax.tree.map(lambda *values: np.mean(values, axis=0), *made)
     return {name: [round(float(value), 4) for value in values] for name, values in means.items()}
 
@@ -119,8 +126,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     layers = stored_layers(options.features, checkpoint, options.target)
     for name, (sizes, _) in drafters.items():
         check_layers(sizes, layers, name)
+    free = drafter.free_positions(checkpoint.target_config)
     for name, (sizes, params) in drafters.items():
-        means = measure(sizes, params, head, store, options.depths, options.guidance)
+        means = measure(sizes, params, head, store, options.depths, options.guidance, free)
         print(json.dumps({"drafter": Path(name).name, **means}), flush=True)
 
 

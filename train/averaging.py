@@ -17,7 +17,7 @@ from lantern_jax.commands.options import DTYPES
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.quantization import INPUT_AXES
+from lantern_jax.models.quantization import INPUT_AXES, KERNEL
 from train.loop import Task, restore_latest
 
 
@@ -139,6 +139,14 @@ def all_but(optimizer: optax.GradientTransformation, kept: Collection[str]) -> o
     return optax.multi_transform({"trained": optimizer, "kept": optax.set_to_zero()}, labels)
 
 
+def check_frozen(config: ConfigDict, task: Task) -> None:
+    """Raises LanternError where a module that is to stay frozen is none of the model's."""
+    if frozen := config.get("frozen", ()):
+        modules = jax.eval_shape(task.init, jax.random.key(0), *task.initial).params
+        for name in sorted({*frozen} - {*modules}):
+            raise errors.unknown("part in --config.frozen", name, modules)
+
+
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
     """Returns a rate that rises from 0 over `warmup` steps, then falls in a line that reaches 0 at `steps`."""
     rising = optax.linear_schedule(0.0, peak, warmup)
@@ -160,13 +168,13 @@ def cosine_decay(peak: float, warmup: int, steps: int, last: float = 0.0) -> opt
 def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
     """Returns a function from parameters to Muon's dimension numbers.
 
-    They are the inputs and the outputs of matrices in modules whose names begin with one of `prefixes`, and None, which
-    is Adam, for everything else.
+    They are the inputs and the outputs of kernels in modules whose names begin with one of `prefixes`, and None, which
+    is Adam, for everything else: scales and biases of heads have two axes too, and are no matrices.
     """
 
     def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:
         names = [str(getattr(part, "key", "")) for part in path]
-        if leaf.ndim < 2 or not any(name.startswith(prefixes) for name in names):
+        if leaf.ndim < 2 or names[-1] != KERNEL or not any(name.startswith(prefixes) for name in names):
             return None
         axes, inputs = tuple(range(leaf.ndim)), next((INPUT_AXES[n] for n in names if n in INPUT_AXES), 1)
         return MuonDimensionNumbers(axes[:inputs], axes[inputs:])

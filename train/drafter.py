@@ -48,6 +48,7 @@ from train import script, target
 from train.averaging import (
     TrainState,
     all_but,
+    check_frozen,
     compute_dtype,
     make_optimizer,
     matrices,
@@ -60,7 +61,7 @@ from train.claims import claim, claimed, parameters_digest
 from train.feature_store import FeatureStore
 from train.features import stored_layers
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
-from train.losses import agreement, distribution_loss, soft_cross_entropy
+from train.losses import agreement, counted_mean, distribution_loss, soft_cross_entropy
 
 # Of the note in a run's folder.
 _TARGET = "target in float16"
@@ -87,12 +88,6 @@ def smooth_l1(difference: Float[Array, "*rows D"]) -> Float[Array, "*rows"]:
     """Returns Huber's loss with threshold 1, the mean over the width."""
     size = jnp.abs(difference)
     return jnp.mean(jnp.where(size < 1, 0.5 * size**2, size - 0.5), axis=-1)
-
-
-def counted_mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"]) -> Float[Array, ""]:
-    """Returns the mean over the positions that count, 0 or 1 each; 0 where none does."""
-    losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
-    return jnp.sum(losses * counts) / jnp.maximum(jnp.sum(counts), 1)
 
 
 def drafter_loss(
@@ -139,7 +134,8 @@ def drafter_loss(
             loss += config.feature_weight * jnp.mean(smooth_l1(difference))
         weight = config.pass_weight**depth
         total, weights = total + np.float32(weight) * loss, weights + weight
-        metrics |= {f"{name}_{depth}": value for name, value in agreement(guided, true_guided).items()}
+        found = agreement(guided, true_guided, counts)
+        metrics |= {f"{name}_{depth}": value for name, value in found.items()}
     return total / np.float32(weights), metrics
 
 
@@ -225,6 +221,11 @@ def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTr
     return jax.tree.map(lambda leaf: np.asarray(leaf, np.float32), initial) or None
 
 
+def free_positions(sizes: TargetConfig) -> Bool[np.ndarray, " T"]:
+    """Returns which positions of a target's stream are sampled; the format forces the others."""
+    return family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
+
+
 def read_head(checkpoint: Checkpoint) -> PyTree:
     """Returns the head of a checkpoint's target, as `head_logits` takes it, in float32."""
     head = family_of(checkpoint.target_config).head(checkpoint.target_params)
@@ -289,7 +290,7 @@ def train(
     distribution_loss(config.get("loss", "cross_entropy"))
     layers = stored_layers(features_folder, checkpoint, target_folder)
     check_layers(drafter_sizes, layers, "this drafter")
-    free = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)).forced < 0
+    free = free_positions(sizes)
     head = read_head(checkpoint)
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
     sources = claimed(Path(features_folder)) | {_TARGET: target_digest(checkpoint)}
@@ -297,6 +298,7 @@ def train(
     task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
     loop = loop_config(config)
     check(task, loop, mesh)
+    check_frozen(config, task)
     epoch_indices(config.seed, 0, config.batch_size, len(store))
     check_positions(config, drafter_sizes, store.shapes["tokens"][0])
     with working(workdir, config):

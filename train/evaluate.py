@@ -91,7 +91,8 @@ def drafter_agreement(
     """
     found = {}
     for scale, divisor in ((1.0, 1.0), (guidance, temperature)):
-        given = features, prefix, tokens, DEPTHS, np.float32(scale)
+        # Landscapes have no forced tokens.
+        given = features, prefix, tokens, DEPTHS, np.float32(scale), np.ones(tokens.shape[1], bool)
         means = measure_batch(sizes, params["params"], head, *given)
         for name in ("top1", "overlap"):
             for depth, value in enumerate(means[name].tolist()):

@@ -13,7 +13,7 @@ A draft token counts when the target wants the same one. How often it does depen
 All losses are at least 0 up to a constant of q, differentiable in the drafter's logits, and take logits [..., V] of
 the drafter, then of the target (float32), to losses [...].
 
-Axes: V codes.
+Axes: R positions, V codes.
 """
 
 from collections.abc import Callable
@@ -108,12 +108,18 @@ def distribution_loss(name: str) -> Loss:
     return LOSSES[name]
 
 
+def counted_mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"]) -> Float[Array, ""]:
+    """Returns the mean over the positions that count, 0 or 1 each; 0 where none does."""
+    losses = jnp.mean(losses, axis=tuple(range(losses.ndim - 1)))
+    return jnp.sum(losses * counts) / jnp.maximum(jnp.sum(counts), 1)
+
+
 def agreement(
-    logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
+    logits: Float[Array, "*rows R V"], target_logits: Float[Array, "*rows R V"], counts: Float[Array, " R"]
 ) -> dict[str, Float[Array, ""]]:
-    """Returns means: how often both have the same best code, and the overlap."""
+    """Returns means as `counted_mean`: how often both have the same best code, and the overlap."""
     same = jnp.argmax(logits, axis=-1) == jnp.argmax(target_logits, axis=-1)
     return {
-        "top1": jnp.mean(same.astype(jnp.float32)),
-        "overlap": jnp.mean(overlap(logits, target_logits)),
+        "top1": counted_mean(same.astype(jnp.float32), counts),
+        "overlap": counted_mean(overlap(logits, target_logits), counts),
     }

@@ -24,14 +24,13 @@ from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
 from lantern_jax.commands.command_line import run_script
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code
 from lantern_jax.pictures.images import encode_png
 from train import codebook as cb
 from train import script
-from train.averaging import all_but, compute_dtype, cosine_decay, restore_parameters, stacked
+from train.averaging import all_but, check_frozen, compute_dtype, cosine_decay, restore_parameters, stacked
 from train.discriminator import PatchDiscriminator, judge
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.picture_losses import CELL, LossConfig, picture_psnr, reconstruction_loss
@@ -280,14 +279,6 @@ def check_sizes(config: ConfigDict, vq: VQConfig) -> None:
     ):
         if side < 1 or side % part:
             raise LanternError(f"{what} is {side}, no multiple of {of}, {part}")
-
-
-def check_frozen(config: ConfigDict, task: Task) -> None:
-    """Raises LanternError where a part that is to stay frozen is none of the model's."""
-    if frozen := config.get("frozen", ()):
-        parts = jax.eval_shape(task.init, jax.random.key(0)).params
-        for name in sorted({*frozen} - {*parts}):
-            raise errors.unknown("part in --config.frozen", name, parts)
 
 
 def train(config: ConfigDict, workdir: str | Path) -> None:

@@ -27,13 +27,15 @@ from . import test_kinds as kinds
 
 @pytest.mark.parametrize("name", ["eagle3", pytest.param("parallel", marks=pytest.mark.exhaustive)])
 def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatch):
+    """Of tokens that are sampled: others are accepted in a chain, and count for nothing else."""
     monkeypatch.setattr(agreement, "BATCH", 2)
     sizes, params = kinds.sizes_and_params(name)
     _, tokens, stored, prefix = kinds.examples()
     parts = (np.swapaxes(np.asarray(part), 0, 1) for part in (stored, prefix))
     write_shard(tmp_path, 0, *parts, np.asarray(tokens))
     head = np.asarray(kinds.target_params()["head"]["kernel"])
-    found = agreement.measure(sizes, params, head, FeatureStore(tmp_path), kinds.DEPTHS, 2.0)
+    free = np.arange(kinds.SIZES.num_tokens) % 5 != 4
+    found = agreement.measure(sizes, params, head, FeatureStore(tmp_path), kinds.DEPTHS, 2.0, free)
 
     twice = np.broadcast_to(tokens[None], (2, *tokens.shape))
     stored = np.asarray(stored, np.float16).astype(np.float32)[..., -chains.inputs_width(sizes) :]
@@ -44,9 +46,15 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     guided = [apply_guidance(np.asarray(predicted.logits), scale) for predicted in made]
     pairs = [(one, true[:, predicted.where]) for one, predicted in zip(guided, made, strict=True)]
     chances = jax.jit(lambda pairs: [match_chance(*pair) for pair in pairs])(pairs)
-    np.testing.assert_allclose(found["match"], [np.mean(chance) for chance in chances], atol=1e-3)
+    # Drafter position FIRST + i predicts token i + 1.
+    counts = [free[1 + np.asarray(predicted.where) - kinds.FIRST] for predicted in made]
+    assert not all(np.all(each) for each in counts)
+    pairs = list(zip(chances, counts, strict=True))
+    np.testing.assert_allclose(
+        found["match"], [np.mean(chance[:, each]) for chance, each in pairs], atol=1e-3
+    )
     # The roots whose whole chain lies in the picture, the first ones at every depth.
-    along = np.stack([chance[:, : chances[-1].shape[1]] for chance in chances])
+    along = np.stack([np.where(each, chance, 1)[:, : chances[-1].shape[1]] for chance, each in pairs])
     expected = 1 + np.cumprod(along, axis=0).mean(axis=(1, 2)).cumsum()
     np.testing.assert_allclose(found["chain"], expected, atol=1e-3)
     assert jax.tree.all(jax.tree.map(lambda value: value >= 0, found))
@@ -101,8 +109,9 @@ def test_a_run_is_on_its_features_and_for_its_target(tmp_path, monkeypatch):
         write_shard(tmp_path / name, 0, *(np.zeros(shape, np.float32) for shape in shapes))
         claim(tmp_path / name, made | {"pictures": name})
 
-    def trains(name):
-        drafter.train(kinds.config_of("eagle"), "the target", tmp_path / name, tmp_path / "run", "data=1")
+    def trains(name, **changes):
+        config = kinds.config_of("eagle", **changes)
+        drafter.train(config, "the target", tmp_path / name, tmp_path / "run", "data=1")
 
     write_config(kinds.config_of("eagle"), tmp_path / "run")
     drafter.export(tmp_path / "run", other)
@@ -112,6 +121,7 @@ def test_a_run_is_on_its_features_and_for_its_target(tmp_path, monkeypatch):
     refused_each({
         "run holds work on another pictures: name another --workdir": lambda: trains("b"),
         "run holds a drafter for a target of other weights": lambda: drafter.export(tmp_path / "run", other),
+        "unknown part in --config.frozen 'tokenz'": lambda: trains("a", frozen=("tokenz",)),
     })  # fmt: skip
 
 

@@ -58,7 +58,7 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
 
 @pytest.mark.parametrize("name", ["lumina"])
 def test_distributions_count_where_the_next_token_is_sampled(name, extracted, monkeypatch):
-    """Row ends and the image end are not drafted: a loss that is 1 there and 0 elsewhere is 0 in the mean."""
+    """Row ends and the image end are not drafted: what is 1 there and 0 elsewhere is 0 in the mean, metrics too."""
     model, workdir = extracted(name)
     checkpoint, config = target.read_target(model), config_of(name)
     sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
@@ -75,9 +75,14 @@ def test_distributions_count_where_the_next_token_is_sampled(name, extracted, mo
             # The root of depth d is at least token d, which is followed by token d + 1.
             return jnp.asarray(marked[-logits.shape[1] :], jnp.float32)[None] + 0 * logits[..., 0]
 
+        def agreement(logits, wanted, counts):
+            return {"top1": drafter.counted_mean(distance(logits, wanted, None), counts)}
+
         monkeypatch.setattr(drafter, "distribution_loss", lambda name: distance)
+        monkeypatch.setattr(drafter, "agreement", agreement)
         given = params, jnp.asarray(head), batch, jax.random.key(0)
-        return jax.jit(lambda *given: drafter.drafter_loss(model, *given, config, free)[0])(*given)
+        loss, metrics = jax.jit(lambda *given: drafter.drafter_loss(model, *given, config, free))(*given)
+        return [loss, *metrics.values()]
 
     np.testing.assert_allclose(loss_of(~free), 0, atol=1e-6)
     np.testing.assert_allclose(loss_of(free), 1, atol=1e-6)

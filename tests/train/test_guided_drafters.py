@@ -45,7 +45,8 @@ def test_a_drafter_is_trained_exported_and_drafts(name, extracted, tmp_path, mon
     sizes, params = drafter.export(run, checkpoint)
     monkeypatch.setattr(agreement, "BATCH", 4)
     head = drafter.read_head(checkpoint)
-    found = agreement.measure(sizes, params, head, FeatureStore(workdir), 1, 2.0)
+    free = drafter.free_positions(checkpoint.target_config)
+    found = agreement.measure(sizes, params, head, FeatureStore(workdir), 1, 2.0, free)
     assert 0 < found["match"][0] <= 1
     pipeline = Pipeline(made, devices=jax.devices()[:1])
     record, both = pipeline.recipe.target(), {"drafter": made.drafters["eagle"][1], "head": head}

@@ -281,12 +281,6 @@ def test_every_depth_scores_some_positions():
     check("parallel", scored=0.01)()
 
 
-def test_a_mean_of_nothing_is_zero():
-    losses, none = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
-    assert drafter.counted_mean(losses, none) == 0
-    assert drafter.counted_mean(2 * losses, none + np.eye(3, dtype=np.float32)[1]) == 2
-
-
 def test_unknown_kinds_are_named():
     config = config_of("eagle")
     config.kind = "hydra"

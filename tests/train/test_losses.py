@@ -15,6 +15,20 @@ def pair(seed, codes=12, closeness=1.0):
     return jnp.asarray(drafted, jnp.float32), jnp.asarray(target, jnp.float32)
 
 
+def test_means_are_of_what_counts():
+    numbers, none = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
+    assert losses.counted_mean(numbers, none) == 0
+    assert losses.counted_mean(2 * numbers, none + np.eye(3, dtype=np.float32)[1]) == 2
+    logits, target = pair(2)
+    found = losses.agreement(logits, target, np.float32([1, 0, 1]))
+    each = [
+        losses.agreement(logits[row : row + 1], target[row : row + 1], np.ones(1, np.float32))
+        for row in (0, 2)
+    ]
+    for name, value in found.items():
+        np.testing.assert_allclose(value, np.mean([one[name] for one in each]), rtol=1e-6)
+
+
 def test_match_chance_is_the_double_sum():
     match_chance = jax.jit(losses.match_chance)
     for closeness in (0.1, 1.0, 4.0):

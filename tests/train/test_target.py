@@ -109,6 +109,18 @@ def test_muon_sees_kernels_as_matrices():
         np.testing.assert_array_equal(ours[name].reshape(INPUTS[name], -1), theirs[name])
 
 
+def test_scales_and_biases_of_heads_are_no_matrices():
+    """As Chameleon's layers have them, and those with biases."""
+    layer = {
+        "qkv": {"kernel": (8, 3, 2, 4), "bias": (3, 2, 4)},
+        "query_norm": {"scale": (2, 4), "bias": (2, 4)},
+    }
+    params = jax.tree.map(np.zeros, {"layer_0": layer}, is_leaf=lambda leaf: isinstance(leaf, tuple))
+    numbers = averaging.matrices("layer_")(params)["layer_0"]
+    assert numbers["qkv"]["kernel"].reduction_axis == (0,)
+    assert [numbers["qkv"]["bias"], *numbers["query_norm"].values()] == [None] * 3
+
+
 @pytest.mark.usefixtures("optax_promotion")
 def test_stacked_matrices_take_the_steps_that_they_take_one_by_one():
     """Two of a shape that stand apart, one whose inputs are two axes, and what is no matrix."""
