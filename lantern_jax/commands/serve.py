@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import logging
 import os
 import socket
 from pathlib import Path
@@ -86,7 +87,8 @@ def _run(arguments: argparse.Namespace) -> None:
         batch = arguments.batch or (4 if pipeline.platform == "cpu" else 8)
         app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
         if token is None and not is_local(arguments.host):
-            say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
+            warning = "anybody who reaches this address may send requests: give --token-file"
+            _tell(arguments.log, logging.WARNING, warning)
         # Requests from here on are answered as soon as the server runs.
         bound.listen()
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
@@ -94,7 +96,15 @@ def _run(arguments: argparse.Namespace) -> None:
         # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
         with telling(None), contextlib.suppress(KeyboardInterrupt), left_alone():
             Server(app).run(sockets=[bound])
-        say("lantern: stopped", error=True)
+        _tell(arguments.log, logging.INFO, "stopped")
+
+
+def _tell(log: str, level: int, line: str) -> None:
+    """Says a line on stderr; where the log is for programs, as one of its records."""
+    if log == "json":
+        logging.getLogger(__name__).log(level, line)
+    else:
+        say(f"lantern: {line}", error=True)
 
 
 def _token(file: str | None) -> str | None:

@@ -11,7 +11,7 @@ from lantern_jax.settings.settings import KNOBS
 _WHOLE, _TEXT, _FLAG = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
 _FIELDS: dict[str, dict[str, Any]] = {
     "details": {**_FLAG, "description": "tell tokens and the round of every token"},
-    "keep_rows": {**_WHOLE, "minimum": 1, "description": "rows of codes of start that stay"},
+    "keep_rows": {**_WHOLE, "minimum": 1, "description": "rows of codes that stay of a picture to go on with"},
     "model": {**_TEXT, "description": "the model that is served"},
     "n": {**_WHOLE, "minimum": 1, "default": 1, "description": "pictures"},
     "negative_prompt": {**_TEXT, "description": "what guidance leads away from"},
@@ -32,10 +32,12 @@ def document(name: str) -> dict[str, Any]:
     """Returns the description of a server of the model ``name``."""
     asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": _fields()}
     file = {**_TEXT, "format": "binary"}
+    # A form goes on with its picture in place of codes.
+    shared = {name: one for name, one in _fields().items() if name != "start"}
     form = {
         **asked,
         "required": ["prompt", "image"],
-        "properties": {**_fields(), "image": file, "mask": file},
+        "properties": {**shared, "image": file, "mask": file},
     }
     answer = {"description": "the pictures", "content": {"application/json": {}, "text/event-stream": {}}}
     refused = {"description": "an error in OpenAI's shape", "content": {"application/json": {}}}
@@ -67,6 +69,8 @@ def document(name: str) -> dict[str, Any]:
             "/health": get("whether the server is warm"),
             "/metrics": get("counters as Prometheus reads them"),
         },
+        # Where the server has a token.
+        "security": [{"token": []}, {}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
 

@@ -70,7 +70,7 @@ class Worker:
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most = limits.programs
         self._example = warm_up
-        self._cold = self._sizes()
+        self._cold, self._warm_failed = self._sizes(), False
         # Under the lock: new tickets, pictures that wait in all, whether to stop.
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
@@ -110,7 +110,7 @@ class Worker:
     @property
     def is_warm(self) -> bool:
         """Whether the programs of the default settings are compiled."""
-        return not self._cold
+        return not self._cold and not self._warm_failed
 
     def check(self, request: PictureRequest) -> Settings:
         """Returns the settings of a request, from any thread. Raises Refused where they do not fit the model."""
@@ -319,6 +319,7 @@ class Worker:
         except Exception as error:
             _log.error("lantern serve: warming up failed: %s", errors.printable(error))
             self._cold.clear()
+            self._warm_failed = True
             return
         self._cold.popleft()
         if not self._cold:

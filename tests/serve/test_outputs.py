@@ -352,7 +352,10 @@ def test_the_description_has_every_field_and_path(scaling):
     (schema,) = told["paths"]["/v1/images/generations"]["post"]["requestBody"]["content"].values()
     assert {*OWN, *KNOBS} - {"batch"} <= set(schema["schema"]["properties"])
     (form,) = told["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"].values()
-    assert {"image", "mask"} <= set(form["schema"]["properties"])
+    taken = set(schema["schema"]["properties"])
+    assert set(form["schema"]["properties"]) == taken - {"start"} | {"image", "mask"}
+    (scheme,) = told["components"]["securitySchemes"]
+    assert {scheme: []} in told["security"]
     routes = {route.path for route in scaling.app.routes} - {"/", "/openapi.json"}
     assert routes == set(told["paths"])
     assert scaling.get("/v1/models").json()["data"][0]["id"] == "pictures"

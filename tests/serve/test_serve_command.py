@@ -72,8 +72,8 @@ def loggers():
         one.handlers, one.propagate, one.level = before[name]
 
 
-@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
-def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host):
+@pytest.mark.parametrize(("host", "log"), [("127.0.0.1", "text"), ("0.0.0.0", "text"), ("0.0.0.0", "json")])
+def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host, log):
     served = []
 
     def run(self, sockets):
@@ -88,11 +88,16 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host)
     # As people write them, and browsers do not.
     named += ["--allowed-origin", "https://Example.org:443", "--allowed-origin", "HTTP://example.org:8080"]
     named += ["--allowed-host", "Pictures.example.org", "--allowed-host", "[FE80::1]"]
-    assert main(["serve", "--model", "demo", "--port", "0", "--host", host, "--queue", "3", *named]) == 0
+    named += ["--host", host, "--log", log]
+    assert main(["serve", "--model", "demo", "--port", "0", "--queue", "3", *named]) == 0
     ((app, (address, port)),) = served
     said = capsys.readouterr()
     assert address == host and f"serving pictures at http://{host}:{port}/, Ctrl-C ends it" in said.out
-    assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
+    if log == "text":
+        assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
+    else:
+        *_, last = map(json.loads, said.err.splitlines())
+        assert (last["level"], last["message"]) == ("info", "stopped")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
     access = app.user_middleware[0].kwargs["access"]
     assert access.origins == {"https://example.org", "http://example.org:8080"}
@@ -133,6 +138,6 @@ def test_it_serves_until_it_is_interrupted(tmp_path, tiny_folder):
             _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-    *lines, last = errors.splitlines()
-    assert process.returncode == 0 and last == "lantern: stopped"
-    assert [line["status"] for line in map(json.loads, lines) if "status" in line] == [401, 200]
+    *lines, last = map(json.loads, errors.splitlines())
+    assert process.returncode == 0 and last["message"] == "stopped"
+    assert [line["status"] for line in lines if "status" in line] == [401, 200]
