@@ -12,13 +12,13 @@ up to ``TAIL`` places. Needs no JAX.
 
 import itertools
 from dataclasses import dataclass
-from functools import cache, cached_property
+from functools import cache, lru_cache
 from typing import NamedTuple
 
 import numpy as np
 from jaxtyping import Float, Int
 
-from lantern_jax.decoding.knobs import SHARPNESS, Knob
+from lantern_jax.decoding.knobs import SHARPNESS, Knob, check_count
 from lantern_jax.io.errors import LanternError
 
 # Guesses for a place at most; places where a path may leave the best guesses again and again; best guesses after.
@@ -72,9 +72,7 @@ class GapTree:
 
     def __post_init__(self):
         for name, most in (("window", 64), ("nodes", 1024)):
-            value = getattr(self, name)
-            if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= most:
-                raise LanternError(f"{name} {value!r} of a gap tree is not valid: give 1 to {most}")
+            object.__setattr__(self, name, check_count(name, getattr(self, name), most))
         Knob("sharpness", float, 2.83, "", **SHARPNESS).check(self.sharpness)
         most = len(_paths(self.window))
         if self.nodes > most:
@@ -102,32 +100,38 @@ class GapTree:
         """Nodes of the spine that are always kept."""
         return min(self.nodes, max(1, self.window * 5 // 6))
 
-    @cached_property
+    @property
     def pool(self) -> Pool:
         """The nodes that may be kept."""
-        paths = sorted(_paths(self.window), key=lambda path: (len(path), path))
-        ids = {path: i for i, path in enumerate(paths)} | {(): -1}
-        count, places = len(paths), self.window
-        chosen = np.zeros((count, places, BRANCHES), np.float32)
-        from_root = np.full((count, places + 1), -1, np.int32)
-        children = np.full((count + 1, BRANCHES), -1, np.int32)
-        for path, i in ids.items():
-            if not path:
-                continue
-            chosen[i, np.arange(len(path)), path] = 1
-            from_root[i, : len(path) + 1] = [ids[path[:depth]] for depth in range(len(path) + 1)]
-            from_root[i, len(path) :] = i
-            children[ids[path[:-1]], path[-1]] = i
-        return Pool(
-            ranks=chosen.reshape(count, -1),
-            paths=from_root,
-            parents=np.asarray([ids[path[:-1]] for path in paths], np.int32),
-            children=children,
-            depth=np.asarray([len(path) for path in paths], np.int32),
-            place=np.asarray([len(path) - 1 for path in paths], np.int32),
-            rank=np.asarray([path[-1] for path in paths], np.int32),
-            on_spine=np.asarray([not any(path) for path in paths]),
-        )
+        return _pool(self.window)
+
+
+@lru_cache(8)
+def _pool(window: int) -> Pool:
+    """Makes the pool of all gap trees of a window, up to 3 MB."""
+    paths = sorted(_paths(window), key=lambda path: (len(path), path))
+    ids = {path: i for i, path in enumerate(paths)} | {(): -1}
+    count = len(paths)
+    chosen = np.zeros((count, window, BRANCHES), np.float32)
+    from_root = np.full((count, window + 1), -1, np.int32)
+    children = np.full((count + 1, BRANCHES), -1, np.int32)
+    for path, i in ids.items():
+        if not path:
+            continue
+        chosen[i, np.arange(len(path)), path] = 1
+        from_root[i, : len(path) + 1] = [ids[path[:depth]] for depth in range(len(path) + 1)]
+        from_root[i, len(path) :] = i
+        children[ids[path[:-1]], path[-1]] = i
+    return Pool(
+        ranks=chosen.reshape(count, -1),
+        paths=from_root,
+        parents=np.asarray([ids[path[:-1]] for path in paths], np.int32),
+        children=children,
+        depth=np.asarray([len(path) for path in paths], np.int32),
+        place=np.asarray([len(path) - 1 for path in paths], np.int32),
+        rank=np.asarray([path[-1] for path in paths], np.int32),
+        on_spine=np.asarray([not any(path) for path in paths]),
+    )
 
 
 @cache

@@ -26,6 +26,9 @@ from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.topology import AnyTopology
 from lantern_jax.io.errors import LanternError
 
+# Records of one kind that are kept: callers of a server choose what they are made of, so they may be any number.
+MOST_RECORDS = 256
+
 
 class TokenConditioning(Record):
     """Prompts as stream ids, left-padded; each row has its own length.

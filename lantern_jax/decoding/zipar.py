@@ -18,14 +18,14 @@ Axes: H rows, M places of the schedule, C places of the longest row, T stream to
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.knobs import Knob
-from lantern_jax.decoding.protocols import Drafting, Target
+from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Target
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.io.errors import LanternError
 
@@ -59,6 +59,8 @@ class Rows:
     def __post_init__(self):
         for name, least in (("width", 1), ("window", 1), ("guesses", 0)):
             Knob(name, int, least, "", low=least).check(getattr(self, name))
+        # Longer ones are the same, and the same record: programs are found by it.
+        object.__setattr__(self, "window", min(self.window, self.width))
 
     def schedule(self, target: Target) -> "Schedule":
         """Returns the tables of a target's stream; raises LanternError unless it is made of such rows."""
@@ -119,7 +121,7 @@ class Place(NamedTuple):
     number: int
 
 
-@cache
+@lru_cache(MOST_RECORDS)
 def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedule:
     """Makes the tables.
 
@@ -131,7 +133,7 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
     """
     grid = _grid(rows, total, forced)
     height, width = grid.shape
-    begins = np.arange(height) * min(rows.window, width)
+    begins = np.arange(height) * rows.window
     ends = begins + width
     is_free = np.zeros(total, bool)
     is_free[grid] = True
@@ -169,9 +171,7 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
         ]
         for row in range(height)
     ]
-    return _tables(
-        chains, total, passes=int(ends[-1]) - 1, active=min(width // min(rows.window, width) + 1, height)
-    )
+    return _tables(chains, total, passes=int(ends[-1]) - 1, active=min(width // rows.window + 1, height))
 
 
 def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndarray, "H W"]:

@@ -7,8 +7,9 @@ Axes: G guidance rows, B batch, P prefix of the target, L absorbed positions, M 
 nodes (root excluded), S cache slots, D width, V codes, E head width.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -21,6 +22,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.cache import KVCache, new_cache, write_rows
 from lantern_jax.decoding.drafting.eagle import Drafter, Stale
+from lantern_jax.decoding.protocols import MOST_RECORDS
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
 from lantern_jax.io.errors import LanternError
@@ -216,7 +218,6 @@ class DrafterState:
     expanded: Int[Array, ""]
 
 
-@cache
 def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """Returns the drafter record. Parameters: ``{"drafter": DrafterModel's, "head": kernel [D, V] of the target}``.
 
@@ -227,7 +228,7 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         >>> lantern_jax.eagle(lantern_jax.eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
-    return chained_drafter(DrafterModel(config, dtype))
+    return chained_drafter(DrafterModel(config, jnp.dtype(dtype)))
 
 
 def chained_drafter(model: nn.Module) -> Drafter:
@@ -235,7 +236,13 @@ def chained_drafter(model: nn.Module) -> Drafter:
 
     The module has the call, ``fuse``, ``committed`` and ``head_input`` of ``DrafterModel``.
     """
-    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
+    return record_of(model, _init, _absorb, _expand, _refine)
+
+
+@lru_cache(MOST_RECORDS)
+def record_of(model: nn.Module, *parts: Callable) -> Drafter:
+    """Returns the record of these functions of a module; the same one each time: programs are found by it."""
+    return Drafter(*(partial(part, model) for part in parts))
 
 
 def prefix_cache(model: nn.Module, params, prefix, slots: int) -> KVCache:

@@ -12,7 +12,6 @@ Axes: D width, N positions.
 """
 
 from dataclasses import dataclass
-from functools import cache
 from typing import Any
 
 import flax.linen as nn
@@ -93,7 +92,6 @@ class Eagle3Model(nn.Module):
         return self.head_input(self.committed(features, tokens, rotary, mask)[0])
 
 
-@cache
 def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """Returns the drafter record for a target with the same taps, as ``eagle_drafter`` does.
 
@@ -102,7 +100,7 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
         >>> lantern_jax.eagle(lantern_jax.eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
-    return chained_drafter(Eagle3Model(config, dtype))
+    return chained_drafter(Eagle3Model(config, jnp.dtype(dtype)))
 
 
 def usual_eagle3(target: Any) -> Eagle3Config:

@@ -11,7 +11,7 @@ Axes: G guidance rows, B batch, K heads, M nodes of a level, X room for expanded
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from typing import Any
 
 import flax.linen as nn
@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
-from lantern_jax.models.drafter import last_absorbed
+from lantern_jax.models.drafter import last_absorbed, record_of
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.sizes import check_sizes
 
@@ -176,7 +176,6 @@ def _at_depth(state: OnePassState, depth: Int[Array, "B M"]) -> Float[Array, "B 
     return jnp.take_along_axis(state.logits, rows[..., None], axis=1)
 
 
-@cache
 def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """Returns the drafter record, as ``eagle_drafter`` does.
 
@@ -185,8 +184,7 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
         >>> lantern_jax.eagle(lantern_jax.medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
-    model = MedusaModel(config, dtype)
-    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
+    return record_of(MedusaModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 
 def usual_medusa(target: Any) -> MedusaConfig:

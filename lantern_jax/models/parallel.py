@@ -11,7 +11,6 @@ Axes: G guidance rows, B batch, S room for absorbed positions, K masks, M nodes 
 """
 
 from dataclasses import dataclass
-from functools import cache, partial
 from typing import Any
 
 import flax.linen as nn
@@ -30,6 +29,7 @@ from lantern_jax.models.drafter import (
     last_absorbed,
     like_layers_of,
     prefix_cache,
+    record_of,
     sequence_shapes,
     write_recent,
 )
@@ -102,7 +102,6 @@ class ParallelState:
     draft: OnePassState
 
 
-@cache
 def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
     """Returns the drafter record, as ``eagle_drafter`` does.
 
@@ -113,8 +112,7 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
         >>> lantern_jax.eagle(lantern_jax.parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
-    model = ParallelModel(config, dtype)
-    return Drafter(*(partial(part, model) for part in (_init, _absorb, _expand, _refine)))
+    return record_of(ParallelModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 
 def usual_parallel(target: Any) -> ParallelConfig:

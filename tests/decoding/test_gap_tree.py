@@ -77,11 +77,16 @@ def test_its_topology_is_that_of_its_parents():
     jax.tree.map(np.testing.assert_array_equal, topology, wanted)
 
 
+def test_trees_of_a_window_share_its_pool():
+    assert GapTree(np.int64(6), np.int32(8)) == GapTree(6, 8)
+    assert GapTree(6, 8).pool is GapTree(6, 9, 1.0).pool
+
+
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [
-        ((0, 4), "window 0 of a gap tree is not valid: give 1 to 64"),
-        ((4, 1025), "nodes 1025 of a gap tree is not valid: give 1 to 1024"),
+        ((0, 4), "window 0 is not valid: give a whole number from 1 to 64"),
+        ((4, 1025), "nodes 1025 is not valid: give a whole number from 1 to 1024"),
         ((1, 9), "a gap tree of 1 places has 4 nodes: give no more, not 9"),
         ((4, 6, 0.0), "sharpness 0.0 is not valid"),
         ((4, 6, "a"), "sharpness 'a' is not valid"),

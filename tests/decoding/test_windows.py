@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lantern_jax import Drafter, DraftTree, GapTree, Window, jacobi, led_window, pac, speculative_jacobi
+from lantern_jax import Drafter, DraftTree, Echo, GapTree, Window, jacobi, led_window, pac, speculative_jacobi
 
 from . import toy_models as toys
 
@@ -44,6 +44,12 @@ def test_a_window_is_one_record_however_it_is_asked_for():
     assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6)) is pac(12, 6, 1, 0, redraw=None)
     assert speculative_jacobi(12, 6) is speculative_jacobi(12, redraw="maximal", window=6)
     assert jacobi(12, 6) is not jacobi(12, 7)
+    drafter, settings = toys.copy_drafter(), Window(toys.VOCAB, CHAIN)
+    assert (
+        led_window(drafter, settings)
+        is led_window(drafter, settings, 3, Echo())
+        is led_window(drafter, settings, echo=None)
+    )
 
 
 REFUSED = {

@@ -4,7 +4,7 @@ Axes: G guidance rows, B batch, P prefix, S positions, M nodes of a level, X exp
 """
 
 from collections.abc import Callable
-from functools import cache
+from functools import lru_cache
 from typing import Any
 
 import flax.struct
@@ -14,7 +14,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.drafting.eagle import Drafter
-from lantern_jax.decoding.protocols import GuidedTokens, Prefix, Target, TokenConditioning
+from lantern_jax.decoding.protocols import MOST_RECORDS, GuidedTokens, Prefix, Target, TokenConditioning
 
 
 @flax.struct.dataclass
@@ -34,7 +34,6 @@ class DraftModelState:
     expanded: Int[Array, ""]
 
 
-@cache
 def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any] | None = None) -> Drafter:
     """Makes a drafter of a small model: ``eagle(drafter_from_target(small), tree)`` drafts with it.
 
@@ -56,7 +55,11 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
+    return _drafter_of(small, conditioning)
 
+
+@lru_cache(MOST_RECORDS)
+def _drafter_of(small: Target, conditioning: Callable[[Any, Prefix], Any] | None) -> Drafter:
     def given(params, prefix: Prefix):
         if conditioning is not None:
             return conditioning(params, prefix)

@@ -6,7 +6,7 @@ S = R - 1 + L positions, L = max depth + 1, V codes, D feature width.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -18,7 +18,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.drafting.dynamic import grow_dynamic
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
 from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
-from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import process_logits
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
 from lantern_jax.io.errors import LanternError
@@ -140,7 +140,6 @@ class EagleState:
     memory: Memory | None
 
 
-@cache
 def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | None = None) -> Drafting:
     """Makes the drafting of a static tree (EAGLE, LANTERN++) or of a dynamic one (EAGLE-2, DDD).
 
@@ -164,6 +163,11 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
     tree = tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
     if not tree.max_depth:
         raise LanternError("the tree has no node below its root: leave the drafting out to decode plainly")
+    return _drafting_of(drafter, tree, echo)
+
+
+@lru_cache(MOST_RECORDS)
+def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | None) -> Drafting:
     grow = grow_dynamic if isinstance(tree, DynamicTree) else grow_static
 
     def init(params, prefix, slots, span) -> EagleState:

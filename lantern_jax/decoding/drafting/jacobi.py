@@ -15,7 +15,7 @@ that is the q it is tested against.
 Axes: B batch, W window (positions guessed), F first positions that may have several guesses, V codes.
 """
 
-from functools import cache, partial
+from functools import lru_cache, partial
 from typing import Any
 
 import jax
@@ -36,7 +36,7 @@ from lantern_jax.decoding.drafting.window import (
 )
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax
 from lantern_jax.decoding.topology import rows_depth
@@ -138,7 +138,7 @@ def _as_tree(window: int | DraftTree) -> DraftTree | GapTree:
     return window if isinstance(window, DraftTree | GapTree) else DraftTree.window(window)
 
 
-@cache
+@lru_cache(MOST_RECORDS)
 def drafting_of(settings: Window) -> Drafting:
     """Makes the ``Drafting`` of a window, which has no parameters; the same one each time: programs are found by it."""
     if isinstance(settings.tree, GapTree):

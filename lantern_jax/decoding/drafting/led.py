@@ -21,7 +21,7 @@ Axes: G guidance rows, B batch, W window, V codes, D feature width.
 """
 
 from dataclasses import dataclass
-from functools import cache
+from functools import lru_cache
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -43,7 +43,8 @@ from lantern_jax.decoding.drafting.window import (
 from lantern_jax.decoding.echo import COMPARED, Echo, Memory, blended, histories, nothing, recalled, remember
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import Draft, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.protocols import MOST_RECORDS, Draft, Drafting, Outcome, Pending, Target
 from lantern_jax.decoding.sampling import first_argmax, process_logits, top_children
 from lantern_jax.io.errors import LanternError
 
@@ -180,7 +181,6 @@ def _histories(pending: Pending, tokens: Int[Array, "B W"]) -> Int[Array, "B W H
     return jnp.stack(before, axis=-1)
 
 
-@cache
 def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo | None = None) -> Drafting:
     """Makes the drafting of a led window; its parameters are the drafter's.
 
@@ -205,9 +205,13 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
         raise LanternError("a led window needs the coupling gumbel: give a window without redraw")
     if drafter.refine is None:
         raise LanternError("this drafter cannot pass over a window: give it refine, or draft a tree with it")
-    if refine < 0:
-        raise LanternError(f"refine {refine} is not valid: give 0 or more")
-    led = Led(drafter, settings, refine, Echo() if echo is None else echo)
+    Knob("refine", int, 3, "").check(refine)
+    return _drafting_of(Led(drafter, settings, refine, Echo() if echo is None else echo))
+
+
+@lru_cache(MOST_RECORDS)
+def _drafting_of(led: Led) -> Drafting:
+    settings = led.settings
 
     def propose(params, state: LedState, pending: Pending, draws, sampling):
         noise = window_noise(draws, settings)
