@@ -63,11 +63,14 @@ def make_set(
     held = known_pictures(opened, directory, left) if keeps else {}
     kept = time.monotonic()
 
+    def drop(shard: int) -> None:
+        for number in plan.numbers(shard).tolist():
+            held.pop(number, None)
+
     def settle() -> None:
         made, shard, then = waiting.pop()
         made.result()
-        for number in plan.numbers(shard).tolist():
-            held.pop(number, None)
+        drop(shard)
         written(shard, then)
 
     with contextlib.ExitStack() as stack:
@@ -82,7 +85,9 @@ def make_set(
                 progress(now)
             if waiting and (drawn is not None or waiting[0][0].done()):
                 settle()
-            if drawn is not None and writes:
+            if drawn is not None and not writes:
+                drop(drawn[0])
+            elif drawn is not None:
                 shard, pictures, tokens, rounds = drawn
                 sums = None if reader is None else Moments.of(reader.features(pictures))
                 made = thread.submit(write_shard, directory, plan, shard, pictures, tokens, rounds, sums)

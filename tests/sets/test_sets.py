@@ -232,6 +232,22 @@ def test_what_is_known_is_kept_again_and_again(tmp_path, monkeypatch):
     assert len(kept) > 5 and max(kept) >= 2 and kept[-1] == 0
 
 
+def test_who_does_not_write_holds_no_shard_that_was_drawn(tmp_path, monkeypatch):
+    """As the other processes of a mesh that several share."""
+    held_then, draw = [], worker._drawn_shards
+
+    def drawn(opened, left, held):
+        for step in draw(opened, left, held):
+            yield step
+            held_then.append(len(held))
+
+    monkeypatch.setattr(worker, "_drawn_shards", drawn)
+    monkeypatch.setattr(worker.hosts, "is_first", lambda: False)
+    monkeypatch.setattr(tiny_pipeline().engine, "spans", True)
+    make(tmp_path / "set")
+    assert max(held_then) and held_then[-1] == 0 and not list((tmp_path / "set").glob("*.tar"))
+
+
 def test_sums_of_shards_are_those_of_the_set(whole, tmp_path):
     expected = Moments.of(READER.features(picture.picture for picture in read_set(whole)))
     merged = merge(whole)
