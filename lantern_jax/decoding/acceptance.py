@@ -271,7 +271,8 @@ class _NearestCodes(Rule):
         if not self.k:
             # There may be no codebook.
             return Loan(jnp.zeros(token.shape, jnp.float32), jnp.full((*token.shape, 0), -1, jnp.int32))
-        neighbours = codebook.neighbours[:, : self.k][token]
+        # Tables may be unsigned, and -1 is none.
+        neighbours = codebook.neighbours[:, : self.k][token].astype(jnp.int32)
         near = jnp.where(neighbours >= 0, p.at(jnp.maximum(neighbours, 0)), jnp.inf)
         inside = jnp.cumsum(near, axis=-1) <= self.bound(p.at(token))[..., None]
         lent = jnp.sum(jnp.where(inside, near, jnp.float32(0)), axis=-1)

@@ -210,7 +210,7 @@ class Rejection:
                 "Codebook(neighbours, codes), or use residual 'exact'"
             )
         # As LANTERN's code does: where a neighbour lent, the k + 1 nearest codes lose what p, or what q, gives them.
-        near = codebook.neighbours[:, : rule.k + 1][token]
+        near = codebook.neighbours[:, : rule.k + 1][token].astype(jnp.int32)
         near = jnp.where(jnp.any(trial.loan.lenders >= 0, axis=-1, keepdims=True), near, -1)
         everything = jnp.full_like(p, 1 / p.shape[-1])
         if trial.is_point_mass:

@@ -64,6 +64,18 @@ def test_strict_by_name_and_by_k():
         as_rule(7)
 
 
+def test_an_unsigned_table_says_the_same():
+    """Though -1, a neighbour that lends nothing, is none of its numbers."""
+    rule, p = rule_from_name("lantern", 3, delta=0.25), jnp.array([0.4, 0.2, 0.3, 0.1])
+    table = np.array([[1, 2, 3]] * 4)
+    loans = [
+        lent_by(rule, p, jnp.zeros(1, jnp.int32), Codebook(jnp.asarray(table, dtype), jnp.zeros((4, 2))))
+        for dtype in (jnp.int32, jnp.uint16)
+    ]
+    jax.tree.map(np.testing.assert_array_equal, *loans)
+    np.testing.assert_array_equal(loans[1].lenders, [[1, -1, -1]])
+
+
 def test_a_relaxed_rule_needs_its_neighbours():
     codebook = Codebook(neighbours=jnp.zeros((4, 2), jnp.int32), codes=jnp.zeros((4, 3)))
     check_codebook(Strict(), None)
