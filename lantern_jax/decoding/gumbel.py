@@ -73,9 +73,9 @@ class Gumbel:
     Attributes:
         path: the choice among several accepted children: the ``longest`` accepted path, ties to the earliest in
             depth-first order, or ``exact_first``: from the root, the child y if there is one, else the first accepted
-            one, never going back; or ``followed``: the longest of those where each token that a relaxed rule lets in is
-            followed by a guess that is the target's own, and so gains two tokens or more (ours). At temperature 0 it is
-            always the longest.
+            one, never going back; or ``followed``: the longest where a relaxed rule lets in only tokens that a guess of
+            the target's own follows, so that the path goes on behind each, by that guess or a longer way (ours). At
+            temperature 0 it is always the longest.
 
     Raises:
         LanternError: another path policy.

@@ -104,7 +104,7 @@ def verify_tree(
 ) -> Verification:
     """Accepts a path of the draft and samples the token after it.
 
-    Under the strict rule both couplings give tokens of exactly the target's distribution; ``Gumbel`` gives the tokens
+    Under the strict rule each coupling gives tokens of exactly the target's distribution; ``Gumbel`` gives the tokens
     of plain decoding with the same noise and log-probabilities.
 
     Args:
