@@ -336,8 +336,10 @@ def _beside(path: Path, kind: str = "part") -> Path:
 
 
 def fill_file(path: Path, contents: Contents, synced: bool = False) -> None:
-    """Writes a new file, never one that is there, where nobody looks for it yet: under a temporary name, or in a folder
-    that has one. As with ``open``, the umask decides its mode."""
+    """Writes a new file, never one that is there; as with ``open``, the umask decides its mode.
+
+    Whole files are made under a temporary name, or in a folder that has one.
+    """
     with path.open("xb") as file:
         if callable(contents):
             contents(file)

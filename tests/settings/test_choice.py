@@ -7,7 +7,6 @@ import os
 import threading
 from types import SimpleNamespace
 
-import jax
 import numpy as np
 import pytest
 
@@ -336,12 +335,10 @@ def test_nothing_is_chosen_for_no_pictures(opened):
         opened().tuning(0)
 
 
-def test_costs_are_those_of_the_program_that_runs(tiny_folder, tmp_path, monkeypatch):
+def test_costs_are_those_of_the_program_that_runs(opened, monkeypatch):
     """Of three pictures it takes four sequences, unless a batch has three."""
-    monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
-    made = Pipeline(
-        load_checkpoint(tiny_folder, abstract=True), None, Shelf.of("auto"), jax.devices()[:1]
-    ).auto
+    made = opened().auto
+    monkeypatch.setattr(made, "_devices", made._devices[:1])
 
     def of(pictures, batch=8):
         return made.costs(dataclasses.replace(KEY, batch=pictures), batch)
