@@ -3,15 +3,17 @@
 import contextlib
 import select
 import socket
+import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from lantern_jax.serve import server as serving
+from lantern_jax.serve.forms import read_form
 from lantern_jax.serve.server import address_of
 from tests.hostile.requests import GET, HEAD, PATH
-from tests.serve.running import Gate, in_threads, running, said, until
+from tests.serve.running import QUEUE, Gate, in_threads, running, said, until
 
 POST = f"{HEAD}Content-Length: 50\r\n\r\n"
 SECONDS = {"header_seconds": 0.5, "body_seconds": 0.8, "idle_seconds": 2.5}
@@ -185,3 +187,34 @@ def test_open_files_bound_connections(monkeypatch):
     assert serving.connections_of_files(1000) == 1
     limit[:] = [resource.RLIM_INFINITY] * 2
     assert serving.connections_of_files(1000) == 1000 and len(raised) == 3
+
+
+def test_forms_wait_for_their_clients_alone(server, monkeypatch):
+    """A full queue refuses a form before its body comes, and one whose client went is not read."""
+    started, go_on = [], threading.Event()
+
+    def read(*given):
+        started.append(1)
+        assert go_on.wait(20)
+        return read_form(*given)
+
+    head = "POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
+    whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
+    gone = 'lantern_requests_total{status="0"}'
+    before = server.metrics().get(gone, 0)
+    monkeypatch.setattr("lantern_jax.serve.application.read_form", read)
+    with contextlib.ExitStack() as open_ones:
+        connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
+        for connection in connections:
+            open_ones.callback(connection.close)
+        *waiting, late = connections
+        for connection in waiting:
+            connection.sendall(whole)
+        server.wait_for(queue_length=QUEUE)
+        late.sendall(f"{head}Content-Length: 5\r\n\r\n".encode())
+        assert late.recv(1000).startswith(b"HTTP/1.1 429 ")
+        until(lambda: len(started) == 2)
+    server.wait_for(queue_length=2)
+    go_on.set()
+    server.wait_for(queue_length=0)
+    assert len(started) == 2 and server.metrics()[gone] >= before + QUEUE - 2

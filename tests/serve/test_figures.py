@@ -12,7 +12,7 @@ from lantern_jax.serve.limits import Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.worker import Worker
 from tests.command import must_not_run
-from tests.serve.running import BATCH, LIMITS, QUEUE
+from tests.serve.running import BATCH, LIMITS, QUEUE, running, until
 from tests.tiny_checkpoint import pipeline_on
 
 
@@ -87,3 +87,15 @@ def test_unfinished_pictures_are_drawn_rarely(monkeypatch):
     for moment, rested in ((1.01, False), (0.99 / batch.SHARE, False), (1.01 / batch.SHARE, True)):
         now[0] = moment
         assert painter.rested == rested
+
+
+def test_who_could_not_be_warmed_up_is_not_warm_and_serves(server, monkeypatch, caplog):
+    def fail(*given):
+        raise RuntimeError("no compiler")
+
+    monkeypatch.setattr(Worker, "_run_all", fail)
+    with running(server.library(), warm_up=True, batch=1) as cold:
+        until(lambda: "warming up failed" in caplog.text)
+        until(lambda: not cold.worker._cold)
+        assert cold.client.get("/health").json() == {"status": "ok", "warm": False}
+        assert cold.ask(method="ar").status_code == 200

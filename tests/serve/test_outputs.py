@@ -1,12 +1,9 @@
 """What becomes of pictures: sizes, formats, addresses; edits; pages elsewhere; the description; the log."""
 
 import base64
-import contextlib
 import io
 import json
 import logging
-import socket
-import threading
 import time
 from dataclasses import replace
 from types import SimpleNamespace
@@ -30,7 +27,7 @@ from lantern_jax.serve.requests import OWN
 from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
 from tests.hostile.requests import PATH
-from tests.serve.running import LIMITS, QUEUE, in_threads, running, until
+from tests.serve.running import LIMITS, in_threads, running
 from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
 
 EDITS = "/v1/images/edits"
@@ -208,37 +205,6 @@ def test_two_pictures_are_read_at_a_time(server, monkeypatch):
     monkeypatch.setattr("lantern_jax.serve.application.read_start", read)
     answers = in_threads([lambda: server.client.post(EDITS, files={"image": GOOD})] * 6)
     assert [answer.status_code for answer in answers] == [400] * 6 and max(most) <= 2
-
-
-def test_forms_wait_for_their_clients_alone(server, monkeypatch):
-    """A full queue refuses a form before its body comes, and one whose client went is not read."""
-    started, go_on = [], threading.Event()
-
-    def read(*given):
-        started.append(1)
-        assert go_on.wait(20)
-        return read_form(*given)
-
-    head = f"POST {EDITS} HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-    whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
-    gone = 'lantern_requests_total{status="0"}'
-    before = server.metrics().get(gone, 0)
-    monkeypatch.setattr("lantern_jax.serve.application.read_form", read)
-    with contextlib.ExitStack() as open_ones:
-        connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
-        for connection in connections:
-            open_ones.callback(connection.close)
-        *waiting, late = connections
-        for connection in waiting:
-            connection.sendall(whole)
-        server.wait_for(queue_length=QUEUE)
-        late.sendall(f"{head}Content-Length: 5\r\n\r\n".encode())
-        assert late.recv(1000).startswith(b"HTTP/1.1 429 ")
-        until(lambda: len(started) == 2)
-    server.wait_for(queue_length=2)
-    go_on.set()
-    server.wait_for(queue_length=0)
-    assert len(started) == 2 and server.metrics()[gone] >= before + QUEUE - 2
 
 
 LAKE = {"prompt": "a lake"}

@@ -309,18 +309,6 @@ def test_warm_means_nothing_is_left_to_compile(server):
         assert set(warm.engine.programs) == programs
 
 
-def test_who_could_not_be_warmed_up_is_not_warm_and_serves(server, monkeypatch, caplog):
-    def fail(*given):
-        raise RuntimeError("no compiler")
-
-    monkeypatch.setattr(worker.Worker, "_run_all", fail)
-    with running(server.library(), warm_up=True, batch=1) as cold:
-        until(lambda: "warming up failed" in caplog.text)
-        until(lambda: not cold.worker._cold)
-        assert cold.client.get("/health").json() == {"status": "ok", "warm": False}
-        assert cold.ask(method="ar").status_code == 200
-
-
 def test_few_programs_are_kept():
     with running(pipeline_on(1), warm_up=True, batch=1, programs=1) as small:
         small.wait_for(warm=1)
