@@ -245,18 +245,18 @@ class CaptionEncoder(PromptEncoder):
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         self.check_prompts(prompts, negative)
-        if negative is not None:
-            # Usually one for all prompts.
-            place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
-            with self.kept():
-                made, against = self.encode(prompts, dtype), self.encode(list(place), dtype)
-            features = against.features.repeated([place[text] for text in negative])
-            return made.replace(negative=features, negative_mask=features.mask)
-        features = encode_captions(
-            self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer, prompts,
-            self.config.caption_length, dtype,
-        )  # fmt: skip
-        return CaptionConditioning(features, features.mask)
+        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer
+
+        def features(texts):
+            return encode_captions(*read, texts, self.config.caption_length, dtype)
+
+        made = features(prompts)
+        if negative is None:
+            return CaptionConditioning(made, made.mask)
+        # Usually one for all prompts.
+        place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
+        against = features(list(place)).repeated([place[text] for text in negative])
+        return CaptionConditioning(made, made.mask, negative=against, negative_mask=against.mask)
 
     @contextmanager
     def kept(self):
@@ -267,11 +267,12 @@ class CaptionEncoder(PromptEncoder):
             self._read = outer
 
     def _parameters(self, dtype: np.dtype) -> PyTree:
-        if self._read is None:
+        held = self._read
+        if held is None:
             return self.parts.read_text_encoder(dtype)
-        if dtype not in self._read:
-            self._read[dtype] = self.parts.read_text_encoder(dtype)
-        return self._read[dtype]
+        if dtype not in held:
+            held[dtype] = self.parts.read_text_encoder(dtype)
+        return held[dtype]
 
     def from_arrays(self, conditioning, mask=None):
         features = np.asarray(conditioning)
