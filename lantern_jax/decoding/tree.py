@@ -164,10 +164,8 @@ class DraftTree:
             LanternError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth,
                 or more than 4,096 nodes.
         """
-        depth, branches = (
-            check_count("window", depth, MOST_DEPTH),
-            check_count("branches", branches, MOST_NODES),
-        )
+        depth = check_count("window", depth, MOST_DEPTH)
+        branches = check_count("branches", branches, MOST_NODES)
         Knob("levels", int, 0, "", high=depth, note="no more than the window").check(levels)
         # Counted before any node is made: eight levels of eight branches are 19 million.
         nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
