@@ -19,7 +19,7 @@ RECIPE = Recipe(TARGET, KINDS, np.dtype(np.float32), codebook=tiny_checkpoint().
 OTHER = {
     "nodes": 5, "depth": 3, "frontier": 3, "children": 3, "ranking": "probability", "sharpness": 3.0, "threshold": 0.25,
     "echo": "on", "mixture": "1,0,1,0,1,0,1,0", "window": 7, "redraw": "shared", "initial": "mixed", "branches": 2,
-    "levels": 1, "refine": 3, "ahead": 5, "k": 4, "delta": 0.25, "lam": 3.0, "tau": 2.5, "ratio": 3.0, "omega": 1.5,
+    "levels": 1, "refine": 3, "ahead": 3, "k": 4, "delta": 0.25, "lam": 3.0, "tau": 2.5, "ratio": 3.0, "omega": 1.5,
     "epsilon": 0.5, "samples": 3, "path": "exact_first", "residual": "published", "top_k": 3, "top_p": 0.5,
     "drafting": "medusa",
 }  # fmt: skip

@@ -13,6 +13,7 @@ from configs import demo_eagle3, demo_medusa, demo_parallel, demo_target, tiny_d
 from configs import tiny_target as tiny
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.decoding.drafting.eagle import Stale
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
@@ -93,7 +94,10 @@ def predictions(sizes, params):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_predicts_what_decoding_drafts_below_a_root(name):
-    """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones."""
+    """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones.
+
+    Passes over the whole chain end there too: each makes one more place right.
+    """
     sizes, params = sizes_and_params(name)
     _, tokens, stored, _ = examples()
     taps = getattr(sizes, "taps", ())
@@ -126,6 +130,21 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         largest = np.abs(expected).max()
         np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
         assert largest > 0.5
+    # Before the first token of a chain stands what the root predicted; nothing else is known.
+    shape = BATCH, DEPTHS - 1
+    unknown = Stale(np.ones((2, *shape, given.shape[-1]), np.float32), np.zeros(shape, bool))
+    refine, predicted, below = jax.jit(record.refine), None, tokens[:, root + 1 : root + DEPTHS]
+    for _ in range(DEPTHS - 1):
+        logits, predicted = refine(both, state, np.zeros(BATCH, np.int32), below, unknown, predicted)
+    for place, expected in enumerate(drafted[1:]):
+        np.testing.assert_allclose(logits[:, place], expected, atol=2e-5 * np.abs(expected).max())
+    if name == "eagle":
+        # Its features are as wide as the target's: told the right ones, here or there, a single pass is right.
+        known = np.broadcast_to([False, True, False], shape)
+        told = np.where(known[None, ..., None], np.roll(predicted, 1, axis=2), np.nan)
+        others = np.where(np.roll(known, -1, axis=1)[None, ..., None], np.nan, predicted)
+        again, _ = refine(both, state, np.zeros(BATCH, np.int32), below, Stale(told, known), others)
+        np.testing.assert_allclose(again, logits, atol=2e-5 * np.abs(logits).max())
 
 
 # EAGLE's are chosen as EAGLE-3's are.
