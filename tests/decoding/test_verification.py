@@ -110,10 +110,15 @@ def test_the_examples_above_tell_the_paths_apart():
         assert longest != first
 
 
-@example(DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 1], [1, 0, 0]]), RULES[-1], False, 8)
-@given(draft_trees(max_nodes=9, gaps=False), st.sampled_from(RULES), st.booleans(), st.integers(0, 2**32 - 1))
-@settings(max_examples=1, deadline=None, derandomize=True)
-def test_rejection_on_any_tree(tree, rule, deterministic, seed):
+FORKED = DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 1], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("tree", "rule", "deterministic", "seed"),
+    [(FORKED, RULES[2], False, 8), (BUSHY, RULES[1], True, 3), (BUSHY, RULES[0], False, 5)],
+    ids=["forked", "deterministic", "strict"],
+)
+def test_rejection_on_trees(tree, rule, deterministic, seed):
     rng, batch = np.random.default_rng(seed), 40
     tokens, log_probs = random_tree_batch(tree, rng, batch)
     internal, places = list(tree.internal), jnp.arange(batch, dtype=jnp.int32)
