@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from lantern_jax import SamplingParams, speculative_decode
+from lantern_jax import Completion, SamplingParams, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
 
 from . import toy_models as toys
@@ -84,20 +84,23 @@ class Sampled(NamedTuple):
     substituted: int
 
 
-def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None) -> Sampled:
-    """Decodes the chain ``samples`` times; ``drafting`` instead of the way's own, which has no parameters."""
-    target, params, given, length = law.target, law.params, jnp.zeros((at_once, 1)), len(law.forced)
+def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None, given=()) -> Sampled:
+    """Decodes the chain ``samples`` times, its first tokens ``given`` if any; ``drafting`` instead of the way's own,
+    which has no parameters."""
+    target, params, labels, length = law.target, law.params, jnp.zeros((at_once, 1)), len(law.forced)
+    first = jnp.broadcast_to(jnp.asarray(given, jnp.int32), (at_once, len(given)))
+    conditioning = Completion(labels, first) if given else labels
     drafter, drafting_params = toys.noisy_drafter(target), None
     if way.kind is not None:
         target, drafter, drafting_params = toys.on_chain(way.kind, target)
     elif way.reads_noise:
-        drafting_params = toys.noisy_params(params, given, way.noises[0])
+        drafting_params = toys.noisy_params(params, labels, way.noises[0])
     drafting = way.drafting(drafter, VOCAB, 2) if drafting is None else drafting
     found, key = Sampled(0, 0, 0, 0), jax.random.key(11)
     for start in range(0, samples, at_once):
         numbers = jnp.arange(start, start + at_once, dtype=jnp.int32)
         decoded = speculative_decode(
-            target, params, given, jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers), drafting=drafting,
+            target, params, conditioning, jax.vmap(lambda i: jax.random.fold_in(key, i))(numbers), drafting=drafting,
             drafting_params=drafting_params, coupling=way.coupling, sampling=SamplingParams.create(**law.sampling),
         )  # fmt: skip
         ids = np.minimum(decoded.tokens, VOCAB - 1) @ (VOCAB ** np.arange(length)[::-1])

@@ -77,14 +77,23 @@ def test_tokens_follow_the_law(name, law):
     found, exact = quick(name, law), LAWS[law].exact()
     assert found.substituted == 0
     assert not LAWS[law].sampling or (exact == 0).sum() > 100, "the filters filter nothing"
-    assert agreement(found.counts, exact) > 1e-3
+    assert agreement(found.counts, exact) > 1e-6
+
+
+@pytest.mark.parametrize("name", ["scd", pytest.param("block", marks=pytest.mark.exhaustive)])
+def test_given_tokens_are_followed_by_what_the_law_says_after_them(name):
+    law, given = LAWS["sharp"], (2, 0)
+    exact = law.exact().reshape((VOCAB,) * LENGTH)
+    after = np.zeros_like(exact)
+    after[given] = exact[given] / exact[given].sum()
+    assert agreement(sampled(WAYS[name], law, given=given).counts, after.ravel()) > 1e-6
 
 
 def test_another_law_would_be_found():
     """That of the chain with a filter, and that of another chain."""
     counts = quick("eagle", "free").counts
-    assert agreement(counts, LAWS["top_k"].exact()) < 1e-9
-    assert agreement(counts, Law(sampling={"temperature": 1.1}).exact()) < 1e-3
+    assert agreement(counts, LAWS["top_k"].exact()) < 1e-12
+    assert agreement(counts, Law(sampling={"temperature": 1.3}).exact()) < 1e-12
 
 
 def test_some_ways_take_fewer_rounds():
@@ -104,7 +113,7 @@ SEEN = ("ar", "bushy", "led", "echo gap", "jacobi left", *REJECTION, *BLOCK)
 def test_tokens_follow_the_law_however_many(name, law):
     p = agreement(sampled(WAYS[name], LAWS[law], MANY, AT_ONCE).counts, LAWS[law].exact())
     print(f"\n{name}, {law}: p = {p:.3g}")
-    assert p > 1e-4
+    assert p > 1e-7
 
 
 def changed(settings: Window, change):
@@ -169,10 +178,12 @@ class Forgetful(Block):
 @pytest.mark.parametrize("redraw", ["maximal", "shared"])
 def test_a_small_fault_is_seen(redraw):
     way = Way(Forgetful(), window=window(3, redraw))
-    found = [(sampled(way, LAWS[law], MANY, AT_ONCE).counts, LAWS[law]) for law in ("one chain", "another")]
+    found = [
+        (sampled(way, LAWS[law], 2 * MANY, AT_ONCE).counts, LAWS[law]) for law in ("one chain", "another")
+    ]
     worst = min(agreement(counts, law.exact()) for counts, law in found)
     print(f"\nblock over {redraw}: p = {worst:.3g}")
-    assert worst < 1e-6
+    assert worst < 1e-12
 
 
 @pytest.mark.parametrize("redraw", ["maximal", "shared"])
