@@ -11,6 +11,7 @@ from lantern_jax.decoding import cache
 from lantern_jax.kernels import joined
 from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
+from lantern_jax.kernels.ways import traced_on
 from lantern_jax.models import attention as model_attention
 from tests.kernels.attention_arguments import HEADS, WIDTH, arguments, assert_same, normal
 from tests.lowering import lower
@@ -89,7 +90,9 @@ def test_derivatives_are_those_of_products():
         for attention in (model_attention._by_kernel, model_attention._by_products)
     )
     assert_same(found, expected, 0)
-    ours = jax.jit(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv)))(qkv)
+    # The kernel's branch is traced too, as by a caller whose program may be lowered for any device.
+    with traced_on(None):
+        ours = jax.jit(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv)))(qkv)
     assert_same(ours, expected, 0)
 
 
