@@ -217,15 +217,15 @@ def test_the_command_writes_one_file_of_what_is_done(folder, ctrl_c, capsys):
 
 
 def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monkeypatch):
-    write, times = os.replace, []
+    name, times = os.link, []
 
-    def replace(*names):
+    def link(*names):
         times.append(names)
         if len(times) == 2:
             raise KeyboardInterrupt
-        write(*names)
+        name(*names)
 
-    monkeypatch.setattr("lantern_jax.io.files.os.replace", replace)
+    monkeypatch.setattr("lantern_jax.io.files.os.link", link)
     assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
     assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
     assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"

@@ -141,7 +141,7 @@ def test_the_default_that_is_the_fastest_is_written_by_name(defaults, budget, ma
     plain = tuner._candidate(tune.PLAIN, {"method": "ar"}, 1, np.full(2, 9), 1.0)
     settings, row = subject.settings(tuner.base), tuner._default([plain])
     assert subject.settings(tuner.base | row.knobs) == settings
-    is_relaxed, found = settings.rule != "strict", tuner._tuned([row, plain], "")
+    is_relaxed, found = settings.rule != "strict", tuner._tuned([row, plain], "", {row.name, plain.name})
     assert (found.name == tune.DEFAULT) == (budget is not None or not is_relaxed)
     (tmp_path / "a.json").write_text(found.to_json())
     read = read_tuned(tmp_path / "a.json").knobs
