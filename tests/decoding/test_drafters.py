@@ -1,5 +1,6 @@
 """Records of drafters and their trees: one however it is asked for, so that compiled programs are found by it."""
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -27,6 +28,30 @@ def test_a_drafting_is_one_record_however_its_tree_is_written():
     )
     assert eagle(drafter, [[0], [0, 0]]) is eagle(drafter, DraftTree.chain(2))
     assert drafter_from_target(toys.llamagen()) is drafter_from_target(toys.llamagen(), conditioning=None)
+
+
+def test_a_pass_of_a_small_model_over_a_chain_is_what_it_drafts_level_by_level():
+    """Though it knows of other nodes, which the chain does not see."""
+    small, params, labels = toys.llamagen(), toys.target_params(), jnp.asarray([[1], [3]], jnp.int32)
+    drafter, chain = drafter_from_target(small, lambda *_: labels), np.array([[5, 2, 7], [1, 1, 4]], np.int32)
+
+    @jax.jit
+    def both(params):
+        _, _, prefix = small.prefill(params, labels, None, 8)
+        state = drafter.init(params, prefix, 8, 1, 4)
+        state, _ = drafter.absorb(params, state, None, chain[:, :1] + 1, np.ones(2, np.int32))
+        begun, drafted = state, []
+        for level in range(3):
+            parents = np.full((2, 1), level, np.int32)
+            state, logits = drafter.expand(params, state, chain[:, level : level + 1], parents)
+            drafted.append(logits[:, 0])
+        aside, _ = drafter.expand(params, begun, chain[:, 1:2], np.zeros((2, 1), np.int32))
+        refined, _ = drafter.refine(params, aside, np.zeros(2, np.int32), chain, None, None)
+        return jnp.stack(drafted, axis=1), refined
+
+    drafted, refined = both(params)
+    np.testing.assert_allclose(refined, drafted, atol=2e-5 * float(np.abs(drafted).max()))
+    assert np.ptp(drafted, axis=1).max() > 0.1
 
 
 def test_rows_that_wait_for_whole_rows_are_the_same():

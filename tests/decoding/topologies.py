@@ -12,13 +12,13 @@ from lantern_jax import Draft, Drafting, DraftTree, Topology
 
 
 @st.composite
-def draft_trees(draw, max_nodes=10, max_rank=3, gaps=True):
+def draft_trees(draw, max_nodes=10, max_rank=3):
     """Draws a random prefix-closed set of paths."""
     paths = []
     for _ in range(draw(st.integers(0, max_nodes))):
         parent = draw(st.sampled_from([(), *paths]))
         taken = [path[-1] for path in paths if path[:-1] == parent]
-        rank = draw(st.integers(0, max_rank)) if gaps else len(taken)
+        rank = draw(st.integers(0, max_rank))
         if rank not in taken:
             paths.append((*parent, rank))
     return DraftTree.from_paths(paths)
