@@ -31,8 +31,8 @@ class Keeper:
         if changed:
             raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
         write_file(path, to_json(setup), parents=True)
-        # Speeds are compared within a session: on another day the machine may be slower.
-        self.session, self._times = time.time_ns(), folder / "plain_seconds.json"
+        # Speeds are compared within one call of the command: on another day the machine may be slower.
+        self.call, self._times = time.time_ns(), folder / "plain_seconds.json"
         self._seconds = read_json(self._times, 2**24) if self._times.exists() else {}
 
     def path(self, setting: str, number: int) -> Path:
@@ -40,7 +40,7 @@ class Keeper:
         return self.folder / f"{quote(setting, safe='')}-{number:05d}.npz"
 
     def has(self, setting: str, number: int) -> bool:
-        """Tells whether a batch was made, and plain decoding of it timed in the same session."""
+        """Tells whether a batch was made, and plain decoding of it timed in the same call."""
         path = self.path(setting, number)
         if setting == REAL or not path.exists():
             return path.exists()
@@ -48,18 +48,18 @@ class Keeper:
 
     def write(self, setting: str, number: int, arrays: Mapping[str, Any]) -> None:
         """Keeps a batch, of plain decoding its seconds too."""
-        arrays = {**arrays, "session": self.session}
+        arrays = {**arrays, "call": self.call}
         write_file(self.path(setting, number), lambda file: np.savez_compressed(file, **arrays))
         if setting == PLAIN:
             self.write_plain_seconds(number, arrays["seconds"])
 
     def write_plain_seconds(self, number: int, seconds: float) -> None:
-        """Keeps how long plain decoding of a batch takes in this session."""
-        self._seconds.setdefault(str(self.session), {})[str(number)] = seconds
+        """Keeps how long plain decoding of a batch took in this call of the command."""
+        self._seconds.setdefault(str(self.call), {})[str(number)] = seconds
         write_file(self._times, to_json(self._seconds))
 
     def read(self, setting: str, count: int) -> list[dict[str, np.ndarray]]:
-        """Returns the first ``count`` batches, with the seconds of plain decoding in the session of each."""
+        """Returns the first ``count`` batches, with the seconds of plain decoding in the call that made each."""
         batches = [read_arrays(self.path(setting, number)) for number in range(count)]
         if setting == REAL:
             return batches
@@ -68,8 +68,8 @@ class Keeper:
         ]
 
     def _plain_seconds(self, number: int, made: Mapping[str, np.ndarray]) -> float | None:
-        """Returns the seconds of plain decoding in a batch's session; files that note none are of one session."""
-        if "session" in made:
-            return self._seconds.get(str(int(made["session"])), {}).get(str(number))
+        """Returns the seconds of plain decoding in the call that made a batch; files that note none are of one call."""
+        if "call" in made:
+            return self._seconds.get(str(int(made["call"])), {}).get(str(number))
         path = self.path(PLAIN, number)
         return float(read_arrays(path)["seconds"]) if path.exists() else None

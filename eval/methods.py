@@ -10,7 +10,7 @@ same command continues there, also with more methods, beside which plain decodin
 setup is an error. With ``--minutes`` the rows are of the batches made
 by then. The checkpoint must have been trained on the painted landscapes. A row of FILE (DIR/quality.jsonl) has:
 
-    seconds, speedup          of a picture, and seconds of plain decoding in the same session over them; compiling and
+    seconds, speedup          of a picture, and seconds of plain decoding in the same call over them; compiling and
                               drawing apart
     tokens_a_pass             tokens after the first of each picture, a target pass
     substituted, distortion   share of tokens that a relaxed rule put in place of the strict one's, their mean distance

@@ -37,7 +37,7 @@ REPLICATES = 1000
 INSIDE = 99.0
 # The least standard deviation, relative to the greatest, that whitening stretches to 1.
 LEAST_DEVIATION = 0.01
-# Kept as sums over a batch, plain decoding's seconds of the same session among them; all else is kept by picture.
+# Kept as sums over a batch, plain decoding's seconds in the same call among them; all else is kept by picture.
 SUMS = ("pictures", "sampled", "rounds", "seconds", "plain_seconds", "substituted", "distance")
 
 

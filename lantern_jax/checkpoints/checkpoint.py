@@ -96,15 +96,15 @@ class Checkpoint:
         together = {**self.drafters, **drafters}
         defaults, metadata = dict(self.defaults), dict(self.metadata)
         told = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
-        if told | dict(recipes or {}):
-            metadata["drafters"] = told | dict(recipes or {})
+        told |= recipes or {}
+        if told:
+            metadata["drafters"] = told
         if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
             if ACCEPTANCE in metadata:
                 measured = read_acceptance(metadata[ACCEPTANCE]).items()
                 metadata[ACCEPTANCE] = write_acceptance(row for row in measured if not row[0].passes)
-            defaults = {
-                name: value for name, value in defaults.items() if name not in ("sharpness", "mixture")
-            }
+            for name in ("sharpness", "mixture"):
+                defaults.pop(name, None)
         return dataclasses.replace(self, drafters=together, defaults=defaults, metadata=metadata)
 
 

@@ -122,8 +122,7 @@ class Knob:
             return f"a whole number from {-MOST_INT}"
         if self.type is int and self.high == math.inf and value > MOST_INT:
             return f"a whole number up to {MOST_INT}"
-        held = _LEAST_FLOAT <= value <= _MOST_FLOAT or -_MOST_FLOAT <= value <= -_LEAST_FLOAT
-        if self.type is float and value and not held:
+        if self.type is float and value and not _LEAST_FLOAT <= abs(value) <= _MOST_FLOAT:
             return f"{self.range} within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
         return ""
 

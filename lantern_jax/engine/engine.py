@@ -195,9 +195,8 @@ class Engine:
             rounds = int(hosts.agreed(rounds))
         after = self.advance(run, rounds)
         if not after.done:  # Else it may have been fewer.
-            if (
-                pace is None
-            ):  # The pace of a program that was dropped is dropped too. Another thread may add one.
+            if pace is None:
+                # The pace of a program that was dropped is dropped too. Another thread may add one meanwhile.
                 self._pace = {key: kept for key, kept in list(self._pace.items()) if key in self.programs}
             self._pace[run.key] = (after.timing.decoding - run.timing.decoding) / rounds
         return after

@@ -140,7 +140,7 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert bench.described({"method": knobs})["strict"] == strict, knobs
 
 
-def test_speeds_of_methods_that_are_added_are_compared_within_their_session(tmp_path):
+def test_speeds_of_methods_that_are_added_are_compared_within_their_call(tmp_path):
     """On a machine that is slower by then. A turn that was cut short is made again."""
     setup, taken, made = Setup(pictures=4, batch=2), {"ar": 1.0, "gumbel": 0.5}, []
 
