@@ -13,12 +13,11 @@ Axes: n pictures, T tokens.
 import argparse
 from collections.abc import Iterator, Sequence
 
-import jax
 import numpy as np
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.decoding.sampling import gumbel_noise
+from lantern_jax.decoding.sampling import gumbel_noise, sequence_keys
 from lantern_jax.engine.generation import Generation
 from lantern_jax.io.console import Console, table
 from lantern_jax.measuring.costs import levels_of
@@ -44,8 +43,8 @@ def partings(made: Generation, plain: Generation, seed: int, codes: int) -> Iter
     """Tells where pictures part from plain decoding, and by how much the two tokens' scores differ."""
     for row in np.flatnonzero((made.tokens != plain.tokens).any(axis=1)):
         place = int(np.argmax(made.tokens[row] != plain.tokens[row]))
-        key = jax.random.fold_in(jax.random.key(seed), int(made.numbers[row]))
-        noise = np.asarray(gumbel_noise(key[None], np.array([[place]], np.int32), codes))[0, 0]
+        keys = sequence_keys(seed, made.numbers[row : row + 1])
+        noise = np.asarray(gumbel_noise(keys, np.array([[place]], np.int32), codes))[0, 0]
         ours, theirs = (
             float(one.log_probs[row, place]) + float(noise[one.tokens[row, place]]) for one in (made, plain)
         )

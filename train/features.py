@@ -49,6 +49,7 @@ from lantern_jax.commands.options import DTYPES
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
+from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.tree import NO_TREE
 from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.engine.parameters import parameter_dtype
@@ -227,7 +228,7 @@ def extract(
     def one_batch(source: Source, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         conditioning = source.conditioning(rows)
         if source.codes is None:
-            keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(seed), row))(rows)
+            keys = sequence_keys(seed, rows)
             tokens = sample_tokens(record, params, conditioning, keys, settings, mesh)
         else:
             tokens = streams(record, source.codes(rows))

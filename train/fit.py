@@ -6,14 +6,14 @@ Pictures that the drafter was not trained on are decoded strictly with a led win
 accepted places, whose context is the picture's own. The mixture (a, b) of each agreement gives the target's
 distribution its least cross-entropy under log q' = a log q + b log p_old; beta makes the wanted token likeliest under
 softmax(beta (log q' + g)). Both become defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives
-with each window that ``auto`` chooses from, under these defaults.
+with each window that ``auto`` chooses from, under these defaults. A checkpoint whose default temperature is 0 has no
+noise to fit on: its weights are those of temperature 1.
 
 Axes: B batch, W places of the window, V codes, K values of beta, A and C values of a and b, I kinds of agreement.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from functools import partial
 from typing import Any
 
 import flax.struct
@@ -35,6 +35,7 @@ from lantern_jax.decoding.drafting.window import Window, window_draft
 from lantern_jax.decoding.echo import COMPARED, LEAST, Echo
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
+from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
@@ -188,6 +189,8 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, ba
     checkpoint = pipeline.checkpoint
     config, parameters = checkpoint.target_config, pipeline.engine.parameters
     settings = pipeline.settings({})
+    if not settings.temperature:
+        settings = pipeline.settings({"temperature": 1.0})
     count = len(jax.tree.leaves(conditioning)[0])
     batch = min(batch, count)
     target = pipeline.family.target(config, pipeline.dtype, getattr(checkpoint.drafters[kind][0], "taps", ()))
@@ -200,7 +203,7 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, ba
         states = []
         for first in range(0, count - batch + 1, batch):
             rows = jax.tree.map(lambda leaf, first=first: leaf[first : first + batch], conditioning)
-            keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(seed)))(first + np.arange(batch))
+            keys = sequence_keys(seed, first + np.arange(batch))
             states.append(
                 go(
                     Inputs(

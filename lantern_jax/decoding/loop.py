@@ -54,8 +54,8 @@ def speculative_decode(
 
     Args:
         target, target_params, conditioning: the model and its conditioning, leaves [B, ...]: conditional rows only.
-        keys: one key a sequence; fold_in of a seed with the sequence's global index makes results independent of
-            batching.
+        keys: one key a sequence, of Threefry, JAX's default; fold_in of a seed with the sequence's global index makes
+            results independent of batching.
         drafting, drafting_params: the source of guesses, such as ``eagle(drafter, tree)``.
         guidance: classifier-free guidance scale of each sequence; None for none, which is half the work.
         sampling: temperature, top-k, top-p (``SamplingParams.create``); None samples from the plain distribution.

@@ -10,6 +10,7 @@ are the same. Nothing here branches or loops on data: on a GPU the host would ha
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import flax.struct
 import jax
@@ -32,6 +33,8 @@ _KEEP_STREAM = 0x80000011
 _WINDOW_STREAM = 0x80000012
 
 _ARGMAX_BLOCK = 128
+# JAX's other generators give a row numbers that depend on the rows beside it.
+_GENERATOR = "threefry2x32"
 
 
 class SamplingParams(Record):
@@ -151,12 +154,26 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     return jax.nn.log_softmax(values, axis=-1)
 
 
+def sequence_keys(seeds: Int[Any, "*B"], numbers: Int[Any, " B"]) -> Key[Array, " B"]:
+    """Returns the key of each sequence, fold_in(key(seed), number), whatever JAX's default generator is.
+
+    ``seeds`` are one for all, or one each.
+    """
+
+    def key(seed, number) -> Key[Array, ""]:
+        return jax.random.fold_in(jax.random.key(seed, impl=_GENERATOR), number)
+
+    numbers = jnp.asarray(numbers, jnp.uint32)
+    return jax.vmap(key)(jnp.broadcast_to(jnp.asarray(seeds, jnp.uint32), numbers.shape), numbers)
+
+
 def gumbel_noise(
     keys: Key[Array, " B"], positions: Int[Array, "B L"], vocab_size: int
 ) -> Float[Array, "B L V"]:
     """Draws the shared noise of positions: row [b, l] depends only on ``keys[b]`` and ``positions[b, l]``.
 
-    ``positions`` count generated tokens from 0. Greedy decoding draws no noise.
+    ``positions`` count generated tokens from 0. Greedy decoding draws no noise. Raises LanternError for keys of another
+    generator than Threefry, JAX's default.
 
     Example:
         >>> keys = jax.random.split(jax.random.key(7), 1)
@@ -173,6 +190,7 @@ def _noise_rows(keys: Key[Array, " B"], numbers: Int[Array, "B L"], vocab_size: 
     def row(key, number) -> Float[Array, " V"]:
         return noise(jax.random.fold_in(key, number), vocab_size)
 
+    _check_generator(keys)
     return split(jax.vmap(jax.vmap(row, in_axes=(None, 0)))(keys, numbers), -1)
 
 
@@ -349,4 +367,14 @@ def _stream(keys, stream: int, positions, rounds):
     def fold(key, position, number):
         return jax.random.fold_in(jax.random.fold_in(jax.random.fold_in(key, stream), position), number)
 
+    _check_generator(keys)
     return jax.vmap(fold)(keys, positions, rounds)
+
+
+def _check_generator(keys: Key[Array, " B"]) -> None:
+    generator = jax.random.key_impl(keys)
+    if generator != _GENERATOR:
+        raise LanternError(
+            f"keys are of the generator {generator!r}, which draws other numbers in another batch: make them by "
+            f"jax.random.key(seed, impl={_GENERATOR!r})"
+        )

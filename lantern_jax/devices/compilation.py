@@ -158,6 +158,8 @@ def compile_ahead(
 ) -> tuple[Callable, float]:  # fmt: skip
     """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
+    Random numbers are those of JAX's default, however it is configured.
+
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
         results: shardings or formats of the results; None where that is left to the compiler.
@@ -172,7 +174,8 @@ def compile_ahead(
     with _counting:
         _compiled_now += 1
     try:
-        compiled = jitted.lower(*arguments).compile(compiler_options=_options(repeats))
+        with jax.threefry_partitionable(True):
+            compiled = jitted.lower(*arguments).compile(compiler_options=_options(repeats))
     finally:
         with _counting:
             _compiled_now -= 1

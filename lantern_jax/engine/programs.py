@@ -19,6 +19,7 @@ from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from lantern_jax.decoding import completion, loop
 from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
+from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.scoring import stream_log_probs
 from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
@@ -68,9 +69,7 @@ class Sequences:
 
     def keys(self) -> Key[Array, " B"]:
         """Returns the key of each sequence."""
-        return jax.vmap(lambda seed, number: jax.random.fold_in(jax.random.key(seed), number))(
-            self.seeds, self.numbers
-        )
+        return sequence_keys(self.seeds, self.numbers)
 
 
 @flax.struct.dataclass

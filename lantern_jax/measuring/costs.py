@@ -11,13 +11,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import cache, partial
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 
 from lantern_jax.decoding.program import Program, State
 from lantern_jax.decoding.protocols import Draft, Drafting
+from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.compilation import compile_ahead, run_timed
@@ -222,7 +222,7 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
     tasks = {}
     for name, chosen in (("deep", settings), ("shallow", DRAFTINGS[settings.drafting].one_level(settings))):
         job = subject.job(chosen)
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(0)))(jnp.arange(batch))
+        keys = sequence_keys(0, jnp.arange(batch))
         arguments = (subject.engine.drafter(job.drafter), keys, job.sampling, state)
         function = partial(_draft_again, job.program)
         program, _ = compile_ahead(function, *arguments, jnp.int32(1))

@@ -7,7 +7,7 @@ round drafts below a root, all nodes of the accepted path have been walked so: i
 Axes: B batch, T stream tokens, V codes, n pictures.
 """
 
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import flax.struct
@@ -22,7 +22,7 @@ from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.eagle import Committed, Drafter, catch_up
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Draft, Drafting, Target
-from lantern_jax.decoding.sampling import gumbel_noise, process_logits
+from lantern_jax.decoding.sampling import gumbel_noise, process_logits, sequence_keys
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.measuring.paths import MAX_DEPTH
@@ -137,7 +137,7 @@ def collect_ranks(
     for start in range(0, len(tokens), batch):
         known = np.resize(tokens[start : start + batch], (batch, tokens.shape[1]))
         numbers = first + start + np.arange(batch, dtype=np.uint32)
-        keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(subject.seed)))(numbers)
+        keys = sequence_keys(subject.seed, numbers)
         guidance = None if settings.guidance == 1 else np.full(batch, settings.guidance, np.float32)
         inputs = Inputs(
             engine.parameters.target, Walk(engine.drafter(kind), known, keys),

@@ -22,10 +22,12 @@ from lantern_jax.decoding.sampling import (
     keep_uniforms,
     process_logits,
     residual_noise,
+    sequence_keys,
     top_children,
     window_noise,
 )
 from tests.lowering import lower
+from tests.refused import refused
 
 from .enumerated_chain import filtered
 
@@ -192,6 +194,31 @@ def test_top_children_best_first_ties_to_the_lowest_id():
     for k in (0, 41):
         with pytest.raises(ValueError, match="give 1 to 40"):
             top_children(jnp.asarray(scores), k)
+
+
+@pytest.mark.parametrize(
+    "draw",
+    [
+        lambda keys, zero: gumbel_noise(keys, zero[None], 8),
+        lambda keys, zero: window_noise(keys, zero[None], 8),
+        lambda keys, zero: draft_noise(keys, zero, zero, np.zeros(1, np.int32), 8),
+        lambda keys, zero: residual_noise(keys, zero, zero, 8),
+        lambda keys, zero: acceptance_uniforms(keys, zero, zero, 3),
+        lambda keys, zero: keep_uniforms(keys, zero, zero, 3),
+    ],
+)
+def test_keys_whose_numbers_depend_on_the_batch_are_refused(draw):
+    with refused(r"generator 'rbg'.*impl='threefry2x32'"):
+        draw(jax.random.split(jax.random.key(0, impl="rbg"), 1), jnp.zeros(1, jnp.int32))
+
+
+def test_keys_of_sequences_are_threefrys_whatever_jaxs_default():
+    expected = [jax.random.fold_in(jax.random.key(seed), number) for seed, number in ((7, 2), (7, 3), (4, 2))]
+    with jax.default_prng_impl("rbg"):
+        found = sequence_keys(7, [2, 3]), sequence_keys([4], [2])
+    chex.assert_trees_all_equal(
+        *(jax.random.key_data(keys) for keys in (jnp.stack(expected), jnp.concatenate(found)))
+    )
 
 
 def test_streams_differ_by_purpose_position_round_and_node():

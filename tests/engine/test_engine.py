@@ -1,5 +1,6 @@
 """Which programs are compiled, how large they are, and what devices have to do with it: nothing but speed."""
 
+import contextlib
 import threading
 from types import SimpleNamespace
 
@@ -157,9 +158,17 @@ def test_codes_and_pictures_of_another_kind_are_refused(monkeypatch):
             work(given)
 
 
-def test_the_noise_stays_what_it_is():
+@pytest.mark.parametrize("jax_has_other_defaults", [False, True])
+def test_the_noise_stays_what_it_is(jax_has_other_defaults):
     """A change of the noise, or of how it is numbered, changes every picture of every seed: never in silence."""
-    made = tiny_pipeline().generate("a lake", num=2, seed=7, method="ar")
+    others = (
+        (jax.default_prng_impl("rbg"), jax.threefry_partitionable(False)) if jax_has_other_defaults else ()
+    )
+    with contextlib.ExitStack() as defaults:
+        for default in others:
+            defaults.enter_context(default)
+        pipeline = pipeline_on(1) if others else tiny_pipeline()
+        made = pipeline.generate("a lake", num=2, seed=7, method="ar")
     assert made.tokens.tolist() == [
         [21, 14, 16, 26, 29, 14, 23, 9, 29, 14, 9, 21, 14, 9, 24, 20],
         [23, 24, 31, 23, 14, 23, 24, 18, 23, 14, 15, 19, 27, 19, 27, 19],

@@ -67,12 +67,12 @@ def test_pictures_are_others_than_features_have_and_windows_are_measured_with_wh
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("filters", [{}, {"top_k": 8, "top_p": 0.9}])
-def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, filters):
+@pytest.mark.parametrize("sampling", [{}, {"top_k": 8, "top_p": 0.9}, {"temperature": 0.0}])
+def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, sampling):
     monkeypatch.setattr(fitting, "WINDOW", 6)
     monkeypatch.setattr(fitting, "window_acceptance", lambda _, pictures: {"windows": pictures})
     checkpoint = tiny_checkpoint()
-    checkpoint = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | filters)
+    checkpoint = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | sampling)
     found = fitted(checkpoint, "eagle", 8)
     assert found.defaults["sharpness"] in np.round(BETAS, 2)
     of_token = found.defaults["mixture"][2:4]
