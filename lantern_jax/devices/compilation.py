@@ -15,6 +15,7 @@ from typing import Any
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
+from lantern_jax.devices.partition import outside_mesh
 from lantern_jax.io.files import read_json, write_file
 
 # Bytes of the file of seconds, and the seconds of compiling above which programs were not all found.
@@ -152,6 +153,7 @@ def _noted() -> Path:
     return user_cache_directory() / "lantern_jax" / "compiling.json"
 
 
+@outside_mesh()
 def compile_ahead(
     function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None,
     repeats: bool = True,

@@ -20,6 +20,7 @@ import numpy as np
 from jaxtyping import Array, Float
 
 from lantern_jax.devices.data_sheets import DEVICES, GPU, Device
+from lantern_jax.devices.partition import outside_mesh
 from lantern_jax.devices.platform import device_name
 from lantern_jax.devices.products import EIGEN_ROWS, dot_by_columns
 from lantern_jax.io.files import read_json, write_file
@@ -141,6 +142,7 @@ def _measured_once(device, is_full: bool) -> Figures:
     return _measured(device, is_full)
 
 
+@outside_mesh()
 def _measured(device, is_full: bool) -> Figures:
     """Measures a device: the quickest of many short pieces, so that others who compute meanwhile count little."""
     dtype = jnp.float32 if is_full else jnp.bfloat16

@@ -8,9 +8,10 @@ where it would choose otherwise. Without a model axis both change nothing.
 Axes: V codes.
 """
 
+import contextlib
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,6 +243,16 @@ def where_on(grid: np.ndarray) -> Where:
     if mesh is None:
         return SingleDeviceSharding(grid[0, 0])
     return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
+
+
+@contextlib.contextmanager
+def outside_mesh() -> Iterator[None]:
+    """Hides the mesh that a caller gave ``jax.set_mesh``, which would put arrays and programs on its devices."""
+    if jax.sharding.get_abstract_mesh().empty:
+        yield
+    else:
+        with jax.set_mesh(Mesh(np.empty((), object), ())):
+            yield
 
 
 def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):

@@ -17,6 +17,7 @@ from lantern_jax.decoding.rules.own import try_rule
 from lantern_jax.decoding.rules.table import RULES, rule_knobs
 from lantern_jax.decoding.tree import DynamicTree
 from lantern_jax.decoding.verification import Coupling
+from lantern_jax.devices.partition import outside_mesh
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
@@ -90,6 +91,7 @@ class Recipe:
         taps = getattr(self.drafters.get(drafter), "taps", ())
         return family_of(self.config).target(self.config, self.dtype, *((taps,) if taps else ()))
 
+    @outside_mesh()
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
         guidance, sampling = settings.guidance, settings.sampling(self.config.num_codes)

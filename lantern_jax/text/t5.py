@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Bool, Int
 
+from lantern_jax.devices.partition import outside_mesh
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.t5 import T5Config, T5Encoder
@@ -29,6 +30,7 @@ SPARE_ROWS = 512
 CHUNK = 8
 
 
+@outside_mesh()
 def encode_captions(
     params: Mapping[str, Any],
     config: T5Config,

@@ -15,7 +15,7 @@ from lantern_jax.engine import compiler, programs
 from lantern_jax.engine.placement import Placement
 from tests.command import must_not_run
 from tests.refused import refused
-from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
+from tests.tiny_checkpoint import TOKENS, TREE, pipeline_on, tiny_pipeline
 
 # What keeps the same filters on is one program.
 KNOBS = {"top_k": 20, "top_p": 0.9, "rule": "lantern++", "lam": 2.0, "tree": [[0], [1]]}
@@ -156,6 +156,20 @@ def test_codes_and_pictures_of_another_kind_are_refused(monkeypatch):
     ):
         with refused(message):
             work(given)
+
+
+def test_the_callers_mesh_is_nothing_to_a_pipeline_on_other_devices():
+    knobs = {"seed": 3, "rule": "lantern++", "lam": 300.0, "tree": TREE, "log_probs": True}
+    expected = tiny_pipeline().generate("a lake", **knobs)
+    start = expected.pictures[0]
+    with jax.set_mesh(jax.make_mesh((4, 2), ("pictures", "other"))):
+        pipeline = pipeline_on(1)
+        made = pipeline.generate("a lake", **knobs)
+        codes = pipeline.encode_pictures(start)
+    np.testing.assert_array_equal(made.tokens, expected.tokens)
+    np.testing.assert_array_equal(made.pictures, expected.pictures)
+    np.testing.assert_array_equal(made.log_probs, expected.log_probs)
+    np.testing.assert_array_equal(codes, tiny_pipeline().encode_pictures(start))
 
 
 @pytest.mark.parametrize("jax_has_other_defaults", [False, True])
