@@ -8,13 +8,11 @@ import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import load, load_drafter
+from lantern_jax.checkpoints.store import check_dtype, load, load_drafter
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import family_of
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_fixed
 
 
@@ -22,16 +20,11 @@ def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
     """Returns the dtype that ``load`` uses for ``dtype``, on a device or the first one here.
 
     Raises:
-        LanternError: it is neither None nor a floating one.
+        LanternError: it is none that checkpoints are stored in, nor None.
     """
     if dtype is None:
         return default_dtype(device)
-    try:
-        known = jnp.issubdtype(jnp.dtype(dtype), jnp.floating)
-    except TypeError:
-        known = False
-    if not known:
-        raise LanternError(f"dtype {errors.quoted(dtype)} is not valid: give float32, bfloat16 or float16")
+    check_dtype(dtype)
     return jnp.dtype(dtype)
 
 

@@ -12,6 +12,7 @@ from lantern_jax.engine import compiler, engine
 from lantern_jax.engine.generation import Timing
 from lantern_jax.pipeline import plan
 from lantern_jax.pipeline.inputs import prompt_encoder
+from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import must_not_run
 from tests.refused import refused
@@ -200,6 +201,12 @@ def test_bad_input_is_refused_before_computing(bad, message, monkeypatch):
     monkeypatch.setattr(engine, "run_timed", must_not_run)
     with refused(message):
         tiny_pipeline().generate(**{"prompts": PROMPTS} | bad)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float8_e4m3fn", "int8", "half of it", 16])
+def test_a_dtype_that_no_model_computes_in_is_refused(dtype):
+    with refused(f"dtype {dtype!r} is not valid: give one of float16, bfloat16, float32"):
+        Pipeline(tiny_checkpoint(), dtype)
 
 
 def test_bad_conditioning_is_refused():
