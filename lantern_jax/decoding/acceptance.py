@@ -357,4 +357,4 @@ def code_distance(
 ) -> Float[Array, "*rows"]:
     """Returns the Euclidean distance between codes."""
     difference = codebook.codes[left] - codebook.codes[right]
-    return jnp.sqrt(jnp.sum(difference * difference, axis=-1))
+    return jnp.sqrt(jnp.sum(difference * difference, axis=-1)).astype(jnp.float32)

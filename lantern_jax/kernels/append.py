@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.kernels.shapes import compiler_params, shape_like
+from lantern_jax.kernels.shapes import compiler_params, in_32_bits, shape_like
 
 # A kernel's arguments take at most 4 KiB: for each array the old, the new and the rows, 8 bytes each.
 _MOST_ARRAYS = 150
@@ -21,6 +21,7 @@ _WARPS, _LANES = 4, 32
 _MOST_ENTRIES = 128
 
 
+@in_32_bits
 def append_kernel(
     caches: Sequence[Float[Array, "R H S E"]],
     blocks: Sequence[Float[Array, "R H N E"]],

@@ -13,13 +13,14 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from lantern_jax.kernels.shapes import LEAST_TILE, compiler_params, flat_rows, shape_like
+from lantern_jax.kernels.shapes import LEAST_TILE, compiler_params, flat_rows, in_32_bits, shape_like
 
 # Slots read together: 32 and 128 are slower on an H100.
 _SLOTS = 64
 _LOWEST = -1e30
 
 
+@in_32_bits
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
     """Computes ``models.attention.rotate_and_attend`` for arrays that Triton serves (``ways``).
 

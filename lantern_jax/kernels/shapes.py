@@ -1,5 +1,8 @@
 """Triton, where JAX has it, and the shapes of its kernels' tiles and results."""
 
+from collections.abc import Callable
+from functools import wraps
+
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array
@@ -12,6 +15,17 @@ except ImportError:
 
 # Products of tensor cores have at least 16 rows.
 LEAST_TILE = 16
+
+
+def in_32_bits(attend: Callable) -> Callable:
+    """Makes a function trace its kernel as if ``jax_enable_x64`` were off: indices of 64 bits fit no kernel's own."""
+
+    @wraps(attend)
+    def traced(*arguments, **named):
+        with jax.enable_x64(False):
+            return attend(*arguments, **named)
+
+    return traced
 
 
 def compiler_params(num_warps: int, num_stages: int):

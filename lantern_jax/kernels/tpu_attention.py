@@ -17,7 +17,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float
 
-from lantern_jax.kernels.shapes import flat_rows, shape_like
+from lantern_jax.kernels.shapes import flat_rows, in_32_bits, shape_like
 
 WIDTH = 64
 _LANES, _SUBLANES = 128, 16
@@ -36,6 +36,7 @@ def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
     return qkv.dtype == jnp.bfloat16 and whole and 1 <= count <= _MOST_NODES
 
 
+@in_32_bits
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
     """Computes ``models.attention.rotate_and_attend`` for arrays that ``fits`` accepts.
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import Draft, DraftTree, Rule, Strict, gumbel_noise, rule_from_name, verify_tree
+from lantern_jax.decoding.acceptance import code_distance
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.rules.table import RULES, knobs_of
@@ -178,6 +179,14 @@ def test_the_unit_is_measured_once_over_codes_with_neighbours():
     np.testing.assert_allclose(with_nan.measured().spacing, SPACING, rtol=1e-6)
     bare = CODEBOOK.replace(neighbours=CODEBOOK.neighbours[:, :0])
     assert float(bare.measured().spacing) == 0
+
+
+def test_distances_of_wider_codes_are_float32():
+    with jax.enable_x64(True):
+        measured = CODEBOOK.replace(codes=jnp.asarray(CODES.astype(np.float64))).measured()
+        assert code_distance(measured, np.array([0]), np.array([1])).dtype == np.float32
+        assert measured.spacing.dtype == np.float32
+        np.testing.assert_allclose(measured.spacing, SPACING, rtol=1e-6)
 
 
 @pytest.mark.parametrize(
