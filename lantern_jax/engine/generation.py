@@ -144,6 +144,10 @@ class Interrupted(KeyboardInterrupt):
         super().__init__()
         self.generation = generation
 
+    def __reduce__(self):
+        # Exceptions are sent to another process with the arguments of the line above, which are none.
+        return type(self), (self.generation,)
+
 
 @dataclass(frozen=True)
 class Picture:

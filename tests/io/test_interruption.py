@@ -2,6 +2,7 @@
 
 import gc
 import os
+import pickle
 import re
 import signal
 import subprocess
@@ -38,6 +39,13 @@ def interrupted(**options):
     with pytest.raises(Interrupted) as stop:
         tiny_pipeline().generate(PROMPT, seed=3, **options)
     return stop.value.generation
+
+
+@pytest.mark.parametrize("count", [0, 2])
+def test_it_reaches_another_process_with_its_pictures(count):
+    generation = tiny_pipeline().generate(PROMPT, num=count, seed=3) if count else None
+    sent = pickle.loads(pickle.dumps(Interrupted(generation)))
+    assert sent.generation is None if generation is None else str(sent.generation) == str(generation)
 
 
 @pytest.fixture(scope="module")
