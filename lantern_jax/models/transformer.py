@@ -11,7 +11,7 @@ H heads, K key-value heads, Q queries of a group (H / K), E head width, D model 
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from functools import cache, partial, wraps
+from functools import lru_cache, partial, wraps
 from typing import Any
 
 import flax.linen as nn
@@ -210,7 +210,7 @@ class Transformer(nn.Module):
 
     @nn.compact
     def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
-        run, block, states, x = self._layers(isinstance(x, jax.core.Tracer)), [], [], whole(x)
+        run, block, states, x = self._layers(), [], [], whole(x)
         for i in range(self.config.num_layers):
             states.append(x)
             x, keys_values = run(i, x, rotary, block_mask, [place[i] for place in past], past_masks)
@@ -222,17 +222,18 @@ class Transformer(nn.Module):
             x = jnp.concatenate([*(states[tap] for tap in self.taps), x], axis=-1)
         return x, tuple(block)
 
-    def _layers(self, is_traced: bool) -> Callable:
-        """Returns what runs layer i: layers alike are one function in a program, which is traced and lowered once.
-
-        Outside one they are not: every call would compile that function anew.
-        """
+    def _layers(self) -> Callable:
+        """Returns what runs layer i: layers alike are one function, which a program traces and lowers once."""
 
         def sizes(i):
             return self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype
 
-        if self.is_initializing() or not is_traced:
+        if self.is_initializing():
             return lambda i, *inputs: Layer(*sizes(i), name=f"layer_{i}")(*inputs)
-        function = cache(lambda *sizes: jax.jit(Layer(*sizes, parent=None, name="layer").apply))
         params = self.variables["params"]
-        return lambda i, *inputs: function(*sizes(i))({"params": params[f"layer_{i}"]}, *inputs)
+        return lambda i, *inputs: _layer(*sizes(i))({"params": params[f"layer_{i}"]}, *inputs)
+
+
+@lru_cache(256)
+def _layer(*sizes: Any) -> Callable:
+    return jax.jit(Layer(*sizes, parent=None, name="layer").apply)

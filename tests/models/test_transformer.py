@@ -11,7 +11,7 @@ import pytest
 from lantern_jax.kernels.ways import traced_on
 from lantern_jax.models import transformer
 from lantern_jax.models.positions import grid_rotary
-from lantern_jax.models.transformer import Dense, Transformer
+from lantern_jax.models.transformer import Dense, Layer, RMSNorm, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
 from tests.tiny_checkpoint import random_parameters
 
@@ -42,8 +42,33 @@ def test_layers_alike_are_lowered_once_and_are_what_they_are_one_by_one():
         len(re.findall(r"func private @apply\w*\(", text)) == 2
         and len(re.findall(r"call @apply\w*\(", text)) == 5
     )
-    one_by_one, _ = model.apply(params, *inputs())
+    x, *others = inputs()
+    for i in range(5):
+        layer = Layer(model.config, i > 0, jnp.float32, jnp.float32)
+        x, _ = layer.apply({"params": params["params"][f"layer_{i}"]}, x, *others, (), ())
+    norm = RMSNorm(model.config.norm_eps)
+    one_by_one = norm.apply({"params": params["params"]["norm"]}, x)
     np.testing.assert_allclose(lowered.compile()(params, *inputs())[0], one_by_one, atol=1e-5)
+
+
+def test_a_second_gradient_compiles_nothing():
+    """A model that a caller differentiates without a program around it."""
+    model, names = Transformer(CONFIG), []
+    params = random_parameters(model, 0, 0.2, *inputs())
+
+    def listen(event, seconds, **more):
+        if event == "/jax/core/compile/backend_compile_duration":
+            names.append(more["fun_name"])
+
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        counts = []
+        for _ in range(2):
+            jax.grad(lambda params: jnp.sum(model.apply(params, *inputs())[0]))(params)
+            counts.append(len(names))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert counts[0] == counts[1] > 0, names[counts[0] :]
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
