@@ -1,4 +1,4 @@
-"""A drafter for Anole-7B: one Chameleon layer of 4096, on the target's own samples.
+"""A drafter for Anole-7B: one Chameleon layer of width 4096, trained on the target's own samples.
 
 lantern convert anole --model Anole-7b --vqgan vqgan.ckpt --text-tokenizer text_tokenizer.json --out models/anole
 python -m train.features --target models/anole --prompts prompts.txt --workdir runs/anole/features --batch_size 8
@@ -7,7 +7,7 @@ python -m train.drafter --config configs/anole_drafter.py --target models/anole 
 python -m train.export --checkpoint models/anole --drafter runs/anole/drafter --out models/anole-drafter
 
 `--folder DIR` in place of `--prompts` takes pictures with captions. 10000 samples are 178 GB of features.
-By XLA's count, extraction needs some 45 GB of device memory at 8 sequences a pass, a training step of 8 some 55 GB
+By XLA's count, extraction needs some 45 GB of device memory at 8 sequences per pass, a training step of 8 some 55 GB
 (parameters, average and optimizer 8 GB); training splits the batch over all devices.
 """
 

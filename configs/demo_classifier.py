@@ -10,7 +10,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "size": 256,
-            # As many as an aurora or a rainbow needs, which are in few of them.
+            # As many as it takes to learn auroras and rainbows, which are in few of them.
             "pictures": 6144,
             "held_out": 512,
             "data_seed": 20,

@@ -1,4 +1,4 @@
-"""The demo's drafter: one layer of 256 that predicts the target's features and reads codes by its table.
+"""The demo's drafter: one layer of width 256 that predicts the target's features and reads codes by its table.
 
 python -m train.drafter --config configs/demo_drafter.py --target runs/demo/target \\
     --features runs/demo/features --workdir runs/demo/drafter

@@ -16,7 +16,7 @@ def get_config() -> ConfigDict:
     config.update({"scored": 0.5, "steps": 3000, "passes": 4, "noise": 0.0})
     config.update({"feature_weight": 0.0, "token_weight": 0.3, "guided_weight": 1.0})
     config.kind = "eagle3"
-    # A layer that reads twice the width, and no larger a drafter.
+    # The layer reads twice the width, and yet the drafter is no larger.
     config.model.hidden_dim = 400
     config.model.taps = (2, 6, 9)
     return config

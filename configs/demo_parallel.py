@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
     config = demo_drafter.get_config()
     config.update({"scored": 0.5, "steps": 3000, "passes": 8, "noise": 0.05})
     config.update({"feature_weight": 0.3, "token_weight": 0.1, "guided_weight": 1.0})
-    # Roots trained at depth d: a share of 0.7^d, a fifth at least (P-EAGLE).
+    # Roots trained at depth d: a share of 0.7^d, at least a fifth (P-EAGLE).
     config.anchors_kept, config.anchors_least = 0.7, 0.2
     config.kind = "parallel"
     config.model.masks, config.model.markov_rank = 7, 32

@@ -1,9 +1,9 @@
-"""The demo's target: 12 layers of 256, eight labels in front, 16x16 codes out of 4096.
+"""The demo's target: 12 layers of width 256, eight labels in front, 16x16 codes out of 4096.
 
 python -m train.target --config configs/demo_target.py --tokens runs/demo/tokens --workdir runs/demo/target
 
-11.6 million parameters, two of them the codes' table and head. An H200 takes 50 steps a second, two cores one in 13
-seconds: `--config.steps=4500 --config.batch_size=16` makes a coarser one in four hours.
+11.6 million parameters, two million of them the codes' table and head. An H200 makes 50 steps per second, two cores one
+step in 13 seconds: `--config.steps=4500 --config.batch_size=16` makes a coarser target in four hours.
 """
 
 from ml_collections import ConfigDict
@@ -13,7 +13,7 @@ def get_config() -> ConfigDict:
     return ConfigDict(
         {
             "seed": 0,
-            # As the tokenizer's.
+            # As in the tokenizer's config.
             "dtype": "auto",
             "steps": 7000,
             "batch_size": 64,

@@ -2,8 +2,8 @@
 
 python -m train.tokenizer --config configs/demo_tokenizer.py --workdir runs/demo/tokenizer
 
-An H200 takes 60 steps a second, so they are done in two and a half minutes and one for compiling; two cores take seven
-seconds for one.
+An H200 makes 60 steps per second, so all are done in two and a half minutes plus one for compiling; two cores take
+seven seconds per step.
 """
 
 from ml_collections import ConfigDict
@@ -61,9 +61,9 @@ def get_config() -> ConfigDict:
                 # Folds of four pixels stood out as lines in flat places while the critic always saw them in the same
                 # place.
                 "shift": 4,
-                # Without it, as many dots as there are flakes and flowers stood along edges, four pixels apart.
+                # Without it, as many dots as there are flakes and flowers appeared along edges, four pixels apart.
                 "specks": 8.0,
-                # Trees at night and towns in fog are as much of the picture as those by day.
+                # Trees at night and towns in fog are as much part of the picture as those by day.
                 "contrast": 0.2,
                 # A step sees as many vectors as there are codes.
                 "continuous": 300,

@@ -1,8 +1,8 @@
 """The recipe that the drafters of published models share; each has a config of its own with the commands.
 
-EAGLE's (arXiv 2401.15077): one layer of the target's shape, Adam at 1e-4, smooth-L1 of the features plus
-0.1 times the cross-entropy, uniform noise of 0.1. A tenth goes to the guided distributions, and the drafter's
-token table starts as the target's.
+EAGLE's (arXiv 2401.15077): one layer of the target's shape, Adam at 1e-4, smooth-L1 of the features plus 0.1 times the
+cross-entropy, uniform noise of 0.1. The loss on the guided distributions has weight 0.1, and the drafter's token table
+starts as the target's.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from ml_collections import ConfigDict
 
 
 def published_drafter(**changes: Any) -> ConfigDict:
-    """The recipe with a target's own settings; `model` is num_heads, hidden_dim and, for Chameleon, qk_norm."""
+    """Returns the recipe with a target's own settings; `model` is num_heads, hidden_dim and, for Chameleon, qk_norm."""
     recipe = {
         "seed": 0,
         "steps": 40000,
@@ -28,7 +28,7 @@ def published_drafter(**changes: Any) -> ConfigDict:
         "noise": 0.1,
         "passes": 2,
         "pass_weight": 0.8,
-        # The share of positions whose logits are computed: most of the memory, where codes are many.
+        # The share of positions whose logits are computed: these take most of the memory if there are many codes.
         "scored": 1.0,
         "loss": "cross_entropy",
         "start_from": "",

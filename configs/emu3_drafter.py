@@ -1,4 +1,4 @@
-"""A drafter for Emu3-Gen 8B: one layer of 4096 with a head of keys for each of queries, on the target's own samples.
+"""A drafter for Emu3-Gen 8B: one layer of width 4096, with a key head per query head, on the target's own samples.
 
 lantern convert emu3 --from-hub Emu3-community/Emu3-Gen-hf --text-tokenizer tokenizer.json --out models/emu3
 python -m train.features --target models/emu3 --prompts prompts.txt --workdir runs/emu3/features --batch_size 1

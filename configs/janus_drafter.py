@@ -1,4 +1,4 @@
-"""A drafter for Janus-Pro: one layer of the target's width, on the target's own samples; 7B or 1B after a colon.
+"""A drafter for Janus-Pro (`:7B` or `:1B` after the file's name): one layer of its width, trained on its own samples.
 
 lantern convert janus --from-hub deepseek-ai/Janus-Pro-7B --text-tokenizer tokenizer.json --out models/janus
 python -m train.features --target models/janus --prompts prompts.txt --workdir runs/janus/features --batch_size 8
@@ -6,8 +6,9 @@ python -m train.drafter --config configs/janus_drafter.py --target models/janus 
     --features runs/janus/features --workdir runs/janus/drafter
 python -m train.export --checkpoint models/janus --drafter runs/janus/drafter --out models/janus-drafter
 
-`--folder DIR` in place of `--prompts` takes pictures with captions. 10000 samples are 105 GB of features, of the 1B
-52 GB. The drafter shares the target's head of two layers; heads of its own (Medusa's) would be started from one.
+`--folder DIR` in place of `--prompts` takes pictures with captions. 10000 samples are 105 GB of features, 52 GB
+for the 1B. The drafter shares the target's two-layer head; heads of its own (Medusa's) would need a head of one layer
+to start from.
 """
 
 from ml_collections import ConfigDict

@@ -1,4 +1,4 @@
-"""A drafter for Liquid 7B: one layer of 3072, on the target's own samples.
+"""A drafter for Liquid 7B: one layer of width 3072, trained on the target's own samples.
 
 lantern convert liquid --model Liquid_V1_7B --vqgan vqgan.ckpt --text-tokenizer tokenizer.json --out models/liquid
 python -m train.features --target models/liquid --prompts prompts.txt --workdir runs/liquid/features --batch_size 8
@@ -7,7 +7,7 @@ python -m train.drafter --config configs/liquid_drafter.py --target models/liqui
 python -m train.export --checkpoint models/liquid --drafter runs/liquid/drafter --out models/liquid-drafter
 
 `--folder DIR` in place of `--prompts` takes pictures with captions. 10000 samples are 134 GB of features. The layer is
-a Llama's, narrower than the target's own of 16 heads of 256.
+a Llama's, narrower than the target's own with their 16 heads of 256.
 """
 
 from ml_collections import ConfigDict

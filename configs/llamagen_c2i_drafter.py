@@ -6,8 +6,8 @@ python -m train.drafter --config configs/llamagen_c2i_drafter.py:B --target mode
     --features runs/c2i/features --workdir runs/c2i/drafter
 python -m train.export --checkpoint models/c2i --drafter runs/c2i/drafter --out models/c2i-drafter
 
-A 384 px model is converted with `--config grid.json`, {"grid": 24}. The folder has a subfolder a class: its name, its
-number or its WordNet id. 20000 pictures are 16 GB of features for B at 256 px, more for larger models
+A 384 px model is converted with `--config grid.json`, {"grid": 24}. The folder has a subfolder per class, called by its
+name, number or WordNet id. 20000 pictures are 16 GB of features for B at 256 px, more for larger models
 (`train/features.py`); a step needs some 6 GB of device memory.
 """
 

@@ -1,4 +1,4 @@
-"""A drafter for Lumina-mGPT 2.0 7B: one Chameleon layer of 4096, on the target's own samples.
+"""A drafter for Lumina-mGPT 2.0 7B: one Chameleon layer of width 4096, trained on the target's own samples.
 
 lantern convert lumina2 --model Lumina-mGPT-2.0 --vqgan movqgan_270M.ckpt --text-tokenizer tokenizer.json \\
     --out models/lumina2

@@ -1,4 +1,4 @@
-"""A drafter for Lumina-mGPT-7B-768: one Chameleon layer of 4096, on the target's own samples.
+"""A drafter for Lumina-mGPT-7B-768: one Chameleon layer of width 4096, trained on the target's own samples.
 
 lantern convert lumina --model Lumina-mGPT-7B-768 --vqgan vqgan.ckpt --text-tokenizer text_tokenizer.json \\
     --out models/lumina
@@ -8,7 +8,7 @@ python -m train.drafter --config configs/lumina_drafter.py --target models/lumin
 python -m train.export --checkpoint models/lumina --drafter runs/lumina/drafter --out models/lumina-drafter
 
 `--folder DIR` in place of `--prompts` takes pictures with captions. 5000 samples are 198 GB of features.
-By XLA's count, extraction and a training step both need some 47 GB of device memory at 4 sequences. A sequence has
+By XLA's count, extraction and a training step each need some 47 GB of device memory at 4 sequences. A sequence has
 2400 positions, so the recipe makes one pass, as EAGLE does: two would need twice as much. Training splits the batch
 over all devices.
 """

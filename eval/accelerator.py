@@ -3,15 +3,16 @@
     python -m eval.accelerator [--out accelerator.json] [--minutes 9] [--sizes llamagen-xl,llamagen-xxl,chameleon-7b]
                                [--batch 1,8,64] [--passes 48] [--accept-lengths 3.63] [--dtype bfloat16]
 
-For every size: a step of plain decoding, and rounds with a static tree of 25 nodes, a window of 8 without a drafter, a
-led window of 25 and a chain; for several pictures together a chain and a window of 4. Weights are random, accepted
-lengths are replayed, and pictures stop after some passes. Then the demo's methods. Every row has the share of the
-bandwidth floor and, from a profile, where the time of a pass goes: the target's pass (``score``), the draft,
-verification, the commit, and the number of kernels; with one picture at a time, the cost of a level of the draft too.
+For every size: a step of plain decoding, and rounds with a static tree of 25 nodes, a window of 18 nodes without a
+drafter, a led window of 25 nodes and a chain; for several pictures together a chain and a window of 4. Weights are
+random, accepted lengths are replayed, and pictures stop after some passes. Then the demo's methods. Every row has the
+share of the bandwidth floor and, from a profile, where the time of a pass goes: the target's pass (``score``), the
+draft, verification, the commit, and the number of kernels; with one picture at a time, the cost of a level of the draft
+too.
 
-All is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not fit
-into the time left is left out and named; the most important come first. Compiled programs are cached, so that a second
-run gets further. On a CPU: `--sizes llamagen-b --batch 1 --passes 8 --dtype float32`.
+Everything is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not
+fit into the time left is left out and named; the most important ones come first. Compiled programs are cached, so that
+a second run gets further. On a CPU: `--sizes llamagen-b --batch 1 --passes 8 --dtype float32`.
 """
 
 import argparse
@@ -43,18 +44,18 @@ SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
 METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:nodes=18,led:window=23,branches=3,levels=1,gumbel:tree=chain"
 METHODS_OF_MANY = "gumbel:tree=chain,jacobi:window=4"
 DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
-# A part of which no time is known yet.
+# Expected of a part that has not been timed yet.
 _GUESS_SECONDS = 40.0
-# Compiling runs every program once, and several large batches together may not fit.
+# Compiling runs every program once, and several large batches may not fit together.
 _THREADS, _LARGEST_TOGETHER = 4, 8
 
 
 class Report:
-    """What was measured so far, in a file that is whole at any moment.
+    """What was measured so far, in a file that is complete at any moment.
 
     Args:
         file: written after every part.
-        seconds: how long all may take.
+        seconds: how long everything may take.
     """
 
     def __init__(self, file: Path, seconds: float):
@@ -68,7 +69,7 @@ class Report:
         return self._seconds - (time.perf_counter() - self._begun)
 
     def part(self, name: str, expected: float, make: Callable[[], Any]) -> float | None:
-        """Makes a part if it fits; returns the seconds it took, None where it gave nothing."""
+        """Makes a part if it fits; returns the seconds it took, None if it gave nothing."""
         began, entry = time.perf_counter(), {"name": name}
         if self.left < expected:
             entry["left_out"] = f"{self.left:.0f} s were left, and it was expected to take {expected:.0f} s"
@@ -151,7 +152,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--minutes", type=arguments.number(above=True), default=9.0, help="for everything (default: 9)")
     add("--sizes", type=arguments.words, default=SIZES, help=f"published sizes (default: {SIZES})")
     add("--batch", default="1,8,64", help="pictures decoded together (default: 1,8,64)")
-    add("--passes", type=arguments.whole(), default=48, help="of a picture (default: 48)")
+    add("--passes", type=arguments.whole(), default=48, help="per picture (default: 48)")
     add("--pictures", type=arguments.whole(3), default=5, help="batches of each method (default: 5)")
     add("--accept-lengths", default="3.63", help="as of `lantern bench` (default: 3.63)")
     add("--dtype", default="bfloat16", choices=DTYPES, help="of the random models (default: bfloat16)")

@@ -1,10 +1,10 @@
-"""What programs take on devices that are not here, by the devices' own compilers.
+"""What programs take on devices that are not at hand, according to the devices' own compilers.
 
     python -m eval.ahead --for v5e,h100 --size chameleon-7b --methods ar,jacobi:nodes=18 --batch 1
     python -m eval.ahead --for v5e:2x4 --mesh data=2,model=4 --size chameleon-7b --json ahead.json
     python -m eval.ahead --for v5e --size llamagen-xl --against ahead.json
 
-Nothing runs and no parameter is made: programs are compiled for shapes. TPUs need the extra "ahead", GPUs
+Nothing runs and no parameters are made: programs are compiled for shapes. TPUs need the extra "ahead", GPUs
 ``pip install "jax[cuda13]"`` and no driver. See docs/scale.md.
 """
 
@@ -42,7 +42,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
     add("--dtype", help="of parameters and products (default: what the device has, bfloat16 or float32)")
     add("--json", type=Path, metavar="FILE", help="write the rows")
-    add("--against", type=Path, metavar="FILE", help="show what is other than in a file of rows")
+    add("--against", type=Path, metavar="FILE", help="show what differs from a file of rows")
     _survey(parser.parse_args(argv))
 
 

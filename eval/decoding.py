@@ -4,11 +4,11 @@
 
     step   one step of plain decoding over the bare matrix products of a step (same shapes, attention at half
            length, one jit): what the loop costs beyond what no loop can avoid. Bound: 1.25.
-    round  (round - target.score - drafter passes with head) / round with `naive_extend_57`, both jitted apart:
+    round  (round - target.score - drafter passes with head) / round with `naive_extend_57`, both jitted separately:
            the share of noise, probabilities, verification and commit. Bound: 0.15.
 
-Methods, trees and batch sizes are measured by ``lantern bench``, two checkouts are compared by ``eval.side_by_side``.
-Compile time is not counted. All that is compared is measured in the same run.
+``lantern bench`` measures methods, trees and batch sizes; ``eval.side_by_side`` compares two checkouts. Compile time is
+not counted. Everything that is compared is measured in the same run.
 """
 
 import argparse
@@ -45,14 +45,14 @@ ROUNDS = 48
 
 
 def seconds(function: Callable, *arguments) -> float:
-    """Times one finished call."""
+    """Times one call until its results are ready."""
     start = time.perf_counter()
     jax.block_until_ready(function(*arguments))
     return time.perf_counter() - start
 
 
 def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
-    """Returns the median of the seconds that each run returns, in turns, after a round to warm up."""
+    """Returns the median of each run's seconds; runs take turns, after one each to warm up."""
     for run in runs.values():
         run()
     times = {name: [] for name in runs}
@@ -63,14 +63,14 @@ def medians(runs: dict[str, Callable[[], float]]) -> dict[str, float]:
 
 
 def seconds_a_round(engine: Engine, job: Job, conditioning) -> float:
-    """Times a picture's first rounds without prefill; all cost the same, since caches are of a fixed size."""
+    """Times a picture's first rounds without prefill; all cost the same, since caches have a fixed size."""
     run = engine.start(job, conditioning)
     done = engine.advance(run, ROUNDS)
     return (done.timing.decoding - run.timing.decoding) / int(engine.finish(done).rounds[0])
 
 
 def bare_products(config, steps: int):
-    """Returns one jit of ``steps`` times the matrix products of a decoding step, for two guidance rows."""
+    """Returns one jit of the matrix products of ``steps`` decoding steps, for two guidance rows, and its arguments."""
     shape = config.transformer
     dim, heads, width = config.dim, shape.num_heads, shape.head_dim
     half = config.num_tokens // 2
@@ -100,7 +100,7 @@ def bare_products(config, steps: int):
 
 
 def draft_passes(tree: DraftTree, drafter):
-    """Returns a jit of the drafter's passes of a round, with head: absorb, then every level; nothing is sampled."""
+    """Returns a jit of a round's drafter passes, with head: absorb, then every level; nothing is sampled."""
 
     def run(params, state, features, tokens, count):
         state, logits = drafter.absorb(params, state, features, tokens, count)

@@ -1,12 +1,12 @@
-"""Prints what models cost by the data sheets of devices: pictures together, passes, seconds. Nothing is read or run.
+"""Prints what models cost by devices' data sheets: pictures together, passes, seconds. Nothing is read or run.
 
     python -m eval.floors [--sizes janus-pro-7b,emu3-8b] [--devices v5e,h100]
 
-A picture has two rows of cache, conditional and unconditional. Pictures together: what memory is left beside the
-parameters, in bfloat16, over those rows. A plain step of one picture takes at least as long as reading the parameters
-that it reads and the cache (half of it, on average, where attention stops at what is filled: GPUs) at the bandwidth of
-the data sheet. The window is the one that `auto` would choose, without a drafter: its tokens per pass are those that
-`settings.choice` assumes of a checkpoint that says nothing, a pass costs what `settings.costs` expects.
+A picture has two rows of cache, conditional and unconditional. Pictures together: the memory left beside the
+parameters, in bfloat16, divided by those rows. A plain step of one picture takes at least as long as reading the
+parameters it uses and the cache at the data sheet's bandwidth (on average half the cache, where attention stops at the
+filled part: GPUs). The window is the one that `auto` would choose without a drafter: its tokens per pass are those that
+`settings.choice` assumes for a checkpoint that says nothing, and a pass costs what `settings.costs` expects.
 """
 
 import argparse
@@ -56,7 +56,7 @@ HEADS = (
 
 
 def table(models: Sequence[str] = MODELS, devices: Sequence[str] = CHIPS) -> str:
-    """Returns the table in Markdown, a row for every model on every device that holds a picture of it."""
+    """Returns the table in Markdown, with a row for every model on every device that holds a picture of it."""
     rows = [HEADS, ["---"] * len(HEADS), *(row for name in models for row in rows_of(name, devices))]
     return "\n".join(f"| {' | '.join(row)} |" for row in rows)
 
@@ -73,12 +73,12 @@ def rows_of(name: str, devices: Sequence[str]) -> list[list[str]]:
 
 
 def cache_of(sizes: Sizes) -> float:
-    """Returns the bytes of keys and values of a picture's two rows, prompts left out."""
+    """Returns the bytes of keys and values of a picture's two rows, without prompts."""
     return 2 * 2 * sizes.layers * sizes.width * sizes.tokens * sizes.itemsize
 
 
 def on_device(shapes: Shapes, sizes: Sizes, kept: int, device: Device) -> list[str]:
-    """Returns the cells of a device: pictures together; one picture plainly and by a window; none for no picture."""
+    """Returns a device's cells: pictures together; one picture plainly and by a window; no cells if no picture fits."""
     cache, free = cache_of(sizes), int(np.sum(shapes.recipe.target().forced < 0))
     together = int((limit_of(device) - kept) / cache)
     if together < 1:

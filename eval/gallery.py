@@ -2,8 +2,8 @@
 
     python -m eval.gallery [--docs docs]
 
-Of the demo, all of one prompt and seed, in float32, by each method as it is on the machine; nothing is timed. Writes
-``pictures/gallery/`` of the folder and, in its ``gallery.md``, the tables below comments with their names.
+Of the demo, in float32: one prompt and seed by each method as it is on the machine, and eight landscapes; nothing is
+timed. Writes ``pictures/gallery/`` in the folder and, in its ``gallery.md``, each table below a comment with its name.
 """
 
 import argparse
@@ -41,14 +41,14 @@ PASSES = 40
 MAPS = ("led", "jacobi", "echo", "lantern++")
 RACES = ("jacobi", "lantern++")
 FOLDER = Path("pictures") / "gallery"
-# Pixels of a side, about.
+# Approximate pixels per side.
 SIDE = 256
 _UNKNOWN = 30
 _LARGEST_PAGE = 2**20
 
 
 class Cell(NamedTuple):
-    """A picture of a table: its file's name, its contents, the text in its place, and the lines below it."""
+    """A picture in a table: its file's name and contents, its alternative text, and the lines below it."""
 
     file: str
     contents: bytes
@@ -73,7 +73,7 @@ class Run(NamedTuple):
         return f"{self.made.statistics.step_compression:.2f} tokens per pass"
 
     def painted(self, passes: int) -> tuple[int, UInt8[np.ndarray, "H W 3"]]:
-        """Returns how many tokens are known after some passes, and what they paint."""
+        """Returns how many tokens are known after some passes, and the picture that they paint."""
         picture, known = self.made.pictures[0], self.made.round_of_token[0] <= passes
         columns = columns_of(picture, known.size)
         cell = picture.shape[1] // columns
@@ -96,7 +96,7 @@ class Run(NamedTuple):
 
 
 def tables(runs: Mapping[str, Run]) -> dict[str, tuple[int, list[Cell]]]:
-    """Returns the tables by name: how many columns, and the cells."""
+    """Returns the tables by name: the number of columns, and the cells."""
     same = [run for run in runs.values() if run.same]
     draws = [run for run in runs.values() if is_strict(run.settings) and not run.same]
     relaxed = [run for run in runs.values() if not is_strict(run.settings)]
@@ -127,7 +127,7 @@ def _picture(run: Run, lines: Sequence[str]) -> Cell:
 
 
 def _maps(runs: Sequence[Run]) -> Iterator[Cell]:
-    """Yields acceptance maps, before them their pictures: the one that several methods paint once, of others each."""
+    """Yields acceptance maps, each after its picture; the picture that several methods paint comes only once."""
     same = [run.method for run in runs if run.same]
     for run in runs:
         if not run.same:
@@ -170,7 +170,7 @@ def markdown(columns: int, cells: Sequence[Cell]) -> str:
 
 
 def filled(page: str, name: str, table: str) -> str:
-    """Returns a page with a table in its place; LanternError where it has none."""
+    """Returns a page with a table in its place; raises LanternError if the page has none for it."""
     place = re.compile(rf"(?<=<!-- {name} -->\n)(\|.*\n)*")
     if not place.search(page):
         raise LanternError(f"gallery.md has no place for a table: give it a line <!-- {name} -->")
@@ -178,7 +178,7 @@ def filled(page: str, name: str, table: str) -> str:
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Makes the pictures and writes them, and the tables."""
+    """Makes the pictures, and writes them and the tables."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument(
         "--docs", type=arguments.folder, default=Path("docs"), help="folder of the page (default docs)"

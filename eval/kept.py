@@ -26,7 +26,7 @@ class Keeper:
     def __init__(self, folder: Path, setup: Mapping[str, Any]):
         self.folder, path = folder, folder / "setup.json"
         kept = read_json(path, 2**20) if path.exists() else {}
-        # What an older folder does not name is noted now.
+        # Entries that an older folder does not have are added now.
         changed = ", ".join(name for name in kept if kept[name] != setup.get(name))
         if changed:
             raise LanternError(f"{folder} holds pictures of another setup ({changed}): name a new folder")
@@ -40,14 +40,14 @@ class Keeper:
         return self.folder / f"{quote(setting, safe='')}-{number:05d}.npz"
 
     def has(self, setting: str, number: int) -> bool:
-        """Tells whether a batch was made, and plain decoding of it timed in the same call."""
+        """Tells whether a batch was made, and its plain decoding timed in the same call."""
         path = self.path(setting, number)
         if setting == REAL or not path.exists():
             return path.exists()
         return self._plain_seconds(number, read_arrays(path)) is not None
 
     def write(self, setting: str, number: int, arrays: Mapping[str, Any]) -> None:
-        """Keeps a batch, of plain decoding its seconds too."""
+        """Keeps a batch; for plain decoding, its seconds too."""
         arrays = {**arrays, "call": self.call}
         write_file(self.path(setting, number), lambda file: np.savez_compressed(file, **arrays))
         if setting == PLAIN:
@@ -68,7 +68,7 @@ class Keeper:
         ]
 
     def _plain_seconds(self, number: int, made: Mapping[str, np.ndarray]) -> float | None:
-        """Returns the seconds of plain decoding in the call that made a batch; files that note none are of one call."""
+        """Returns plain decoding's seconds in the call that made a batch; files that name no call are all of one."""
         if "call" in made:
             return self._seconds.get(str(int(made["call"])), {}).get(str(number))
         path = self.path(PLAIN, number)

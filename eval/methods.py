@@ -3,26 +3,26 @@
     python -m eval.methods --work DIR [--model demo] [--methods a,b:knob=value] [--pictures 200] [--batch 8] [--seed 0]
                            [--dtype float32] [--minutes M] [--replicates 1000] [--out FILE.jsonl] [--plot FILE.svg]
 
-All methods of ``lantern_jax.methods()`` unless some are named; ``name:knob=value,knob=value`` is a variant. Plain
-decoding under two seeds and every method make the same pictures (same prompts, numbers and seed), a batch of each in
-turns, forwards and backwards, so that a slow minute of the machine slows all. DIR keeps what was made by batch, and the
-same command continues there, also with more methods, beside which plain decoding is timed again; a folder of another
-setup is an error. With ``--minutes`` the rows are of the batches made
-by then. The checkpoint must have been trained on the painted landscapes. A row of FILE (DIR/quality.jsonl) has:
+Compares all methods of ``lantern_jax.methods()`` unless some are named; ``name:knob=value,knob=value`` is a variant.
+Plain decoding under two seeds and every method make the same pictures (same prompts, numbers and seed), a batch of each
+in turns, forwards and backwards, so that a slow minute of the machine slows all. DIR keeps what was made, by batch, and
+the same command continues from there, also with more methods, beside which plain decoding is timed again; a folder of
+another setup is an error. With ``--minutes`` the rows are of the batches made by then. The checkpoint must have been
+trained on the painted landscapes. A row of FILE (DIR/quality.jsonl) has:
 
-    seconds, speedup          of a picture, and seconds of plain decoding in the same call over them; compiling and
-                              drawing apart
-    tokens_a_pass             tokens after the first of each picture, a target pass
+    seconds, speedup          seconds per picture, and those of plain decoding in the same call over them; compiling and
+                              drawing are not counted
+    tokens_a_pass             tokens after the first of each picture, per target pass
     substituted, distortion   share of tokens that a relaxed rule put in place of the strict one's, their mean distance
     frechet                   distance of the demo classifier's features to those of fresh painted landscapes of the
-                              same prompts, 4 a prompt
+                              same prompts, 4 per prompt
     tokenizer_frechet         the same on the tokenizer's features (``eval.quality``), to landscapes as the tokenizer
                               reconstructs them; below a few hundred pictures it mostly shows their small number
     kid                       the kernel distance of the classifier's features to the same painted landscapes
     agreement                 the demo classifier's probability of what the prompts ask for
-    *_less_plain              the same less plain decoding's
+    *_less_plain              the same minus plain decoding's
     same_tokens, ..._pictures share equal to plain decoding's
-    windows, outside          how far from plain decoding's chance alone gets; the measures by which this row is further
+    windows, outside          how far chance alone gets from plain decoding; the measures in which this row is further
 """
 
 import argparse
@@ -74,12 +74,12 @@ from train.painter.scenes import caption, sample_scene
 
 OTHER_SEED = "other seed"
 READERS = ("classifier", "tokenizer", "agreement")
-# Of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
+# Seed of the scenes whose attributes are the prompts; reference pictures of the same attributes have other keys.
 SCENES, REFERENCES = 5_000, 5_001
 REFERENCES_A_PROMPT = 4
-# Programs that are compiled together, beside an accelerator.
+# Programs that are compiled together where an accelerator decodes.
 _THREADS = 12
-# Columns of text that the table takes.
+# Width of the table in characters.
 _WIDTH = 150
 
 
@@ -89,11 +89,11 @@ class Setup:
 
     Attributes:
         model: "demo" or a directory.
-        pictures: made by each method, of as many prompts.
+        pictures: number of pictures that each method makes, of as many prompts.
         batch: how many are decoded together.
-        seed: of the pictures; plain decoding's other one is the next.
-        dtype: that it decodes in. In float32 strict methods on the shared noise make plain decoding's pictures on any
-            device; in bfloat16 only up to near-ties.
+        seed: of the pictures; plain decoding's other seed is the next.
+        dtype: to decode in. In float32 strict methods on the shared noise make plain decoding's pictures on any device;
+            in bfloat16 only up to near-ties.
     """
 
     model: str = "demo"
@@ -104,7 +104,7 @@ class Setup:
 
     @property
     def batches(self) -> int:
-        """How many batches make all pictures."""
+        """The number of batches that make all pictures."""
         return -(-self.pictures // self.batch)
 
 
@@ -161,7 +161,7 @@ class Bench:
         }
 
     def read_real(self, number: int) -> dict[str, Any]:
-        """Returns what is kept of fresh renderings of a batch's prompts, R in a row a prompt."""
+        """Returns what is kept of fresh renderings of a batch's prompts, R consecutive ones per prompt."""
         scenes = [
             dataclasses.replace(self.scenes[row], key=(REFERENCES, REFERENCES_A_PROMPT * row + j))
             for row in self.rows(number)
@@ -174,14 +174,14 @@ class Bench:
         }
 
     def described(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns what a setting is. Raises LanternError where the checkpoint cannot be decoded with it."""
+        """Describes a setting. Raises LanternError if the checkpoint cannot be decoded with it."""
         settings = self.pipeline.check("a lake", batch=self.setup.batch, **knobs)
         names = ("coupling", "rule", "guidance")
         return {name: getattr(settings, name) for name in names} | {"strict": is_strict(settings)}
 
 
 def is_strict(settings: lantern_jax.Settings) -> bool:
-    """Tells whether what is decoded follows the target's own distribution."""
+    """Tells whether decoded tokens follow the target's own distribution."""
     return settings.is_plain or (settings.rule == "strict" and settings.drafting != "zipar")
 
 
@@ -192,9 +192,9 @@ def make_all(
     tell: Callable[[str], None],
     minutes: float = math.inf,
 ) -> int:
-    """Makes what ``keeper`` lacks of all settings and of the real pictures; returns how many batches all have.
+    """Makes the batches of settings and real pictures that ``keeper`` lacks; returns how many batches all of them have.
 
-    After that many minutes nothing more is begun. Plain decoding is timed again where only others lack a batch.
+    After ``minutes`` nothing more is begun. Plain decoding is timed again for a batch that only others lack.
     """
     batches, seed = bench.setup.batches, bench.setup.seed
     end = time.monotonic() + 60 * minutes
@@ -228,12 +228,12 @@ def make_all(
 
 
 def _compiles_beside() -> bool:
-    """Tells whether programs are compiled ahead: a CPU that decodes compiles each as it comes to it."""
+    """Tells whether programs are compiled ahead: a CPU that decodes compiles each when it gets to it."""
     return jax.default_backend() != "cpu"
 
 
 def _compile(bench: Bench, settings: Mapping[str, Mapping[str, Any]], tell: Callable[[str], None]) -> None:
-    """Makes a batch of every setting, several together."""
+    """Compiles every setting's programs, several together, by making a batch with each."""
     for knobs in settings.values():
         job = bench.pipeline.job(bench.pipeline.check("a lake", batch=bench.setup.batch, **knobs))
         if job.drafter is not None:
@@ -248,7 +248,7 @@ def _compile(bench: Bench, settings: Mapping[str, Mapping[str, Any]], tell: Call
 
 
 def measures_of(real: Sequence[Mapping[str, np.ndarray]]) -> list[Measure]:
-    """Returns the measures, given what was read of the real pictures."""
+    """Returns the measures, given what was read from the real pictures."""
 
     def gathered(reader: str) -> np.ndarray:
         features = np.concatenate([batch[reader] for batch in real])
@@ -263,7 +263,7 @@ def measures_of(real: Sequence[Mapping[str, np.ndarray]]) -> list[Measure]:
 
 
 def processor() -> str:
-    """Returns the name of what computes."""
+    """Returns the name of the devices that compute."""
     device = jax.devices()[0]
     if device.platform != "cpu":
         return f"{len(jax.devices())} x {device.device_kind}"
@@ -300,13 +300,13 @@ def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> Scatter:
 
 
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
-    """Returns what the script is called with."""
+    """Returns the script's options."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--work", type=arguments.working_folder, required=True, help="folder for what is made")
     add("--model", type=arguments.model, default="demo", help="checkpoint directory")
     add("--methods", default="", help="with knobs if need be; all when left out")
-    add("--pictures", type=arguments.whole(), default=200, help="a setting (default: 200)")
+    add("--pictures", type=arguments.whole(), default=200, help="per setting (default: 200)")
     add("--batch", type=arguments.whole(), default=8, help="decoded together (default: 8)")
     add("--seed", type=arguments.whole(0), default=0, help="of the pictures (default: 0)")
     add("--dtype", default=Setup.dtype, choices=DTYPES, help=f"to decode in (default: {Setup.dtype})")

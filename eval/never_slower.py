@@ -1,17 +1,17 @@
-"""Is ``auto`` ever slower than plain decoding, or than the best of what else one might have asked for?
+"""Is ``auto`` ever slower than plain decoding, or than the best of the other methods one might have asked for?
 
     python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--minutes 12] [--out FILE.json]
     python -m eval.never_slower --size llamagen-b --batches 1,4,16 --minutes 40
     python -m eval.never_slower --batches 1 --tuned "$(ls ~/.cache/lantern_jax/tuned/*.json)"
 
-At each batch ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in turns
-of random order, a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times).
-``auto`` begins with an empty cache directory and learns from its own runs alone. A row: seconds a batch of each (the
-median), and the best one's seconds over those of ``auto``: in its first run; the median of the others, each of its runs
-against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+At each batch size, ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in
+turns of random order, a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times).
+``auto`` begins with an empty cache directory and learns from its own runs alone. A row has the seconds per batch of
+each (the median), and the best one's seconds over those of ``auto``: in its first run; the median of the later runs,
+each against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
 
 ``--size`` takes a published size with random weights, whose windows accept as many tokens per pass as the demo's: these
-lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is compared too at the batch that it is for.
+lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is also compared at the batch it is for.
 """
 
 import argparse
@@ -49,7 +49,7 @@ FEWEST, MOST = 1, 9
 def compare(
     learning: Pipeline, fixed: Pipeline, batch: int, seconds: float, tuned: Tuned | None = None
 ) -> dict[str, Any]:
-    """Returns the row of a batch, made in about this time."""
+    """Returns the row of a batch size, made in about this many seconds."""
     prompts = sample_prompts(fixed.checkpoint, batch)
     names = WAYS if fixed.checkpoint.drafters else (AUTO, "plain", "jacobi")
     drafted = {name: WAYS[name] for name in names}
@@ -73,7 +73,7 @@ def compare(
     repeats, repeat = FEWEST + 1, 0
     while repeat < repeats:
         began = time.monotonic()
-        # One program differs by a tenth by what ran before it: each turn has an order of its own.
+        # What ran before a program changes its time by a tenth: each turn has an order of its own.
         for name in random.Random(repeat).sample(list(drafted), len(drafted)):
             spent[name].append(run(name, repeat * batch))
         if not repeat:
@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument("--tuned", type=arguments.file, help="a file of lantern tune, to compare with")
     default = [1, 2, 4, 8, 16, 32, 64]
     parser.add_argument(
-        "--batches", type=_batches, default=default, help="pictures decoded together, by commas"
+        "--batches", type=_batches, default=default, help="pictures decoded together, separated by commas"
     )
     parser.add_argument(
         "--minutes", type=arguments.number(above=True), default=12.0, help="how long it may take"

@@ -1,11 +1,12 @@
-"""How few passes strict decoding takes at a number of nodes, and whether its tokens are plain decoding's.
+"""How few passes strict decoding takes with a given number of nodes, and whether its tokens are plain decoding's.
 
     python -m eval.passes [--model demo] [--pictures 64] [--seed 555] [--prompts 2] [--methods A,B:knob=value]
 
-Prompts are drawn by the seed ``--prompts``: other ones, and another ``--seed``, than weights were fitted on (0). A row:
-nodes of a round's draft, passes of the drafter in a round, tokens per pass of the target with the standard error over
-pictures, and the tokens that are not plain decoding's. Where a picture parts from plain decoding in float32, the two
-tokens' scores log p + g are told, which then are as good as equal. Speed is measured elsewhere (``lantern bench``).
+Prompts are drawn with the seed ``--prompts``: neither they nor ``--seed`` are those that weights were fitted on (0).
+A row has the nodes of a round's draft, the drafter's passes per round, tokens per pass of the target with the
+standard error over pictures, and the tokens that are not plain decoding's. Where a picture departs from plain decoding
+in float32, the two tokens' scores log p + g are shown, which are then as good as equal. Speed is measured elsewhere
+(``lantern bench``).
 
 Axes: n pictures, T tokens.
 """
@@ -40,7 +41,7 @@ def tokens_per_pass(made: Generation) -> tuple[float, float]:
 
 
 def partings(made: Generation, plain: Generation, seed: int, codes: int) -> Iterator[str]:
-    """Tells where pictures part from plain decoding, and by how much the two tokens' scores differ."""
+    """Yields where pictures depart from plain decoding, and the two tokens' scores there."""
     for row in np.flatnonzero((made.tokens != plain.tokens).any(axis=1)):
         place = int(np.argmax(made.tokens[row] != plain.tokens[row]))
         keys = sequence_keys(seed, made.numbers[row : row + 1])
@@ -54,7 +55,7 @@ def partings(made: Generation, plain: Generation, seed: int, codes: int) -> Iter
 def rows(
     pipeline: Pipeline, methods: dict[str, dict], prompts: Sequence[str | int], seed: int, batch: int
 ) -> Iterator[tuple[str, ...]]:
-    """Yields a row of each method."""
+    """Yields a row for each method."""
     codes = pipeline.checkpoint.target_config.num_codes
     plain = pipeline.generate(prompts, method="ar", seed=seed, batch=batch, log_probs=True)
     for name, knobs in methods.items():

@@ -28,7 +28,7 @@ class Bar(NamedTuple):
 
 
 class Panel(NamedTuple):
-    """Bars below each other, one a label; None where there is no number. ``band`` is shaded, from and to."""
+    """Bars one below another, one per label; None where there is no number. ``band`` is the shaded range."""
 
     title: str
     bars: Sequence[Bar | None]
@@ -47,7 +47,7 @@ class Point(NamedTuple):
 
 
 class Bars(NamedTuple):
-    """A picture of panels, whose bars have the same labels."""
+    """A picture of panels whose bars share their labels."""
 
     title: str
     labels: Sequence[str]
@@ -94,7 +94,7 @@ class Scatter(NamedTuple):
 
 
 def _label(figure: Any, axes: Any, points: Sequence[Point]) -> None:
-    """Writes labels beside their points, each in the first place where it covers no other and no point."""
+    """Writes labels beside their points, each in the first place where it covers no other label and no point."""
     import matplotlib
     from matplotlib.transforms import Bbox
 

@@ -1,20 +1,20 @@
 """How good generated pictures are, and whether they are as good as plain decoding's: numbers with intervals.
 
-Every interval is a 95 % one of a bootstrap: a replicate draws prompts, each with its picture and its real ones. All
+Every interval is a 95 % bootstrap interval: a replicate draws prompts, each with its picture and its real ones. All
 settings see the same draws, so two of them may be subtracted replicate by replicate. Seconds and other sums over a
 batch are drawn by batch.
 
 Windows, which are fixed before any setting is looked at, decide whether a setting's quality is plain decoding's. Plain
-decoding is run under two seeds; the two pictures of each prompt are swapped with probability 1/2, and a measure is
-taken of either side: the pictures are of one distribution, so the difference is due to chance alone. The window of a
-measure holds 99 % of such differences. Too good is outside too: it is another distribution.
+decoding is run under two seeds; the two pictures of each prompt are swapped with probability 1/2, and each side is
+measured: all pictures come from one distribution, so the difference is due to chance alone. The window of a measure
+holds 99 % of such differences. Too good is outside too: it comes from another distribution.
 
 The tokenizer's features are three numbers for each channel of the VQ encoder's output, normalized as the codebook is:
 mean and standard deviation over the cells, and the mean difference between neighbouring cells. That is 24 numbers for
 the demo, few enough for the moments of a few hundred pictures; the Inception network of the usual FID has 2048 and
-needs tens of thousands. Real pictures are first reconstructed by the tokenizer: no way of decoding can give back what
-it loses, and that is more than methods differ by. All features are whitened by the real pictures' covariance, so that
-the largest difference, between day and night, does not outweigh all others.
+needs tens of thousands. Real pictures are first reconstructed by the tokenizer: no decoding method can restore what it
+loses, which is more than methods differ by. All features are whitened by the real pictures' covariance, so that the
+largest difference, between day and night, does not outweigh all others.
 
 Axes: n pictures, one per prompt, R real ones per prompt, H W height and width, h w code grid, C channels of a code,
 F features, T tokens of a picture, b batches.
@@ -37,12 +37,12 @@ REPLICATES = 1000
 INSIDE = 99.0
 # The least standard deviation, relative to the greatest, that whitening stretches to 1.
 LEAST_DEVIATION = 0.01
-# Kept as sums over a batch, plain decoding's seconds in the same call among them; all else is kept by picture.
+# Kept as sums over a batch, plain decoding's seconds in the same call among them; all else is kept per picture.
 SUMS = ("pictures", "sampled", "rounds", "seconds", "plain_seconds", "substituted", "distance")
 
 
 def pool(cells: Float[Array, "n h w C"]) -> Float[Array, "n F"]:
-    """Computes mean, standard deviation and mean neighbour difference, both ways, of each channel."""
+    """Computes each channel's mean, standard deviation and mean difference between neighbours, in both directions."""
     places = (1, 2)
     across = jnp.mean(jnp.abs(jnp.diff(cells, axis=1)), axis=places)
     along = jnp.mean(jnp.abs(jnp.diff(cells, axis=2)), axis=places)
@@ -99,7 +99,7 @@ class Made:
 
     @classmethod
     def of(cls, batches: Sequence[Mapping[str, np.ndarray]], readers: Sequence[str]) -> "Made":
-        """Joins batches in their order; ``readers`` are the names of what was read of the pictures."""
+        """Joins batches in their order; ``readers`` are the names of what was read from the pictures."""
         sums = {name: np.array([float(batch[name]) for batch in batches]) for name in SUMS}
         joined = {name: np.concatenate([batch[name] for batch in batches]) for name in ("tokens", *readers)}
         return cls(sums, joined.pop("tokens"), {name: part.astype(float) for name, part in joined.items()})
@@ -111,7 +111,7 @@ class Measure:
 
     Attributes:
         name: its key in a row.
-        reader: what of a picture it is computed from.
+        reader: name of the reader from whose output it is computed.
         of: float64 [n, F] of all prompts -> (rows that count, some perhaps more than once -> the number).
     """
 
@@ -122,13 +122,13 @@ class Measure:
     def replicated(
         self, read: Float[np.ndarray, "n F"], draws: Sequence[Int[np.ndarray, " n"]]
     ) -> Float[np.ndarray, " replicates"]:
-        """Computes the number of every draw of prompts."""
+        """Computes the number for every draw of prompts."""
         of = self.of(read)
         return np.array([of(rows) for rows in draws])
 
 
 def whitening(features: Float[np.ndarray, "n F"]) -> Float[np.ndarray, "F F"]:
-    """Returns the matrix that features are multiplied by to have the identity as covariance."""
+    """Returns the matrix by which features are multiplied so that their covariance is the identity."""
     values, vectors = np.linalg.eigh(np.cov(features, rowvar=False))
     return vectors / np.sqrt(np.maximum(values, values[-1] * LEAST_DEVIATION**2))
 
@@ -151,9 +151,9 @@ def frechet_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) ->
 def kernel_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) -> Measure:
     """Returns KID (arXiv 1801.01401): the unbiased squared mean discrepancy under the kernel (x . y / F + 1)^3.
 
-    Features are whitened as for the Fréchet distance, so that numbers do not depend on their units. Unlike
-    ``metrics.distances``' it is a mean over pairs of different prompts: what a prompt's own pictures have in common is
-    no difference, and a prompt that is drawn twice is no pair. Kernels are computed once for all draws.
+    Features are whitened as for the Fréchet distance, so that numbers do not depend on their units. Unlike the one in
+    ``metrics.distances``, it is a mean over pairs of different prompts: what a prompt's own pictures have in common is
+    not a difference, and a prompt that is drawn twice is not a pair. Kernels are computed once for all draws.
     """
     count, references, width = real.shape
     flat = real.reshape(-1, width)
@@ -187,7 +187,7 @@ def agreement_measure() -> Measure:
 
 
 def chance(measure: Measure, one: Made, other: Made, seed: int = 1, swaps: int = REPLICATES) -> float:
-    """Returns half the width of a measure's window: how far apart sets of one distribution come."""
+    """Returns half the width of a measure's window: how far apart chance puts two sets from one distribution."""
     left, right = one.read[measure.reader], other.read[measure.reader]
     generator, everything = np.random.default_rng(seed), np.arange(len(left))
     apart = []

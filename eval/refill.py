@@ -1,8 +1,8 @@
-"""What the refill of finished slots is worth: pictures per second with and without it, and what idle slots cost.
+"""What refilling finished slots is worth: pictures per second with and without it, and what idle slots cost.
 
     python -m eval.refill [--model demo] [--method auto] [--pictures 64] [--batch 8] [--repeats 3] [--out FILE.json]
 
-The same pictures are decoded both ways in turns, compile time apart, nothing drawn.
+The same pictures are decoded both ways in turns, without compile time and without drawing.
 
     idle        share of slot-rounds that no sequence uses: a slot waits until the slowest of its batch is done, or,
                 with refill, until the last sequences of all are
@@ -29,12 +29,12 @@ from lantern_jax.pipeline.plan import Plan
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.scenes import sample_scene
 
-# Of the scenes whose attributes are the prompts.
+# Seed of the scenes whose attributes are the prompts.
 SCENES = 5_010
 
 
 def prompts(count: int) -> list[str]:
-    """Returns landscapes in words."""
+    """Returns prompts that describe landscapes in words."""
     scenes = (sample_scene(SCENES, number) for number in range(count))
     return [" ".join(LANDSCAPES.labels(scene.indices()).values()) for scene in scenes]
 
@@ -46,7 +46,7 @@ def decode(call: Plan, job: Job, count: int, refill: bool) -> dict[str, float]:
     seen: dict[int, int] = {}
     for run, part in call.stream(job, numbers, numbers, refill):
         rounds = dict(zip(run.numbers.tolist(), np.asarray(run.state.decoded.rounds).tolist(), strict=False))
-        # A piece took as many rounds as any of its sequences.
+        # A piece took as many rounds as its longest sequence.
         slot_rounds += len(rounds) * max(now - seen.get(number, 0) for number, now in rounds.items())
         seen |= rounds
         # With refill there is one run. Without, later ones compile nothing.

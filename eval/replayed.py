@@ -21,17 +21,17 @@ from lantern_jax.settings.choice import point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 
-# Those that classes condition: no text is encoded.
+# Class-conditional ones: no text is encoded.
 SIZES = (TINY, *(f"llamagen-{size}" for size in ("b", "l", "xl", "xxl", "3b")))
-# The chance of a guess where it is unknown how many tokens the demo gives: a chain of EAGLE's, say.
+# A guess's chance of acceptance where it is unknown how many tokens the demo gets: a chain of EAGLE's, say.
 _CHANCE, _GUIDANCE = 0.6, 2.0
 
 
 class Replaying(Recipe):
-    """A recipe whose rounds accept lengths from a distribution: of each window, with the demo's mean."""
+    """A recipe whose rounds accept lengths drawn from a distribution: for each window, one with the demo's mean."""
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """Returns the job of these settings, accepted lengths replayed."""
+        """Returns the job of these settings, with accepted lengths replayed."""
         job = super().job(settings, plain)
         if plain or settings.is_plain:
             return job
@@ -43,7 +43,7 @@ class Replaying(Recipe):
 
 
 def replaying(size: str, folder: Path) -> Pipeline:
-    """Opens a model of a size; ``folder`` takes a config, by which notes of it are found again."""
+    """Opens a model of a size; writes a config to ``folder``, by which notes about the model are found again."""
     model = random_model(size)
     (folder / "config.json").write_text(json.dumps({"size": size}))
     shapes = family_of(model.config).shapes(model.config)
@@ -62,5 +62,5 @@ def replaying(size: str, folder: Path) -> Pipeline:
 
 @cache
 def _acceptance() -> dict[str, Any]:
-    """Returns the demo's statistics, which a trained checkpoint has of itself."""
+    """Returns the demo's acceptance statistics, which a trained checkpoint holds about itself."""
     return {ACCEPTANCE: lantern_jax.load("demo", tuned="off").checkpoint.metadata[ACCEPTANCE]}

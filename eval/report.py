@@ -1,4 +1,4 @@
-"""Where the numbers of a script go: standard output and a file."""
+"""Where a script's numbers go: standard output and a file."""
 
 import json
 from pathlib import Path

@@ -1,10 +1,10 @@
-"""Makes docs/results.md and its pictures from what was measured, in docs/results/.
+"""Makes docs/results.md and its pictures from the measurements in docs/results/.
 
     python -m eval.results [--docs docs] [--check]
 
 A file docs/results/NAME.jsonl holds rows of ``lantern bench --out`` or of ``eval.methods``, NAME.json what
-``eval.accelerator`` wrote; it gives a section with its tables, and a picture NAME.svg beside it, for which matplotlib
-is needed. With ``--check`` nothing is written or drawn, and a page or picture of other numbers is an error.
+``eval.accelerator`` wrote. Each file becomes a section with its tables, and a picture NAME.svg beside the file, which
+needs matplotlib. With ``--check`` nothing is written or drawn, and a page or picture of other numbers is an error.
 """
 
 import argparse
@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 # A heading, and a row's cell below it; None for an empty one.
 Column = tuple[str, Callable[[Row], str | None]]
 
-# Bytes of a file of rows.
+# The most bytes of a file of rows.
 _LARGEST = 2**26
 MEASURES = {
     "frechet": "Fréchet",
@@ -38,26 +38,25 @@ HEAD = """# Results
 Made by `python -m eval.results` from what was measured, in `docs/results/`; not written by hand.
 """
 QUALITY = """\
-Every setting makes the same pictures as plain decoding (`ar`), a batch of each in turns; brackets are 95 % intervals
-of a bootstrap over prompts, and differences to plain decoding are taken draw by draw. *Speed-up* is that at this batch;
-a CPU has little left to gain at a large one. *Fréchet* is the distance of the demo classifier's features to painted
-landscapes of the same prompts, *KID* the kernel distance of the same; with the *tokenizer's features* the distance is
-to landscapes as the tokenizer gives them back; *caption agreement* is the classifier's probability of what the prompts
-ask for. A strict method on the shared noise makes plain decoding's pictures, but for near-ties of float32.
+Every setting draws the same prompts and seeds as plain decoding (`ar`), a batch of each in turns; brackets are 95 %
+intervals of a bootstrap over prompts, and differences to plain decoding are taken draw by draw. *Speed-up* is that at
+this batch; a CPU has little left to gain at a large one. *Fréchet* is the distance of the demo classifier's features to
+painted landscapes of the same prompts, *KID* the kernel distance of the same; with the *tokenizer's features* the
+distance is to landscapes as the tokenizer gives them back; *caption agreement* is the classifier's probability of what
+the prompts ask for. A strict method on the shared noise makes plain decoding's pictures, except at float32 near-ties.
 
-The window is fixed by plain decoding alone: where its pictures under two seeds are swapped at random, prompt by prompt,
-the two sides differ by less in 99 % of all cases. It reaches as far to either side. What is outside is bold."""
+The window is fixed by plain decoding alone: if its pictures under two seeds are swapped at random, prompt by prompt,
+the two sides differ by less than the window in 99 % of all cases. It reaches equally far to either side. Values outside
+it are bold."""
 SPEED = """\
-Seconds per picture leave compiling and drawing out. *Speed-up* is plain decoding's seconds over a method's in the same
+Seconds per picture exclude compiling and drawing. *Speed-up* is plain decoding's seconds over a method's in the same
 run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens per pass; *of the floor* is the
 share of a pass that reading the weights takes at the bandwidth measured beside it."""
-FORCED = (
-    "Accepted lengths were replayed with random weights: these rows tell of the engine, not of a drafter."
-)
+FORCED = "Accepted lengths were replayed with random weights: these rows measure the engine, not a drafter."
 
 
 def read_rows(path: Path) -> list[dict[str, Any]]:
-    """Reads the rows of a file. Raises LanternError where one is none."""
+    """Reads the rows of a file. Raises LanternError if a line is not a row."""
     if path.suffix == ".json":
         return read_accelerator(path)
     rows = []
@@ -109,7 +108,7 @@ def percent(value: Any) -> str | None:
 
 
 def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
-    """Returns a Markdown table of the columns with a cell for any row."""
+    """Returns a Markdown table of the columns that have a cell in at least one row."""
     cells = [[of(row) for _, of in columns] for row in rows]
     kept = [i for i in range(len(columns)) if any(line[i] for line in cells)]
     lines = [[columns[i][0] for i in kept], ["---"] * len(kept)]
@@ -118,7 +117,7 @@ def table(columns: Sequence[Column], rows: Sequence[Row]) -> str:
 
 
 def quality_columns(rows: Sequence[Row]) -> list[Column]:
-    """Returns the columns of the table of pictures."""
+    """Returns the columns of the table about pictures."""
 
     def less(measure: str) -> Column:
         digits = 3 if measure == "agreement" else 4 if measure == "kid" else 2
@@ -146,7 +145,7 @@ def quality_columns(rows: Sequence[Row]) -> list[Column]:
 
 
 def speed_columns() -> list[Column]:
-    """Returns the columns of the table of a benchmark."""
+    """Returns the columns of a benchmark's table."""
 
     def spread(name: str, digits: int) -> Callable[[Row], str | None]:
         return lambda row: number([row[name], *row[f"{name}_quartiles"]], digits)
@@ -218,7 +217,7 @@ def speed_section(rows: Sequence[Row]) -> str:
 
 
 def machine(row: Row) -> str:
-    """Returns what computed, and with which versions."""
+    """Describes what computed: device, dtype and versions."""
     versions = ", ".join(f"{name} {version}" for name, version in sorted(row["versions"].items()))
     return f"{row['device']}, {row['dtype']}, {versions}"
 
@@ -249,7 +248,7 @@ def _label(row: Row, path: Path) -> str:
         return row_of(row).label
     except TypeError:
         raise LanternError(
-            f"{path} holds what is no row: give files of lantern bench or eval.methods"
+            f"{path} holds something that is not a row: give files of lantern bench or eval.methods"
         ) from None
 
 

@@ -2,11 +2,11 @@
 
     python -m eval.serve_load [--model demo] [--requests 200] [--connections 8] [--batch 4] [--port 0] [--out FILE.json]
 
-It starts `lantern serve` and asks it as clients do:
+It starts `lantern serve` and sends it requests as clients do:
 
     first_rows      seconds from a request to the first picture that shows rows, once warm: median and worst of 5
     load            requests over connections: answered, lost (anything but a picture of the seed's tokens), seconds,
-                    resident memory of the server after every tenth of them
+                    the server's resident memory after every tenth of them
     killed          slots that are still taken two seconds after a client was killed in the middle of its stream
     together        seconds of four clients one after another over seconds of four together, by method: plain decoding
                     reads all weights for each client, so it gains most from a batch
@@ -85,7 +85,7 @@ def first_rows(url: str, prompt: str) -> list[float]:
 
 
 def load(url: str, process: int, prompt: str, requests: int, connections: int) -> dict[str, Any]:
-    """Sends requests over several connections; a seed must give the same tokens beside any other requests."""
+    """Sends requests over several connections; a seed must give the same tokens, no matter what runs beside it."""
     digests: dict[int, str] = {}
     memory, lost, done, lock = [], [], [0], threading.Lock()
     clients = [httpx.Client(base_url=url, timeout=600) for _ in range(connections)]
@@ -139,7 +139,7 @@ def killed(url: str, prompt: str) -> dict[str, Any]:
 def together(url: str, prompt: str, method: str, clients: int = 4) -> dict[str, float]:
     """Measures the seconds of clients one after another, and together."""
 
-    # To make a client takes longer than the server waits for others.
+    # Made beforehand: making a client takes longer than the server waits for other requests.
     with httpx.Client(base_url=url, timeout=600) as client, ThreadPoolExecutor(clients) as pool:
 
         def ask(seed: int) -> None:

@@ -1,9 +1,9 @@
-"""Paint the demo's sheets: 36 prompts as rendered, as the tokenizer gives that back, and as generated.
+"""Paints the demo's sheets: 36 prompts as rendered, as reconstructed by the tokenizer, and as generated.
 
     python -m eval.sheets [--model demo] [--classifier FILE] [--seed 0] [--out docs/pictures/demo]
 
-Writes OUT/rendered.webp, OUT/decoded.webp and OUT/generated.webp, one prompt in the same place of each, six in a row.
-Prints, for each sheet, in how many pictures the classifier tells every word that was asked for, and where it does not.
+Writes OUT/rendered.webp, OUT/decoded.webp and OUT/generated.webp, with each prompt in the same place, six per row.
+Prints, for each sheet, in how many pictures the classifier sees every word that was asked for, and where it does not.
 """
 
 import argparse
@@ -46,7 +46,7 @@ COLUMNS = 6
 
 
 def scenes(prompts: Sequence[str], seed: int) -> list[Scene]:
-    """Returns what each prompt says, its number the key of what it leaves open."""
+    """Returns the scene that each prompt describes; the prompt's number is the key of what it leaves open."""
     whole = (LANDSCAPES.labels(LANDSCAPES.completed(LANDSCAPES.parse(prompt))) for prompt in prompts)
     return [Scene(**values, key=(seed, number)) for number, values in enumerate(whole)]
 
@@ -58,7 +58,7 @@ def seen(classifier: Classifier, pictures: UInt8[np.ndarray, "n H W 3"]) -> Int[
 
 
 def missing(prompts: Sequence[str], found: Int[np.ndarray, "n A"]) -> dict[str, list[tuple[str, str]]]:
-    """Returns prompt -> (asked, seen) of the named attributes whose value is another, of prompts that have such."""
+    """Returns, by prompt, (asked, seen) of named attributes seen with another value; leaves out prompts without any."""
     wrong = {}
     for prompt, row in zip(prompts, found, strict=True):
         pairs = zip(LANDSCAPES.attributes.values(), LANDSCAPES.parse(prompt), row, strict=True)
@@ -95,7 +95,7 @@ def report(classifier: Classifier, made: Mapping[str, np.ndarray], prompts: Sequ
 
 
 def main(argv: Sequence[str] | None = None) -> None:
-    """Paints the sheets, writes them and says what is seen in them."""
+    """Paints the sheets, writes them and prints what is seen in them."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--model", type=arguments.model, default="demo", help="checkpoint of landscapes (default: demo)")

@@ -1,21 +1,21 @@
 """Two checkouts of the library side by side: is a pass of the newer one slower than one of the older?
 
-    python -m eval.side_by_side --old DIR [--new DIR] [--pictures 12] [--restarts 4] [--rows WORD ...] [--cpu 0]
+    python -m eval.side_by_side --old DIR [--new DIR] [--pictures 12] [--restarts 1] [--rows WORD ...] [--cpu 0]
                                 [--out FILE.json]
 
-Each checkout runs in a process of its own, which decodes the demo's pictures when it is told to: the same seed and
-method in the one, then in the other, and the other way round the next time. Only one of them works at any moment, so a
-slow minute of the machine slows both. A seed may take a few rounds more in one version than in the other (noise may
-differ), so seconds per pass of the target are compared, prefill and everything around it included, without the VQ
-decoder: wall time, and CPU time of the process, which other programs disturb less. Where a process happens to have its
-memory decides a few hundredths for as long as it lives, so both are started anew several times. With ``--cpu`` both
-decode on that one processor (Linux): the work of a pass alone, not how two threads happen to share it.
+Each checkout runs in a process of its own, which decodes the demo's pictures on request: the same seed and method in
+one, then in the other, and the other way round the next time. Only one of them works at any moment, so a slow minute of
+the machine slows both. A seed may take a few rounds more in one version than in the other (noise may differ), so
+seconds per pass of the target are compared, prefill and everything around it included, without the VQ decoder: wall
+time, and CPU time of the process, which other programs disturb less. Where a process's memory happens to lie makes a
+difference of a few hundredths for as long as it lives, so both are restarted several times. With ``--cpu`` both decode
+on that one processor (Linux): this measures the work of a pass alone, not how two threads happen to share it.
 
-    wall   median over the pictures of new / old, each pair one after the other; least and largest of such medians
+    wall   median over the pictures of new / old, each pair one after the other; the least and the largest such median
            of a pair of processes; and new / old of the fastest pictures
-    cpu    the same of CPU time, without the extremes
+    cpu    the same for CPU time, without the extremes
 
-What a step costs beyond its matrix products is ``eval.decoding``'s matter, in either checkout.
+``eval.decoding`` measures what a step costs beyond its matrix products, in either checkout.
 """
 
 import argparse
@@ -51,7 +51,7 @@ def rows() -> dict[str, dict]:
 
 
 class Worker:
-    """A process that decodes with one checkout, a picture at a time; compiled programs are kept in ``cache``."""
+    """A process that decodes with one checkout, one picture at a time; compiled programs are kept in ``cache``."""
 
     def __init__(self, directory: Path, cpu: int | None, cache: str):
         pinned = [] if cpu is None else ["taskset", "--cpu-list", str(cpu)]
@@ -107,7 +107,7 @@ def measure(
 
 
 def compare(old: list[dict], new: list[dict], restarts: int) -> dict[str, float]:
-    """Returns a row of two lists of pictures, pair by pair, with equally many of each restart."""
+    """Returns a row that compares two lists of pictures pair by pair, with equally many from each restart."""
     row = {}
     for clock in ("wall", "cpu"):
         ours, theirs = ([picture[clock] for picture in pictures] for pictures in (new, old))
@@ -137,7 +137,7 @@ def main(argv: Sequence[str] | None = None) -> None:
         parser.error("give --old, the checkout to compare with")
     directories = {"old": options.old.resolve(), "new": Path(options.new).resolve()}
     table = measure(directories, options.pictures, options.restarts, options.rows, options.cpu)
-    head = f"{'new / old a pass, bound ' + str(BOUND):46}"
+    head = f"{'new / old per pass, bound ' + str(BOUND):46}"
     print(f"{head}   wall: ms old, ms new, median,   of starts,   min    cpu: median, min")
     for name, row in table.items():
         slow = min(row["wall_median"], row["wall_min"]) > BOUND

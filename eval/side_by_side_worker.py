@@ -1,6 +1,6 @@
-"""What ``eval.side_by_side`` starts in either checkout: decodes pictures as told, line by line.
+"""The process that ``eval.side_by_side`` starts in either checkout: it decodes a picture for every line it is sent.
 
-It is run by its path, so that a checkout of any age answers: nothing but the public names is used.
+It is run by its path and uses public names alone, so that a checkout of any age can answer.
 """
 
 import dataclasses
@@ -13,7 +13,7 @@ import time
 def main() -> None:
     """Answers each line on standard input with a line on standard output."""
     answers = os.fdopen(os.dup(1), "w")
-    os.dup2(2, 1)  # What else is printed goes to standard error.
+    os.dup2(2, 1)  # Anything else that is printed goes to standard error.
     import lantern_jax
 
     checkpoint = dataclasses.replace(lantern_jax.load("demo").checkpoint, tokenizer_params=None)

@@ -1,12 +1,12 @@
-"""What ``lantern tune`` found, against every named tree and the default: the same pictures, in turns.
+"""What ``lantern tune`` found, against every named tree and the default, on the same pictures, in turns.
 
     python -m eval.tuned [--model demo] [--batch 1] [--repeats 8] [--minutes 5] [--file FILE.json] [--no-trees]
                          [--out FILE.json]
 
-Tunes first unless ``--file`` names what a tuning wrote. Then every way makes the same pictures, which the tuning did
-not see, a batch of each in turns. A row: tokens per target pass, tokens per second, how many times as fast the tuned
-setting is, and how far off the prediction of the tuning was, where it made one. With ``--no-trees`` it is compared with
-the default and plain decoding alone, which is enough for large batches and much quicker.
+Tunes first unless ``--file`` names what a tuning wrote. Then every setting makes the same pictures, which the tuning
+did not see, a batch of each in turns. A row has tokens per target pass, tokens per second, how many times as fast the
+tuned setting is, and how far off the tuning's prediction was, where it made one. With ``--no-trees`` the tuned setting
+is compared with the default and plain decoding alone, which is enough for large batches and much quicker.
 """
 
 import argparse
@@ -34,13 +34,13 @@ PROMPTS, FIRST = 64, 10_000
 
 
 def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
-    """Returns the knobs of everything that is compared, by name."""
+    """Returns the knobs of every setting that is compared, by name."""
     named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names() if trees}
     return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 
 def compare(subject: Subject, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
-    """Returns a row for every way, at the batch, guidance and sampling of the tuning."""
+    """Returns a row for every setting, at the batch, guidance and sampling of the tuning."""
     batch = tuned.key.batch
     base = {"batch": batch} | {name: getattr(tuned.key, name) for name in SAMPLING}
     jobs = {name: subject.job(subject.settings({**base, **way})) for name, way in ways(tuned, trees).items()}
@@ -93,7 +93,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     """Tunes if need be, compares and writes."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--model", type=arguments.model, default="demo", help="checkpoint directory")
-    parser.add_argument("--batch", type=arguments.whole(), default=1, help="pictures of a batch")
+    parser.add_argument("--batch", type=arguments.whole(), default=1, help="pictures per batch")
     parser.add_argument(
         "--repeats", type=arguments.whole(2), default=8, help="batches of each way, at least 2"
     )

@@ -1,14 +1,14 @@
-"""Draws a picture by speculative decoding, in a script of one's own: load, guess and check, draw, save.
+"""Draws a picture by speculative decoding, in a script of your own: load, guess and check, draw, save.
 
     python examples/minimal.py FOLDER LABEL [LABEL ...] --out picture.png
 
-FOLDER is a class-conditional LlamaGen as ``lantern convert llamagen`` writes it, or the demo that lies in
+FOLDER is a class-conditional LlamaGen as ``lantern convert llamagen`` writes it, or the demo in
 ``lantern_jax/assets/demo``. A LlamaGen takes one label, an ImageNet class; the demo takes eight: a time of day (0 to
-3), a terrain (5 to 10), a weather (12 to 16), a water (18 to 22), a season (24 to 27), a sight (29 to 33), no boats or
+3), a terrain (5 to 10), weather (12 to 16), water (18 to 22), a season (24 to 27), a sight (29 to 33), no boats or
 boats (35, 36) and a style (38 to 42).
 
-It needs the package ``safetensors`` beside the library. Nothing is hidden: copy it, and put your own model, your own
-guesses or your own loop in its place.
+It needs the package ``safetensors`` besides the library. Nothing is hidden: copy it, and put in your own model, your
+own guesses or your own loop.
 """
 
 import argparse
@@ -36,7 +36,7 @@ def load(folder: Path) -> tuple[dict, dict]:
     stored = {}
     for file in sorted(folder.glob("model*.safetensors")):
         stored |= load_file(file)
-    # What a drafter shares with the target is stored once.
+    # What a drafter shares with the target is stored only once.
     stored |= {name: stored[source] for name, source in config.get("shared", {}).items()}
     for name, array in stored.items():
         *parents, last = name.split(".")
@@ -48,7 +48,7 @@ def load(folder: Path) -> tuple[dict, dict]:
 
 
 def fields(values: dict) -> dict:
-    """The fields of a config's record: what JSON has as lists are tuples there."""
+    """Returns the fields of a config's record: what JSON has as lists are tuples there."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
 
 
@@ -80,7 +80,7 @@ def main() -> None:
     target = lantern_jax.llamagen_target(lantern_jax.LlamaGenConfig(**fields(config["target"])))
     drafting, drafting_params = guesses(config, arrays)
 
-    # One sequence: its label(s), and a key that decides all its tokens: that of `lantern generate`'s first picture.
+    # One sequence: its label(s), and a key that determines all its tokens: that of `lantern generate`'s first picture.
     model = (target, arrays["target"], jnp.asarray([given.labels], jnp.int32))
     keys = jax.random.fold_in(jax.random.key(given.seed), 0)[None]
     usual = {"guidance": 2.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0} | config.get("defaults", {})
@@ -107,7 +107,7 @@ def main() -> None:
         seconds[decode] = time.perf_counter() - start
     tokens, passes = decoded[speculative].tokens, int(decoded[speculative].rounds[0])
 
-    # Tokens are codes of the VQ tokenizer, row by row; its decoder makes pixels from -1 to 1 of them.
+    # Tokens are codes of the VQ tokenizer, row by row; its decoder turns them into pixels from -1 to 1.
     tokenizer = lantern_jax.VQModel(lantern_jax.VQConfig(**fields(config["tokenizer"])))
     draw = jax.jit(lambda params, codes: tokenizer.apply(params, codes, method="decode"))
     pixels = draw(arrays["tokenizer"], tokens)

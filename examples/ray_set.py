@@ -1,12 +1,12 @@
-"""A picture set by the machines of a Ray cluster: every part is a task, and Ray starts a task that fails again.
+"""A picture set made by the machines of a Ray cluster: every part is a task, and Ray restarts a task that fails.
 
     pip install . "ray>=2.40"    # in a clone
     python examples/ray_set.py --model /shared/model --prompts /shared/prompts.txt --out /shared/pictures --parts 64
 
 The library needs no Ray for this, and nothing of Ray is in it: the parts of a set share nothing but its folder, and a
-part that was begun goes on where it stopped. Make many more parts than there are machines, so that none waits for a
-slow or lost one; each task opens the model anew. All machines see ``--model`` and ``--out`` under the same paths, and
-have the same Python and the same versions of lantern-jax and JAX. ``--gpus 0`` is for machines without accelerators.
+part that was begun goes on where it stopped. Make many more parts than there are machines, so that no machine waits for
+a slow or lost one; each task opens the model anew. All machines must see ``--model`` and ``--out`` under the same paths
+and have the same Python and versions of lantern-jax and JAX. ``--gpus 0`` is for machines without accelerators.
 """
 
 import argparse
@@ -23,7 +23,7 @@ from lantern_jax.text.prompt_files import read_prompts
 
 
 def make_part(request: SetRequest, directory: Path, part: Worker) -> int:
-    """Makes what is missing of a part of a set, on any machine; returns the number of pictures."""
+    """Makes what is missing from a part of a set, on any machine; returns the number of pictures."""
     opened = open_set(request)
     begin(directory, opened.plan)
     discard_damaged(directory, opened.plan, part.shards(opened.plan), partial(print, flush=True))
@@ -34,12 +34,12 @@ def parse() -> argparse.Namespace:
     """Reads the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--model", default="demo", help="checkpoint (default: demo)")
-    parser.add_argument("--prompts", required=True, help="prompts, one a line")
+    parser.add_argument("--prompts", required=True, help="prompts, one per line")
     parser.add_argument(
         "--out", type=Path, required=True, help="folder of the set: new, or the same one to go on"
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--shard-size", type=int, default=256, help="pictures a file (default: 256)")
+    parser.add_argument("--shard-size", type=int, default=256, help="pictures per file (default: 256)")
     parser.add_argument("--parts", type=int, default=16, help="tasks (default: 16)")
     parser.add_argument("--gpus", type=float, default=1, help="GPUs a task holds (default: 1)")
     parser.add_argument("--retries", type=int, default=3, help="how often a failed task is started again")
@@ -52,14 +52,14 @@ def parse() -> argparse.Namespace:
 def main() -> None:
     """Makes all parts by tasks of Ray, then checks that the set is complete."""
     given = parse()
-    # A folder is named so that workers find it; else it is "demo", or a repository of the hub.
+    # A folder's path is made absolute so that workers find it; otherwise it is "demo", or a repository on the hub.
     model = str(Path(given.model).absolute()) if Path(given.model).exists() else given.model
     prompts = read_prompts(given.prompts)
     request = SetRequest(model, prompts, knobs={}, seed=given.seed, shard_size=given.shard_size)
     directory = given.out.absolute()
 
     ray.init(address=given.address)
-    # A new process for each task: one that stays keeps its device's memory.
+    # A new process for each task: one that lives on keeps its device's memory.
     task = ray.remote(
         num_gpus=given.gpus, max_retries=given.retries, retry_exceptions=True, max_calls=1, scheduling_strategy="SPREAD"
     )(make_part)  # fmt: skip

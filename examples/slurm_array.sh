@@ -1,9 +1,9 @@
 #!/bin/bash
-# A picture set by the tasks of a SLURM array: sbatch examples/slurm_array.sh
+# A picture set made by the tasks of a SLURM array: sbatch examples/slurm_array.sh
 #
-# Each task makes its part. One whose machine fails or is taken away is queued again and goes on with what is there; after
-# anything else, submit the same array again.
-# MODEL, PROMPTS, OUT and CACHE lie on storage that all machines see.
+# Each task makes its part. One whose machine fails or is taken away is queued again and goes on from what is there;
+# after any other failure, submit the same array again.
+# MODEL, PROMPTS, OUT and CACHE are on storage that all machines see.
 #SBATCH --job-name=lantern-set
 #SBATCH --array=0-15
 #SBATCH --ntasks=1
@@ -17,7 +17,7 @@ set -euo pipefail
 MODEL=${MODEL:-demo}
 PROMPTS=${PROMPTS:-prompts.txt}
 OUT=${OUT:-pictures}
-# Programs that one task compiled are there for the next.
+# Programs that one task compiled are reused by the next.
 export JAX_COMPILATION_CACHE_DIR=${CACHE:-$PWD/cache}
 
 lantern set --worker auto --model "$MODEL" --prompts "$PROMPTS" --out "$OUT" --seed 1

@@ -1,15 +1,15 @@
 """Speculative decoding for visual autoregressive image models in JAX, after LANTERN and LANTERN++.
 
-Five names are enough for most:
+Most uses need only five names:
 
     load                  opens a model as a Pipeline: load("demo")
-    Pipeline              makes pictures of prompts: generate("a foggy forest", method="led")
-    methods               names the methods of decoding, each with a line of help
-    speculative_decode    generates tokens with any JAX model; autoregressive_decode does so plainly
-    target_from_apply     makes a target, which both take, of a model that is one function; check_target tries it
+    Pipeline              makes pictures from prompts: generate("a foggy forest", method="led")
+    methods               names the decoding methods, each with a line of help
+    speculative_decode    generates tokens with any JAX model; autoregressive_decode does so by plain decoding
+    target_from_apply     turns a model that is one function into a target, which both take; check_target tries it
 
-``help(lantern_jax.NAME)`` has an example of each name, ``docs/architecture.md`` says how they hang together. A name is
-imported from its module when it is first used: ``import lantern_jax`` costs nothing. By topic:
+``help(lantern_jax.NAME)`` has an example of each name, and ``docs/architecture.md`` explains how they fit together. A
+name is imported from its module on first use, so ``import lantern_jax`` costs nothing. By topic:
 """
 
 from importlib import import_module
@@ -26,7 +26,7 @@ _TOPICS = {
         "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
         "io.errors": ("IgnoredWords", "LanternError"),
     },
-    "Decoding, for any model and any way of guessing that fill their records": {
+    "Decoding, for any model and drafting that fill in these records": {
         "decoding.loop": ("autoregressive_decode", "speculative_decode"),
         "decoding.program": ("Program",),
         "decoding.completion": ("Completion",),
@@ -53,7 +53,7 @@ _TOPICS = {
         "decoding.tree": ("DraftTree", "DynamicTree", "load_tree", "named_tree", "tree_names"),
         "decoding.topology": ("Topology", "topology_of"),
     },
-    "Its pieces: what is sampled from, how draft and target share randomness, what is accepted, the cache": {
+    "Its parts: the distribution sampled from, how draft and target share randomness, what is accepted, the cache": {
         "decoding.sampling": (
             "SamplingParams",
             "apply_guidance",
@@ -85,7 +85,7 @@ _TOPICS = {
         "decoding.neighbours": ("nearest_codes",),
         "decoding.cache": ("KVCache", "commit", "new_cache"),
     },
-    "Batches on devices, some rounds at a time": {
+    "Batches on devices, a few rounds at a time": {
         "engine.engine": ("Engine",),
         "engine.jobs": ("Job", "Run"),
         "engine.programs": ("Parameters",),
@@ -114,7 +114,7 @@ _TOPICS = {
         "models.vq": ("VQConfig", "VQModel"),
         "checkpoints.checkpoint": ("Checkpoint",),
     },
-    "What other packages register, in a function that their entry point lantern_jax.plugins names": {
+    "What other packages register, in a function named by their entry point lantern_jax.plugins": {
         "decoding.knobs": ("Knob",),
         "settings.draftings": ("DraftingKind", "register_drafting"),
         "families.drafters": ("DrafterKind", "register_drafter_kind"),

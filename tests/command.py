@@ -1,4 +1,4 @@
-"""What tests of the ``lantern`` command share."""
+"""Helpers that tests of the ``lantern`` command share."""
 
 from pathlib import Path
 
@@ -6,12 +6,12 @@ from lantern_jax.commands.main import main
 
 
 def files(folder: Path) -> set[str]:
-    """Everything in a folder, by its name there."""
+    """Returns everything in a folder, by its path there."""
     return {str(path.relative_to(folder)) for path in folder.rglob("*")}
 
 
 def assert_refused(arguments: list[str], capsys) -> str:
-    """Exit status 2, one line on stderr, nothing on stdout, no file more or less; returns the line."""
+    """Expects exit status 2, one line on stderr, nothing on stdout, no file more or less; returns the line."""
     before = files(Path())
     assert main(arguments) == 2
     printed = capsys.readouterr()

@@ -34,7 +34,7 @@ jax.config.update("jax_numpy_rank_promotion", "raise")
 # No operation of a program names the lines that made it: lowering them takes a tenth of the tests' time.
 jax.config.update("jax_traceback_in_locations_limit", 0)
 
-# What is traced lives long: collections that look for cycles in all of it are rare.
+# What is traced lives long, so collections that look for cycles in all of it are made rare.
 gc.set_threshold(100_000, 50, 100)
 
 TOLERANCE = 2e-4
@@ -53,7 +53,7 @@ class MemoryMaps:
     pause, counted = 10.0, 0.0
 
     def keep_few(self) -> None:
-        """Drops programs where there are too many; not again soon where tests hold on to theirs."""
+        """Drops programs when there are too many; not again soon where tests hold on to theirs."""
         if time.monotonic() - self.counted > self.pause:
             if self.count() > self.most:
                 jax.clear_caches()
@@ -119,7 +119,7 @@ def tiny_demo(monkeypatch):
 
 @pytest.fixture
 def assert_close():
-    """Compare two trees of float arrays with the one tolerance of the golden cases."""
+    """Returns a check that compares two trees of float arrays with the one tolerance of the golden cases."""
 
     def check(actual, expected, tolerance=TOLERANCE):
         jax.tree.map(

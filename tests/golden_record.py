@@ -151,7 +151,7 @@ def liquid():
 def lumina2():
     clone = Path(os.environ["LUMINA2"])
     sys.path[:0] = [str(clone / "lumina_mgpt"), str(clone)]
-    # Of these it takes a base class, and what reads pictures.
+    # From these it takes a base class, and the part that reads pictures.
     sys.modules["pytorch_lightning"] = SimpleNamespace(LightningModule=torch.nn.Module)
     sys.modules["torchvision"] = SimpleNamespace(transforms=None)
     from model.chameleon.configuration_chameleon import ChameleonConfig

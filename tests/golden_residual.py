@@ -52,7 +52,7 @@ def run_published_residual(case) -> None:
     np.testing.assert_array_equal(tree.parents, case.config["parents"])
     assert list(tree.internal) == case.config["internal"]
     arrays = case.arrays
-    # A program for each variant: a neighbour that is not there is -1, one more than lends is there to be zeroed.
+    # One program per variant: a missing neighbour is -1, and one more than lends is there to be zeroed.
     places = np.arange(arrays["table"].shape[2])
     few = arrays | {
         "table": np.where(places <= arrays["k"][:, None, None], arrays["table"], -1).astype(np.int32)

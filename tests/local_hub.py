@@ -1,4 +1,4 @@
-"""A server of this machine that answers as the Hugging Face hub does."""
+"""A local server that answers as the Hugging Face hub does."""
 
 import base64
 import contextlib
@@ -55,7 +55,7 @@ class Hub(BaseHTTPRequestHandler):
     do_HEAD = do_GET
 
     def do_POST(self):
-        """The calls that make a repository and a commit of small files."""
+        """Answers the calls that make a repository and a commit of small files."""
         path, content = self.path, self.rfile.read(int(self.headers["Content-Length"]))
         self.server.asked.append(f"POST {path}")
         if self.headers["Authorization"] != f"Bearer {TOKEN}" or "gated/model" in path:
@@ -93,7 +93,7 @@ class Hub(BaseHTTPRequestHandler):
 
 
 def fetched(hub: ThreadingHTTPServer) -> set[str]:
-    """Names of the files whose contents were asked for since the last call."""
+    """Returns the names of the files whose contents were asked for since the last call."""
     contents = [request for request in hub.asked if request.startswith("GET") and "/resolve/" in request]
     hub.asked.clear()
     return {request.partition("/resolve/")[2].partition("/")[2] for request in contents}
@@ -105,9 +105,9 @@ def etag(content: bytes) -> str:
 
 @contextlib.contextmanager
 def local_hub(files: Mapping[str, bytes], cache: Path, monkeypatch) -> Iterator[ThreadingHTTPServer]:
-    """The server is the hub, with ``files`` in ``REPO``, and ``cache`` its cache; ``asked`` lists its requests.
+    """Makes a server the hub, with ``files`` in ``REPO`` and ``cache`` as its cache; ``asked`` lists its requests.
 
-    Nobody is logged in.
+    No user is logged in.
     """
     constants = pytest.importorskip("huggingface_hub.constants")
     server = ThreadingHTTPServer(("127.0.0.1", 0), Hub)

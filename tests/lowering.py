@@ -30,6 +30,6 @@ def mesh(platform: str, **axes: int) -> AbstractMesh:
 
 
 def lower(function: Callable, *arguments: Any, platform: str) -> jax.stages.Lowered:
-    """Lowers a function of such arguments for a platform."""
+    """Lowers a function of these arguments for a platform."""
     with on(platform):
         return jax.jit(function).trace(*arguments).lower(lowering_platforms=(platform,))

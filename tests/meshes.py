@@ -39,7 +39,7 @@ TARGETS = {
 
 @cache
 def drafter_configs(family: str) -> dict:
-    """A config of every kind of drafter."""
+    """Returns a config of every kind of drafter."""
     target = TARGETS[family]
     shared = {"num_heads": target.num_heads, "hidden_dim": 2 * target.dim, "num_codes": target.num_codes}
     own = {"taps": (0, 1), "heads": 3, "masks": 2, "markov_rank": 4}
@@ -48,7 +48,7 @@ def drafter_configs(family: str) -> dict:
 
 @cache
 def target_parameters(family: str):
-    """The target's parameters on the host."""
+    """Returns the target's parameters on the host."""
     params = random_leaves(family_of(TARGETS[family]).shapes(TARGETS[family]), 0, 0.1)
     width = TARGETS[family].dim
     head = params["params"]["head"]["kernel"]
@@ -60,7 +60,7 @@ def target_parameters(family: str):
 
 @cache
 def drafter_parameters(family: str, kind: str):
-    """A drafter's parameters on the host."""
+    """Returns a drafter's parameters on the host."""
     params = random_leaves(DRAFTERS[kind].shapes(drafter_configs(family)[kind]), 1, 0.1)
     if kind == "eagle":
         inner, dim = params["params"], TARGETS[family].dim
@@ -74,14 +74,14 @@ def drafter_parameters(family: str, kind: str):
 
 @cache
 def codebook(codes: int) -> Codebook:
-    """Neighbours that are any codes."""
+    """Returns a codebook whose neighbours are arbitrary codes."""
     numbers = np.random.default_rng(5)
     neighbours = np.argsort(numbers.random((codes, codes)), axis=1)[:, :12].astype(np.int32)
     return Codebook(neighbours, numbers.normal(size=(codes, 4)).astype(np.float32))
 
 
 def engine(family: str, data: int, model: int) -> Engine:
-    """An engine that has nothing compiled."""
+    """Returns an engine that has nothing compiled."""
 
     def read(where):
         parts = {"target": target_parameters(family), "codebook": codebook(TARGETS[family].num_codes)}
@@ -96,7 +96,7 @@ def engine(family: str, data: int, model: int) -> Engine:
 
 
 def job(family: str, **knobs):
-    """How a batch is decoded with these knobs; guidance is 2."""
+    """Returns how a batch is decoded with these knobs; guidance is 2."""
     config, drafters = TARGETS[family], drafter_configs(family)
     defaults, book = {"guidance": 2.0}, codebook(config.num_codes)
     recipe = Recipe(config, drafters, np.dtype("float32"), defaults, book)
@@ -104,7 +104,7 @@ def job(family: str, **knobs):
 
 
 def prompts(family: str, count: int):
-    """Conditioning that differs, half of it padded where there is something to pad."""
+    """Returns conditioning that differs by row, half of it padded where there is something to pad."""
     if hasattr(TARGETS[family], "num_labels"):
         return (np.arange(count, dtype=np.int32) % 7)[:, None]
     tokens = CODES + 2 + np.arange(5 * count, dtype=np.int32).reshape(count, 5) % 20
@@ -114,13 +114,13 @@ def prompts(family: str, count: int):
 
 
 def started(family: str, data: int, model: int, count: int = 4, **knobs):
-    """(engine, a run that has only begun)."""
+    """Returns (engine, a run that has only begun)."""
     made = engine(family, data, model)
     return made, made.start(job(family, **knobs), prompts(family, count), seed=3)
 
 
 def decoded(family: str, data: int, model: int, count: int = 4, **knobs):
-    """What a mesh of that shape decodes."""
+    """Returns what a mesh of that shape decodes."""
     made, run = started(family, data, model, count, **knobs)
     return made.finish(made.advance(run))
 
@@ -131,7 +131,7 @@ _COLLECTIVE = re.compile(
 
 
 def collectives(lines: list[str]) -> list[tuple[str, tuple[tuple[int, ...], ...]]]:
-    """(operation, shapes of its results) of lines of HLO."""
+    """Returns (operation, shapes of its results) for the collectives in lines of HLO."""
     found = filter(None, map(_COLLECTIVE.search, lines))
     return [(match[2], tuple(map(_sizes, re.findall(r"\w+\[([\d,]*)\]", match[1])))) for match in found]
 

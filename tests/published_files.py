@@ -7,12 +7,12 @@ from pathlib import Path
 from tests.fixtures import published_layouts as layouts
 
 GPT, VQ = layouts.TINY_CLASS, layouts.TINY_VQ
-# As many heads as its own config says, not its target's.
+# Its number of heads is that of its own config, not its target's.
 DRAFTER = dataclasses.replace(layouts.drafter_of(GPT), num_heads=4)
 
 
 def write_published(folder: Path) -> dict[str, Path]:
-    """Writes them, and the config with what shapes do not tell: {option of ``lantern convert llamagen``: path}."""
+    """Writes them, and a config of what shapes do not tell: returns {option of ``lantern convert llamagen``: path}."""
     (folder / "settings.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
     return {
         "gpt": layouts.write_llamagen(folder / "gpt.pt", GPT),

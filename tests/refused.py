@@ -1,4 +1,4 @@
-"""An error that a caller can mend, as tests expect it."""
+"""Expectations of errors that a caller can mend."""
 
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,14 +10,14 @@ from lantern_jax.io.errors import LanternError
 
 @contextmanager
 def refused(match: str) -> Iterator[pytest.ExceptionInfo]:
-    """Expects a LanternError of one line that matches."""
+    """Expects a one-line LanternError that matches."""
     with pytest.raises(LanternError, match=match) as error:
         yield error
     assert "\n" not in str(error.value)
 
 
 def refused_each(calls: Mapping[str, Callable[[], object]]) -> None:
-    """Expects of every call a ValueError of one line that matches its key."""
+    """Expects every call to raise a one-line ValueError that matches its key."""
     for match, call in calls.items():
         with pytest.raises(ValueError, match=match) as error:
             call()

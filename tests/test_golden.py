@@ -36,7 +36,7 @@ from tests.golden_guided import GUIDED
 from tests.golden_residual import VARIANTS, run_published_residual
 
 GREEDY = SamplingParams.create(0.0)
-# Of these, quick runs have a part.
+# Quick runs have only a part of these.
 RARE = ("published_residual",)
 
 
@@ -103,7 +103,7 @@ def _run_gpt(case, assert_close):
 
 
 def _teacher_forced(target, params, prefilled, forced, depth, ancestors):
-    """Logits and features [B, ...] through the target record, as many tokens a block as depths."""
+    """Returns logits and features [B, ...] through the target record, with as many tokens per block as depths."""
     batch, block_size, (cache, first, prefix) = len(forced), depth.shape[-1], prefilled
     logits, features = [first[:, None]], [prefix.features[0, :, -1:]]
     path = jnp.broadcast_to(jnp.arange(block_size, dtype=jnp.int32)[None], (batch, block_size))
@@ -165,7 +165,7 @@ def _run_drafter(case, assert_close):
 
 
 def _grow_dynamic_tree(config, params, case):
-    """EAGLE-2's tree after the last position, drawn greedily."""
+    """Grows EAGLE-2's tree after the last position, drawn greedily, and compares it."""
     arrays, sizes = case.arrays, case.config["dynamic_tree"]
     width = sizes["top_k"]
     # Published: a first pass and ``depth`` more, and the root counts as a node.
@@ -193,7 +193,7 @@ def _grow_dynamic_tree(config, params, case):
 def _drafter_prefix(case, first):
     """Makes the target's prefix, one longer than the drafter's, which absorbs the last position's feature.
 
-    A part of it is padding, which the published drafters see as the rest.
+    A part of it is padding, which the published drafters see like the rest.
     """
     features = case.arrays["features"][:, None]
     rows = len(features)
@@ -207,7 +207,7 @@ def _drafter_prefix(case, first):
 
 
 def _absorb_in_steps(config, params, case, assert_close):
-    """The drafter record takes the sequence in by blocks of three, of which one to three rows count."""
+    """Has the drafter record absorb the sequence in blocks of three, of which one to three rows count."""
     arrays, scale = case.arrays, case.config["cfg_scale"]
     drafter, first = eagle_drafter(config), config.prefix_length - 1
     features = arrays["features"][:, None]

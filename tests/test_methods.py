@@ -18,7 +18,7 @@ from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
 PROMPTS = ["green hills at noon", "a foggy forest"]
-# Small enough for a picture of 4 x 4 codes, but for what names the method.
+# Small enough for a picture of 4 x 4 codes, as far as the method does not set them itself.
 KNOBS = {"nodes": 7, "depth": 2, "frontier": 2, "children": 3, "window": 5, "ahead": 2, "k": 4}
 # A high temperature: the noise decides, and a drafter that knows nothing is often right.
 TEMPERATURE = 4.0
@@ -28,7 +28,7 @@ LOSSY = ("near", "lantern-g", "lantern", "lantern++", "medusa", "vadusa", "cool"
 
 @cache
 def pipeline() -> Pipeline:
-    """On one device: it compiles sooner, and devices change no tokens."""
+    """Returns a pipeline on one device: it compiles sooner, and devices change no tokens."""
     checkpoint = dataclasses.replace(tiny_checkpoint(), drafters=drafters())
     return Pipeline(checkpoint, devices=jax.local_devices()[:1])
 
@@ -51,7 +51,7 @@ def generated(name: str):
 
 
 def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
-    """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in others, or elsewhere."""
+    """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in other ones, or elsewhere."""
     assert set(rare) | set(skipped) <= set(methods())
     return [
         pytest.param(name, marks=[pytest.mark.exhaustive] if name in rare else [])
@@ -88,7 +88,7 @@ def test_a_call_finds_the_program_of_the_one_before(name):
     assert first == second
 
 
-# Relaxed, or the same program as another one there.
+# Relaxed, or the same program as another method there.
 NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 
 
@@ -104,7 +104,7 @@ def test_a_method_is_greedy_at_temperature_zero(name):
     np.testing.assert_array_equal(made.tokens, plain.tokens)
 
 
-# What the method of a rare name adds to another one: its pieces, without a program for them alone.
+# What the method of a rare name adds to another one: it tests its pieces without a program for them alone.
 ADDED = {
     "led": {"rule": "near"},
     "echo": {"rule": "typical"},
@@ -132,14 +132,14 @@ def program_and_inputs(name: str):
     )  # fmt: skip
 
 
-# What these have is in the programs of others.
+# The programs of others have all that is in these.
 COVERED = ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3", "medusa",
            "cool")  # fmt: skip
 
 
 @pytest.mark.parametrize("name", but(COVERED, ("auto", "gumbel", "eagle")))
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
-    """Lowered for a GPU there is no branch, no sort and no trip to the host, but the decoding loop."""
+    """Lowered for a GPU there is no branch, no sort and no trip to the host, only the decoding loop."""
     program, inputs = program_and_inputs(name)
     hlo = lower(partial(loop.decode, program), inputs, platform="cuda").as_text(dialect="hlo")
     assert not re.search(r"= .*\b(conditional|sort|infeed|outfeed|send|recv)\(", hlo)

@@ -44,7 +44,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES)
-def test_the_parameter_is_named_and_nothing_written(case, tmp_path, monkeypatch, capsys):
+def test_the_parameter_is_named_and_nothing_is_written(case, tmp_path, monkeypatch, capsys):
     part, name, value, shown = case
     parts, whole = spoiled(part, name, value)
     pipeline = altered_pipeline(**parts)

@@ -1,4 +1,4 @@
-"""Readers take changed files and numbers, or say in one line why not."""
+"""Readers accept changed files and numbers, or say in one line why not."""
 
 import json
 import math
@@ -62,7 +62,7 @@ def good(kind: str) -> HostileFile:
 @pytest.mark.parametrize("kind", READ)
 @few
 @given(edits=EDITS)
-def test_changed_files(kind, tmp_path, edits):
+def test_changed_files_are_read_or_refused(kind, tmp_path, edits):
     if kind == "torch":
         pytest.importorskip("torch")
     content = good(kind).content
@@ -76,7 +76,7 @@ def test_changed_files(kind, tmp_path, edits):
 
 @few
 @given(content=JSON)
-def test_trees_of_any_json(content, tmp_path):
+def test_any_json_is_a_tree_or_refused(content, tmp_path):
     path = tmp_path / "tree.json"
     path.write_text(json.dumps(content))
     if takes_or_tells(load_tree, path):
@@ -85,8 +85,8 @@ def test_trees_of_any_json(content, tmp_path):
 
 @quick
 @given(paths=st.lists(st.lists(st.integers(-1, 3), max_size=4), max_size=6))
-def test_trees_of_any_paths(paths):
-    """Accepted are exactly the trees with all beginnings of every path, each path once."""
+def test_any_paths_make_a_tree_or_are_refused(paths):
+    """Exactly the trees with all beginnings of every path, and each path once, are accepted."""
     known = {(), *map(tuple, paths)}
     whole = (
         all(path and min(path) >= 0 and tuple(path[:-1]) in known for path in paths)
@@ -97,7 +97,7 @@ def test_trees_of_any_paths(paths):
 
 @quick
 @given(name=st.sampled_from(list(KNOBS)), value=NUMBERS)
-def test_any_value_of_any_knob(name, value):
+def test_any_value_of_any_knob_is_accepted_or_refused(name, value):
     """An accepted value is one that a device can compute with."""
     given = {"method": "jacobi"} if name != "method" else {}
     found = []
@@ -115,7 +115,7 @@ def test_any_value_of_any_knob(name, value):
 
 @quick
 @given(num=NUMBERS, seed=NUMBERS, first=NUMBERS, prompts=st.integers(1, 3))
-def test_any_numbers_of_pictures(num, seed, first, prompts):
+def test_any_numbers_of_pictures_are_accepted_or_refused(num, seed, first, prompts):
     if takes_or_tells(check_numbers, prompts, num, seed, first):
         assert 0 <= first <= first + num * prompts <= 2**32 and 0 <= seed < 2**32
     takes_or_tells(check_count, "num", num), takes_or_tells(check_seed, seed)
@@ -123,6 +123,6 @@ def test_any_numbers_of_pictures(num, seed, first, prompts):
 
 @quick
 @given(text=st.text(alphabet="datmodel=,0123 -", max_size=20))
-def test_any_mesh(text):
+def test_any_mesh_is_accepted_or_refused(text):
     if takes_or_tells(mesh_sizes, text):
         assert all(number >= 1 for number in mesh_sizes(text).values())

@@ -63,12 +63,12 @@ VQ = VQConfig(
 
 
 def random_parameters(model, seed: int, scale: float, *inputs):
-    """Normal parameters in the shapes that ``model.init`` would give, norms at 1; made without compiling."""
+    """Returns normal parameters in the shapes that ``model.init`` would give, norms at 1; made without compiling."""
     return random_leaves(jax.eval_shape(model.init, jax.random.key(0), *inputs), seed, scale)
 
 
 def random_leaves(shapes, seed: int, scale: float):
-    """Normal arrays of these shapes, vectors at 1."""
+    """Returns normal arrays of these shapes, vectors at 1."""
     generator = np.random.default_rng(seed)
 
     def draw(leaf):
@@ -93,7 +93,7 @@ def drafter_parameters():
 
 @cache
 def drafters() -> dict:
-    """(config, random parameters) of every kind of drafter."""
+    """Returns (config, random parameters) of every kind of drafter."""
     settings = {**dataclasses.asdict(DRAFTER), "num_codes": CODES, "taps": (0,), "heads": 3, "shared_head": True,
                 "masks": 2, "markov_rank": 4}  # fmt: skip
     made = {"eagle": (DRAFTER, drafter_parameters())}
@@ -108,7 +108,7 @@ def vq_parameters():
 
 
 def nearest(codes, k: int) -> np.ndarray:
-    """int32 [V, k] by brute force."""
+    """Returns the nearest codes, int32 [V, k], by brute force."""
     distance = ((codes[:, None] - codes[None]) ** 2).sum(axis=-1)
     np.fill_diagonal(distance, np.inf)
     return np.argsort(distance, axis=1, kind="stable")[:, :k].astype(np.int32)
@@ -134,23 +134,23 @@ def tiny_checkpoint() -> Checkpoint:
 
 @cache
 def tiny_pipeline() -> Pipeline:
-    """One for all tests, so that they share its compiled programs; on one device, for which they compile sooner."""
+    """Returns the pipeline of all tests, which share its programs; on one device, for which they compile sooner."""
     return pipeline_on(1)
 
 
 @cache
 def strict_pipeline() -> Pipeline:
-    """One that refuses words which the checkpoint does not know."""
+    """Returns a pipeline that refuses words which the checkpoint does not know."""
     return sharing_programs(Pipeline)(tiny_checkpoint(), devices=jax.devices()[:1], strict_words=True)
 
 
 def pipeline_on(devices: int) -> Pipeline:
-    """A new one on a number of devices, with nothing compiled."""
+    """Returns a new pipeline on a number of devices, with nothing compiled."""
     return Pipeline(tiny_checkpoint(), devices=jax.devices()[:devices])
 
 
 def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
-    """``load``, of tiny checkpoints, whose pipelines have what the others of this process compiled."""
+    """Returns ``load`` for tiny checkpoints, whose pipelines share what others of this process compiled."""
 
     def loaded(*arguments, **options) -> Pipeline:
         pipeline = load(*arguments, **options)
@@ -161,6 +161,6 @@ def sharing_programs(load: Callable[..., Pipeline]) -> Callable[..., Pipeline]:
 
 
 def altered_pipeline(**parts) -> Pipeline:
-    """With other parts of the checkpoint; what is compiled is shared with ``tiny_pipeline``, whose models it has."""
+    """Returns a pipeline with other parts of the checkpoint; programs are ``tiny_pipeline``'s, whose models it has."""
     checkpoint = dataclasses.replace(tiny_checkpoint(), **parts)
     return sharing_programs(Pipeline)(checkpoint, devices=jax.devices()[:1])

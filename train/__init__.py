@@ -1,4 +1,4 @@
-"""Training scripts, each run as ``python -m train.SCRIPT``: Ctrl-C is heard before JAX is imported, and missing
+"""Training scripts, each run as ``python -m train.SCRIPT``: Ctrl-C is handled before JAX is imported, and missing
 packages of the extra ``train`` are named.
 """
 
@@ -10,7 +10,7 @@ from lantern_jax.io.interruption import listen
 
 _NEEDED = ("ml_collections", "optax", "orbax")
 
-if sys.argv[0] == "-m":  # Python looks for the script; the command line ends with the same words.
+if sys.argv[0] == "-m":  # Python is still looking for the script; the command line ends with the same words.
     streams.settle()
     listen(sys.orig_argv[-len(sys.argv)])
     _missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]

@@ -2,13 +2,12 @@
 
     python -m train.agreement --target DIR --features DIR [--drafter=DIR,DIR] [--depths=5] [--guidance=2]
 
-A drafter is the working folder of a run of `train.drafter`; the drafters of the target's own checkpoint directory are
-measured first. Prints a JSON object a drafter: at each depth below a root, along the true tokens, the mean J
-(`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q), and how often both
-have the same best code, of tokens that the format does not force; and `chain`, the expected accepted length of a chain
-of that depth, the product of J along it, where forced tokens are always right.
-The features must be of this very target, of the layers that the drafters read and of pictures that training has not
-seen.
+A drafter is given as the working folder of a run of `train.drafter`; the drafters of the target's own checkpoint
+directory are measured first. Prints one JSON object per drafter. At each depth below a root, along the true tokens, it
+holds the mean J (`train.losses.match_chance`: how often a draft is right under one noise), the overlap sum min(p, q),
+and how often both have the same best code, all over tokens that the format does not force; and `chain`, the expected
+accepted length of a chain of that depth, from the products of J along it, where forced tokens are always right.
+The features must be of this very target, of the layers that the drafters read, and of pictures not seen in training.
 
 Axes: G guidance rows, B batch, S features of a sequence, P prefix, T tokens of a stream, D width, V codes.
 """
@@ -51,9 +50,10 @@ def measure_batch(
     guidance: Float[Array, ""],
     free: Bool[np.ndarray, " T"],
 ) -> dict[str, Array]:
-    """Returns the means at each depth and of a chain, [depths] each; sequences are as in `FeatureStore`.
+    """Returns the means at each depth and those of a chain, [depths] each; sequences are as in `FeatureStore`.
 
-    Positions that are not `free`, whose token the format forces, count as accepted in the chain, and nowhere else.
+    Positions that are not `free`, whose token the format forces, count as accepted in the chain and are left out
+    elsewhere.
     """
     twice = jnp.broadcast_to(tokens[None], (len(prefix), *tokens.shape))
     inputs, wanted = drafter_inputs(features, prefix, twice)
@@ -82,7 +82,7 @@ def measure(
     guidance: float,
     free: Bool[np.ndarray, " T"],
 ) -> dict[str, list[float]]:
-    """Returns the means over a store's pictures, in whole batches; parameters as `train.drafter.export` gives them."""
+    """Returns the means over a store's pictures, in whole batches; parameters are as in `train.drafter.export`."""
     made = []
     for first in range(0, len(store) - BATCH + 1, BATCH):
         features, prefix, tokens = store.read(range(first, first + BATCH))

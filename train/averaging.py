@@ -54,7 +54,7 @@ def running_average(average: PyTree, params: PyTree, step: Int[Array, ""], decay
 
 
 def compute_dtype(config: ConfigDict) -> np.dtype:
-    """Returns the dtype of a step's products: `config.dtype`, where "auto" is what suits the device, else float32.
+    """Returns the dtype of a step's products: `config.dtype` ("auto" for what suits the device), float32 if unset.
 
     Raises LanternError for an unknown one.
     """
@@ -82,17 +82,17 @@ def stacked(
     numbers: Callable[[PyTree], PyTree],
     make: Callable[[Callable[[PyTree], PyTree]], optax.GradientTransformation],
 ) -> optax.GradientTransformation:
-    """Returns an optimizer that takes all matrices of a shape as one array.
+    """Returns an optimizer that treats all matrices of one shape as one array.
 
     Muon's products are many and small: one by one, a GPU spends more on starting them than on computing them.
 
     Args:
-        numbers: from parameters to their dimension numbers, inputs before outputs, None for what is no matrix.
-        make: from the same of stacks to the optimizer.
+        numbers: maps parameters to their dimension numbers, inputs before outputs, None for what is no matrix.
+        make: maps such a function of stacks to the optimizer.
     """
 
     def groups(tree: PyTree) -> dict[str, list[list[int]]]:
-        """Returns the places of leaves that go together, by their number of input axes; 0 is no matrix."""
+        """Returns the places of leaves that are stacked, by their number of input axes; 0 is no matrix."""
         leaves, structure = jax.tree.flatten(tree)
         found: dict[str, dict[Any, list[int]]] = {}
         for place, (leaf, kind) in enumerate(
@@ -131,7 +131,7 @@ def stacked(
 
 
 def all_but(optimizer: optax.GradientTransformation, kept: Collection[str]) -> optax.GradientTransformation:
-    """Returns an optimizer of all modules but those of the names `kept`, which stay as they are."""
+    """Returns an optimizer of all modules but those named in `kept`, which stay as they are."""
 
     def labels(params: PyTree) -> PyTree:
         return {name: "kept" if name in kept else "trained" for name in params}
@@ -140,7 +140,7 @@ def all_but(optimizer: optax.GradientTransformation, kept: Collection[str]) -> o
 
 
 def check_frozen(config: ConfigDict, task: Task) -> None:
-    """Raises LanternError where a module that is to stay frozen is none of the model's."""
+    """Raises LanternError if a module that is to stay frozen is not one of the model's."""
     if frozen := config.get("frozen", ()):
         modules = jax.eval_shape(task.init, jax.random.key(0), *task.initial).params
         for name in sorted({*frozen} - {*modules}):
@@ -148,7 +148,7 @@ def check_frozen(config: ConfigDict, task: Task) -> None:
 
 
 def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
-    """Returns a rate that rises from 0 over `warmup` steps, then falls in a line that reaches 0 at `steps`."""
+    """Returns a rate that rises from 0 over `warmup` steps, then falls linearly to 0 at `steps`."""
     rising = optax.linear_schedule(0.0, peak, warmup)
     return optax.join_schedules([rising, optax.linear_schedule(peak, 0.0, max(steps - warmup, 1))], [warmup])
 
@@ -156,7 +156,7 @@ def linear_decay(peak: float, warmup: int, steps: int) -> optax.Schedule:
 def cosine_decay(peak: float, warmup: int, steps: int, last: float = 0.0) -> optax.Schedule:
     """Returns a rate that rises from 0 over `warmup` steps, then falls along a cosine to `last` at `steps`.
 
-    Raises LanternError where no step is left to fall in.
+    Raises LanternError if the warmup leaves no steps.
     """
     if warmup >= steps:
         raise LanternError(
@@ -168,8 +168,8 @@ def cosine_decay(peak: float, warmup: int, steps: int, last: float = 0.0) -> opt
 def matrices(*prefixes: str) -> Callable[[PyTree], PyTree]:
     """Returns a function from parameters to Muon's dimension numbers.
 
-    They are the inputs and the outputs of kernels in modules whose names begin with one of `prefixes`, and None, which
-    is Adam, for everything else: scales and biases of heads have two axes too, and are no matrices.
+    They are the input and the output axes of kernels in modules whose names begin with one of `prefixes`, and None,
+    which means Adam, for everything else: scales and biases of heads have two axes too, but are no matrices.
     """
 
     def of_leaf(path: tuple, leaf: Array) -> MuonDimensionNumbers | None:

@@ -1,4 +1,4 @@
-"""What a drafter predicts along whole sequences, depth by depth, as it would below every token as a root.
+"""What a drafter predicts along whole sequences, depth by depth, as it would with every token as a root.
 
 The training counterpart of a drafter's `absorb` and `expand`: all roots together, along the true tokens.
 
@@ -59,10 +59,10 @@ def drafter_passes(
 ) -> list[Float[Array, "*rows N D"]]:
     """Returns the outputs, float32, of every position at tree depths 0, 1, ..., passes - 1.
 
-    Pass 0 reads the target's features, as when committed tokens are absorbed. In pass s a position reads what
-    pass s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as
-    the passes between made them: exactly a chain of s nodes below a root, for all roots. The first positions, whose
-    chain would begin before the first token, read the target's features in all passes.
+    Pass 0 reads the target's features, as when committed tokens are absorbed. In pass s, a position reads what pass
+    s - 1 predicted for it, and sees the true sequence up to s positions back and its s - 1 ancestors as the passes in
+    between made them: exactly a chain of s nodes below a root, for all roots. The first positions, whose chain would
+    begin before the first token, read the target's features in all passes.
     """
     length, leading = inputs.tokens.shape[-1], (None,) * (inputs.tokens.ndim - 1)
     valid = seen(model.config, inputs.valid)
@@ -70,7 +70,7 @@ def drafter_passes(
     own, handed_on = inputs.features, jax.lax.stop_gradient
     if isinstance(model, Eagle3Model):
         own = model.apply({"params": params}, own[..., : -model.config.dim], method="fuse")
-        # Only the tokens further down say what an output should hold (training-time test).
+        # Only the tokens further down the chain say what an output should hold (training-time test).
         handed_on = lambda made: made  # noqa: E731
     causal, itself = np.tril(np.ones((length, length), bool)), np.eye(length, dtype=bool)
 
@@ -98,7 +98,7 @@ class Predicted:
     """The predictions of one depth.
 
     Attributes:
-        where: int32 [R], positions j of the drafter: the token at j + 2 is predicted, the root is d before it.
+        where: int32 [R], positions j of the drafter: the token at j + 2 is predicted, the root is d before j.
         logits: float32 [G, B, R, V], before guidance.
         features: float32 [G, B, R, D] where the drafter predicts the target's next features, else None.
     """
@@ -114,10 +114,10 @@ Chain = Callable[..., list[Predicted]]
 
 
 def scored(count: int, key: Key[Array, ""] | None, config: Any) -> Int[Array, " R"]:
-    """Returns which of `count` rows are scored: with a key a random share ``config.scored`` of them, else all.
+    """Returns which of `count` rows are scored: with a key, a random share ``config.scored`` of them, else all.
 
-    Most of a step are logits. Neighbouring tokens of a picture say much the same, so a part of them teaches nearly as
-    much for as many pictures.
+    Most of a step's work is logits. Neighbouring tokens of a picture say much the same, so a part of them teaches
+    nearly as much for as many pictures.
     """
     share = 1.0 if key is None or config is None else config.get("scored", 1.0)
     if share == 1.0:
@@ -126,7 +126,7 @@ def scored(count: int, key: Key[Array, ""] | None, config: Any) -> Int[Array, " 
 
 
 def scored_count(count: int, share: float) -> int:
-    """Returns how many of `count` rows are scored: a share of them, one at least."""
+    """Returns how many of `count` rows are scored: a share of them, at least one."""
     return max(round(count * share), 1)
 
 
@@ -139,7 +139,7 @@ def eagle_chain(
     key: Key[Array, ""] | None = None,
     config: Any = None,
 ) -> list[Predicted]:
-    """Predicts as drafters do that read their own predictions: EAGLE and EAGLE-3."""
+    """Predicts like drafters that read their own predictions: EAGLE and EAGLE-3."""
     made, plain = [], isinstance(model, DrafterModel)
     for depth, hidden in enumerate(drafter_passes(model, params, inputs, depths)):
         begin = inputs.first + depth
@@ -160,13 +160,13 @@ def medusa_chain(
     key: Key[Array, ""] | None = None,
     config: Any = None,
 ) -> list[Predicted]:
-    """Predicts by Medusa heads: depth d is head d on the feature d positions back, and its Markov term."""
+    """Predicts by Medusa heads: depth d is head d on the feature d positions back, plus its Markov term."""
     made, length = [], inputs.tokens.shape[-1]
     roots = jnp.sort(inputs.first + scored(length - inputs.first, key, config))
     logits = model.apply({"params": params}, inputs.features[..., roots, :], head)
     after = model.apply({"params": params}, inputs.tokens[0], method="after")
     for depth in range(depths):
-        # Of roots near the end, the last tokens' guesses would be of the next picture.
+        # For roots near the end, the deepest guesses would be of the next picture.
         row, kept = min(depth, model.config.heads - 1), len(roots) - depth
         where = roots[:kept] + depth
         made.append(Predicted(where, logits[..., :kept, row, :] + after[None][..., where, :]))
@@ -189,9 +189,9 @@ def parallel_chain(
 ) -> list[Predicted]:
     """Predicts by the parallel drafter: element (a, d) is mask d behind the committed position a.
 
-    It sees the committed positions up to a and its own (a, 1), ..., (a, d). With a key, a random part of the roots of
-    one depth (of the `scored` ones at the first) is trained at the next, as in P-EAGLE's released code (arXiv
-    2602.01469): a share of ``config.anchors_kept`` to the power of the depth, ``config.anchors_least`` at least. Row i
+    It sees the committed positions up to a and, of its own chain, (a, 1), ..., (a, d). With a key, a random part of the
+    roots of one depth (of the `scored` ones at the first) is trained at the next, as in P-EAGLE's released code (arXiv
+    2602.01469): a share of ``config.anchors_kept`` to the power of the depth, at least ``config.anchors_least``. Row i
     of every masked depth has the same root, so what a row sees of its own chain is row i of earlier depths. Without a
     key, all roots whose chain ends within the picture are trained.
 
@@ -286,7 +286,7 @@ KINDS = {
 
 
 def kind_of(sizes: Any) -> Kind:
-    """Returns the kind of a drafter's config by its very class: one may be a subclass of another's."""
+    """Returns the kind of a drafter's config by its exact class, as one may be a subclass of another's."""
     return next(kind for kind in KINDS.values() if kind.config is type(sizes))
 
 

@@ -1,4 +1,4 @@
-"""Notes in working folders of all that decides their files, so that nothing is reused for anything else."""
+"""Notes in working folders of all that determines their files, so that nothing is reused for anything else."""
 
 import hashlib
 import json
@@ -17,7 +17,7 @@ CLAIM = "sources.json"
 
 
 def claim(folder: Path, digests: Mapping[str, str]) -> None:
-    """Notes what a folder is filled with. Raises LanternError if a note is there that says anything else."""
+    """Notes what a folder's files are made from. Raises LanternError if an existing note says anything else."""
     path = folder / CLAIM
     if not path.is_file():
         write_file(path, json.dumps(digests) + "\n", parents=True)
@@ -28,17 +28,17 @@ def claim(folder: Path, digests: Mapping[str, str]) -> None:
 
 
 def claimed(folder: Path) -> dict[str, str]:
-    """Reads what `claim` noted of a folder; empty if it did not."""
+    """Reads what `claim` noted about a folder; empty if there is no note."""
     path = folder / CLAIM
     return read_json(path, 2**20) if path.is_file() else {}
 
 
 def parameters_digest(params: PyTree, dtype: Any = None) -> str:
-    """Returns a short name of all values of a parameter tree, but not of their shapes.
+    """Returns a short digest of all values of a parameter tree, but not of their shapes.
 
     Args:
         params: NumPy or JAX arrays, read leaf by leaf.
-        dtype: that the values are cast to; None keeps each as it is.
+        dtype: what the values are cast to; None keeps each as it is.
     """
     digest = hashlib.sha256()
     for path, leaf in jax.tree_util.tree_flatten_with_path(params)[0]:

@@ -3,7 +3,7 @@
     python -m train.classifier [--config FILE] [--tokenizer DIR] [--workdir DIR] [--out FILE] [--config.steps=N ...]
 
 The same command resumes after a kill. Half of the pictures of a batch are as painted, half as the demo's tokenizer
-reconstructs them, all mirrored, moved and tinted a little by chance. Writes the parameters in float16 as one .npz, such
+reconstructs them, all mirrored, moved and tinted a little at random. Writes the parameters in float16 as one .npz, such
 as lantern_jax/assets/demo_classifier.npz, and prints the accuracy of every attribute on held-out pictures, painted and
 reconstructed.
 
@@ -47,7 +47,7 @@ from train.loop import LoopConfig, Metrics, Task, check, epoch_indices, loop_con
 from train.painter.scenes import sample_scene
 from train.rendered import rendered_landscapes
 
-# Pictures of one pass.
+# Pictures per pass.
 CHUNK = 32
 
 
@@ -68,7 +68,7 @@ def attributes_of(seed: int, count: int) -> Int[np.ndarray, "n A"]:
 def reconstruct(
     config: VQConfig, params: PyTree, pictures: UInt8[Array, "n H W 3"]
 ) -> UInt8[Array, "n H W 3"]:
-    """Encodes and decodes pictures by a tokenizer; ``params`` are ``VQModel``'s."""
+    """Encodes and decodes pictures with a tokenizer; ``params`` are ``VQModel``'s."""
     made = VQModel(config).apply(params, scaled(pictures))
     return jnp.round((jnp.clip(made, -1.0, 1.0) + 1.0) * 127.5).astype(jnp.uint8)
 
@@ -98,7 +98,7 @@ def scaled(pictures: UInt8[Array, "n H W 3"]) -> Float[Array, "n H W 3"]:
 def moved(
     pictures: UInt8[np.ndarray, "n H W 3"], shift: int, generator: np.random.Generator
 ) -> UInt8[np.ndarray, "n H W 3"]:
-    """Mirrors half of the pictures by chance, and moves all by at most ``shift`` pixels either way, edges repeated."""
+    """Mirrors half of the pictures at random, and moves all by at most ``shift`` pixels either way, edges repeated."""
     count, height, width, _ = pictures.shape
     padded = np.pad(pictures, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode="edge")
     rows, columns = generator.integers(2 * shift + 1, size=(2, count))
@@ -113,7 +113,7 @@ def moved(
 def tinted(
     pictures: Float[Array, "B H W 3"], gain: float, offset: float, key: Key[Array, ""]
 ) -> Float[Array, "B H W 3"]:
-    """Scales and moves each channel of pictures in [-1, 1] a little."""
+    """Scales and offsets each channel of pictures in [-1, 1] a little."""
     one, other = jax.random.normal(key, (2, pictures.shape[0], 1, 1, 3), jnp.float32)
     return jnp.clip(pictures * jnp.exp(gain * one) + offset * other, -1.0, 1.0)
 
@@ -123,7 +123,7 @@ def loss_and_right(
 ) -> tuple[Float[Array, ""], Float[Array, " A"]]:
     """Returns the mean cross-entropy of the attributes, in nats, and the share of right answers of each.
 
-    ``counts`` are how many values each attribute has.
+    ``counts`` says how many values each attribute has.
     """
     losses, right = [], []
     for i, part in enumerate(by_attribute(scores, counts)):
@@ -205,9 +205,9 @@ def accuracy(
 def train(
     config: ConfigDict, tokenizer: str | Path, workdir: str | Path, out: str | Path | None = None
 ) -> None:
-    """Trains as ``config`` says, in ``workdir``; resumes. The parameters go to ``out``, by default in ``workdir``.
+    """Trains in ``workdir`` as ``config`` says; resumes a run that is there.
 
-    ``tokenizer`` is as ``read_tokenizer`` takes it.
+    The parameters go to ``out``, by default in ``workdir``; ``tokenizer`` is as ``read_tokenizer`` takes it.
     """
     workdir, loop = Path(workdir), loop_config(config)
     example = np.zeros((1, config.size, config.size, 3), np.uint8)
@@ -226,7 +226,7 @@ def train(
 
 
 def train_in(config: ConfigDict, loop: LoopConfig, tokenizer: Tokenizer, workdir: Path, path: Path) -> None:
-    """Trains once all is checked, but for the folder: raises LanternError if it holds pictures of another tokenizer."""
+    """Trains once all but the folder is checked: raises LanternError if that holds pictures of another tokenizer."""
     given = tokenizer._replace(seed=config.data_seed, side=config.size)
     claim(workdir, claims(given, pictures=config.pictures, held_out=config.held_out))
     sets = {}

@@ -17,14 +17,14 @@ from lantern_jax.models.vq import l2_normalize
 
 @flax.struct.dataclass
 class CodebookAverage:
-    """Float32 averages a step of how often each code was chosen, count [V], and of the vectors, total [V, C]."""
+    """Float32 averages per step: how often each code was chosen, count [V], and its vectors' sum, total [V, C]."""
 
     count: Float[Array, "V"]
     total: Float[Array, "V C"]
 
 
 def start_average(codebook: Float[Array, "V C"]) -> CodebookAverage:
-    """Returns averages as if each code had been chosen once a step."""
+    """Returns averages as if each code had been chosen once per step."""
     return CodebookAverage(count=jnp.ones(codebook.shape[0], jnp.float32), total=codebook)
 
 
@@ -56,7 +56,7 @@ def dead_codes(average: CodebookAverage, *, threshold: float) -> Bool[Array, "V"
 def restart_dead(
     average: CodebookAverage, vectors: Float[Array, "n C"], key: Key[Array, ""], *, threshold: float
 ) -> CodebookAverage:
-    """Puts each dead code on a vector of the batch, drawn with replacement, with the mean count."""
+    """Moves each dead code onto a vector of the batch, drawn with replacement, and gives it the mean count."""
     dead = dead_codes(average, threshold=threshold)
     drawn = vectors[jax.random.randint(key, dead.shape, 0, vectors.shape[0])]
     mean = jnp.mean(average.count)

@@ -2,15 +2,15 @@
 
     python -m train.demo --workdir DIR [--experiment=demo|tiny] [--STAGE.NAME=VALUE ...]
 
-Runs, one process after the other: the tokenizer, the encoding of the target's pictures, the target, the extraction of
+Runs, one process after another: the tokenizer, the encoding of the target's pictures, the target, the extraction of
 features, a drafter of each kind, the growing of draft trees, the classifier, and the export into DIR/export. Finished
-stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, in a
-folder that was moved to another machine too. DIR/seconds.json holds the seconds of each stage, all calls together.
+stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, even in a
+folder that was moved to another machine. DIR/seconds.json holds the seconds of each stage, summed over all calls.
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
-many pictures a stage works on; give them again to continue. A stage that was done with other ones is an error: remove
-DIR/STAGE.done to go on from where it ended, with more steps for example, and DIR/STAGE too where its files are of other
-values. The stages that read it then begin anew: their folders are removed once it is done.
+many pictures a stage works on; give the same changes again to continue. It is an error if a stage was done with other
+values: remove DIR/STAGE.done to go on from where it ended, with more steps for example, and DIR/STAGE too if its files
+were made with other values. The stages that read it then begin anew: their folders are removed once it is done.
 """
 
 import json
@@ -59,8 +59,8 @@ STAGES = {
     ),
 }
 
-# Flags of the stages that have no config: how many pictures they work on above all. Features are in float32 on every
-# device, so that one can go on with what another began.
+# Flags of the stages that have no config: above all, how many pictures they work on. Features are in float32 on every
+# device, so that one device can go on with what another began.
 _CARD = {"card": "lantern_jax/assets/demo/README.md"}
 _FEATURES = {"batch_size": 64, "taps": "2,6,9,12", "dtype": "float32"}
 EXPERIMENTS: dict[str, dict[str, dict[str, int | str]]] = {
@@ -124,7 +124,7 @@ def stages(
 
 
 def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str], str] | None = None) -> None:
-    """Runs what is left of all stages, changed as in `stages`.
+    """Runs what is left of all stages, with changes as in `stages`.
 
     Raises:
         LanternError: a stage was done with other values.
@@ -133,7 +133,7 @@ def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str]
     workdir = Path(workdir).absolute()
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
     commands = stages(experiment, workdir, changes)
-    # Of any folder: this one may be moved.
+    # Of no particular folder: this one may be moved.
     notes = {name: set(words) for name, words in stages(experiment, Path(), changes)}
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
     with sole(workdir / "demo", busy):
@@ -153,20 +153,20 @@ def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str]
 
 
 def forget_readers(workdir: Path, name: str) -> None:
-    """Removes what the stages that read a stage's folder made here: it is of what was there before."""
+    """Removes what the stages that read a stage's folder made here: it was made from what was there before."""
     begun = seconds_taken(workdir)
     for later, (_, read) in STAGES.items():
         if name in read:
             (workdir / f"{later}.done").unlink(missing_ok=True)
             folder = workdir / later
-            # An export is replaced by the next one; what was not made here, or a link leads to, is the user's.
+            # An export is replaced by the next one; what was not made here, or is behind a link, is the user's.
             if later in begun and later != "export" and folder.is_dir() and not folder.is_symlink():
-                print(f"{later}: begins anew, {name} is another", flush=True)
+                print(f"{later}: begins anew, {name} has changed", flush=True)
                 shutil.rmtree(folder)
 
 
 def check_done(workdir: Path, name: str, words: Set[str]) -> None:
-    """Raises LanternError if a stage was done with other words; older files note none and are empty."""
+    """Raises LanternError if a stage was done with other words; older files are empty and note none."""
     done = workdir / f"{name}.done"
     if not done.exists() or not done.stat().st_size:
         return
@@ -181,7 +181,7 @@ def check_done(workdir: Path, name: str, words: Set[str]) -> None:
 
 
 def seconds_taken(workdir: Path) -> dict[str, float]:
-    """Reads the seconds that each stage took so far. Raises LanternError for a damaged file."""
+    """Reads the seconds that each stage has taken so far. Raises LanternError for a damaged file."""
     path = workdir / SECONDS
     if not path.is_file():
         return {}
@@ -191,7 +191,7 @@ def seconds_taken(workdir: Path) -> dict[str, float]:
 
 @contextmanager
 def timed(workdir: Path, name: str) -> Iterator[None]:
-    """Adds the seconds of a block, whether or not it ends well, to a stage's."""
+    """Adds the seconds of a block to a stage's, whether or not the block ends well."""
     taken, since = seconds_taken(workdir), time.monotonic()
     try:
         yield
@@ -202,7 +202,7 @@ def timed(workdir: Path, name: str) -> Iterator[None]:
 
 
 def run_stage(command: Sequence[str], **options) -> None:
-    """Runs one process, which hears of Ctrl-C and SIGTERM from this one only. Raises CalledProcessError if it fails."""
+    """Runs one process, which gets Ctrl-C and SIGTERM from this one only. Raises CalledProcessError if it fails."""
     with subprocess.Popen(command, start_new_session=True, **options) as process:
         while True:
             try:

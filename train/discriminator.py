@@ -22,7 +22,7 @@ class PatchDiscriminator(nn.Module):
 
     Attributes:
         ch: channels of the first layer; each halving doubles them.
-        fold: pixels of a side that are folded into channels.
+        fold: side in pixels of the squares that are folded into channels.
         halvings: layers that halve the grid.
         dtype: of products and features; scores are float32.
     """
@@ -74,14 +74,14 @@ def judge(
     matching: float,
     shift: int = 0,
 ) -> tuple[PyTree, PyTree, Float[Array, "B H W 3"], Float[Array, ""]]:
-    """Takes one step of the critic, and asks it about `made`.
+    """Takes one step of the critic, and has it judge `made`.
 
     Returns its new parameters and optimizer state, the gradient with respect to `made` of (minus its score plus
     `matching` times the feature distance), and the critic's loss. It learns from the first step on: a `lax.cond` around
     it would run its convolutions on a single CPU thread.
 
     With a `shift`, it sees pictures without their outermost `shift` rows and columns, split at random between the
-    sides: the folds then fall anywhere, and their borders, which it would learn to tell, show nowhere in particular.
+    sides: the folds then fall anywhere, and their borders, which it would learn to spot, show nowhere in particular.
     """
     corner = jax.random.randint(key, (2,), 0, max(shift, 1))
     size = (real.shape[0], real.shape[1] - shift, real.shape[2] - shift, real.shape[3])

@@ -2,17 +2,17 @@
 
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
 
-The target, of which training needs the head, is a checkpoint directory or the working folder of `train.target`. The
+The target, whose head training needs, is a checkpoint directory or the working folder of `train.target`. The
 same command resumes after a kill, on other devices too (`--mesh data=2,model=4`; `--hosts` as lantern takes it).
 The experiment's `kind` is EAGLE's drafter, EAGLE-3's, Medusa heads, or a parallel drafter (`train.chains` says how
 each predicts along a sequence).
 
 EAGLE's recipe (arXiv 2401.15077): smooth-L1 between predicted and true features plus cross-entropy against the
 target's distribution, uniform noise on the input features, conditional and unconditional rows. Two additions: a loss
-of the *guided* distributions, from which drafts are drawn, chosen among `train.losses`, and several passes that feed
-the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766). Of the others only
-the parallel drafter has features to predict; their passes are the depths of a tree. Modules that the experiment calls
-`frozen`, such as the target's table of tokens, stay as they began.
+on the *guided* distributions, from which drafts are drawn, chosen among `train.losses`, and several passes that feed
+the drafter its own predictions as it meets them below the root of a tree (HASS, arXiv 2408.15766). Of the other kinds,
+only the parallel drafter has features to predict; their passes are the depths of a tree. Modules that the experiment
+lists as `frozen`, such as the target's token table, stay as they began.
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, R positions of a depth, S features of a sequence,
 F width of the stored features, V codes, D width.
@@ -63,7 +63,7 @@ from train.features import stored_layers
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, counted_mean, distribution_loss, soft_cross_entropy
 
-# Of the note in a run's folder.
+# The target's name in the note of a run's folder.
 _TARGET = "target in float16"
 
 
@@ -115,7 +115,7 @@ def drafter_loss(
     made = kind_of(model.config).chain(model, params, head, inputs, config.passes, chain_key, config)
     guidance = jnp.full(tokens.shape[1], config.guidance, jnp.float32)
     distance = distribution_loss(config.get("loss", "cross_entropy"))
-    # Where a part of the rows is scored, the target's logits are computed of that part alone.
+    # Where only a part of the rows is scored, the target's logits are computed for that part alone.
     target_logits = head_logits(wanted, head) if config.get("scored", 1.0) == 1.0 else None
     sampled = jnp.asarray(free[1:], jnp.float32)
 
@@ -153,9 +153,9 @@ def make_task(
     Args:
         head: the target's.
         free: which positions of the stream are sampled; None for all.
-        initial: parameters to start from, a module each: all, or some and the rest random.
+        initial: parameters to start from, by module: of all modules, or of some and the rest random.
     """
-    # At a rate of 0 Adam trains all.
+    # At a rate of 0, Adam trains all parameters.
     optimizer = make_optimizer(config, matrices(*(("layer_", "fc") if config.rate else ())))
     if frozen := config.get("frozen", ()):
         optimizer = all_but(optimizer, frozen)
@@ -233,7 +233,7 @@ def read_head(checkpoint: Checkpoint) -> PyTree:
 
 
 def target_digest(checkpoint: Checkpoint) -> str:
-    """Returns a short name of a target's weights in half precision: a run and what is exported of it share it."""
+    """Returns a short digest of a target's weights in half precision, the same for a run and for its export."""
     return parameters_digest(checkpoint.target_params, np.float16)
 
 
@@ -241,7 +241,7 @@ def export(workdir: str | Path, checkpoint: Checkpoint) -> tuple[Any, PyTree]:
     """Reads a run's newest checkpoint as (sizes, averaged parameters of its module in float32 NumPy arrays).
 
     Args:
-        checkpoint: of the target; of runs without a note, its sizes alone are compared.
+        checkpoint: of the target; for runs without a note, only its sizes are compared.
 
     Raises LanternError if the folder holds no run, or one for another target.
     """
@@ -261,7 +261,7 @@ def check_positions(config: ConfigDict, sizes: Any, tokens: int) -> None:
         raise LanternError(f"--config.passes {config.passes}: give 1 to {tokens - 1}")
     if not 0 < share <= 1:
         raise errors.invalid("--config.scored", share, "a share of the positions, above 0 and up to 1")
-    # Below each of the last roots one depth less is scored.
+    # Each of the last roots has one scored depth fewer than the one before.
     if isinstance(sizes, MedusaConfig) and scored_count(tokens - 1, share) < config.passes:
         raise LanternError(
             f"--config.scored {share} of {tokens - 1} positions is too few for {config.passes} passes of heads: "
@@ -276,13 +276,13 @@ def train(
     workdir: str | Path,
     mesh: str | None = None,
 ) -> None:
-    """Trains as `config` says on stored features, in `workdir`, on devices as `loop.training_mesh` takes them; resumes.
+    """Trains in `workdir` as `config` says, on stored features; resumes a run that is there.
 
-    Raises LanternError if the target or the features are missing, or do not belong together, or if the folder holds a
-    run on others.
+    `mesh` is the devices, as in `loop.training_mesh`. Raises LanternError if the target or the features are missing or
+    do not belong together, or if the folder holds a run on others.
     """
     store = FeatureStore(features_folder)
-    # A run's parameters are float32, a checkpoint's stay as stored: few of 7 billion are needed.
+    # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion, few are needed.
     checkpoint = target.read_target(target_folder, None)
     sizes = checkpoint.target_config
     with script.reading("the experiment", "change --config.model"):

@@ -9,8 +9,8 @@ WORKDIR/train.npz and WORKDIR/validation.npz, each with
     attributes  int32 [n, A], the scenes' attributes as `render_batch` gives them
 
 Pictures are rendered, encoded and forgotten; the validation pictures come from another seed. A killed run goes on after
-its last part. What decides the files is noted beside them (`train.claims`), the tokenizer's weights included: with
-anything else the folder is refused.
+its last part. What determines the files, the tokenizer's weights included, is noted beside them (`train.claims`): if
+anything differs, the folder is refused.
 """
 
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ from train.rendered import rendered_chunks
 from train.reports import Reporter
 from train.tokenizer import export
 
-# Landscapes of a part.
+# Landscapes per part.
 PART = 2048
 
 
@@ -46,8 +46,8 @@ class Tokenizer(NamedTuple):
     Attributes:
         config: its sizes.
         params: of `VQModel`, float32.
-        seed: of the landscapes, a run's own; 0 of a checkpoint directory.
-        side: of a picture in pixels, a run's own; of a checkpoint directory what its target draws.
+        seed: of the landscapes: a run's own; 0 for a checkpoint directory.
+        side: of a picture in pixels: a run's own; for a checkpoint directory, what its target draws.
     """
 
     config: VQConfig
@@ -63,7 +63,7 @@ def encode_pictures(config: VQConfig, params: PyTree, pictures: UInt8[Array, "B 
 
 
 def encode_landscapes(tokenizer: Tokenizer, seed: int, numbers: range) -> tuple[np.ndarray, np.ndarray]:
-    """Returns tokens int16 [n, T] and attributes int32 [n, A] of landscapes `numbers`, in a row, of a seed.
+    """Returns tokens int16 [n, T] and attributes int32 [n, A] of a seed's landscapes `numbers`, which are consecutive.
 
     Raises LanternError if the codebook does not fit int16.
     """
@@ -84,7 +84,7 @@ def encode_landscapes(tokenizer: Tokenizer, seed: int, numbers: range) -> tuple[
 
 
 def encode_set(tokenizer: Tokenizer, seed: int, count: int, path: Path) -> None:
-    """Writes landscapes 0..count-1 of a seed to `path`, by way of parts that a killed run need not encode again."""
+    """Writes landscapes 0..count-1 of a seed to `path`, by way of parts that need no encoding again after a kill."""
     parts = [range(first, min(first + PART, count)) for first in range(0, count, PART)]
     files = [path.with_name(f"{path.stem}_{part.start}_{part.stop}.npz") for part in parts]
     for part, file in zip(parts, files, strict=True):
@@ -103,7 +103,7 @@ def write_tokens(path: Path, tokens: np.ndarray, attributes: np.ndarray) -> None
 
 
 def claims(tokenizer: Tokenizer, **counts: int) -> dict[str, str]:
-    """Returns all that decides what a tokenizer makes of its landscapes, for `claim`; `counts` are theirs by name."""
+    """Returns, for `claim`, all that determines a tokenizer's tokens of its landscapes; `counts` are theirs by name."""
     weights = f"{tokenizer.config} {parameters_digest(tokenizer.params)}"
     landscapes = {name: getattr(tokenizer, name) for name in ("seed", "side")}
     return {name: str(value) for name, value in {"tokenizer": weights, **landscapes, **counts}.items()}

@@ -3,8 +3,8 @@
     python -m train.evaluate [--checkpoint=DIR] [--classifier=FILE] [--pictures=128]
 
 Prints one JSON object: the tokenizer's PSNR, the target's loss with and without labels and its sharpness, the
-drafter's agreement with the target at each depth (`train.agreement`), without guidance and with the checkpoint's; and
-of painted, rebuilt and generated pictures, how often a classifier tells from them what they were to show, attribute by
+drafter's agreement with the target at each depth (`train.agreement`), without guidance and with the checkpoint's; and,
+for painted, rebuilt and generated pictures, how often a classifier recognises what they were to show, attribute by
 attribute, and how far its features are from those of painted ones. The pictures come from a seed that no training
 stage uses. The defaults are what ships with the package.
 
@@ -85,9 +85,9 @@ def drafter_agreement(
     guidance: float,
     temperature: float,
 ) -> dict[str, float]:
-    """Returns what `train.agreement` measures and the target's sharpness, of conditional rows and under guidance.
+    """Returns what `train.agreement` measures and the target's sharpness, for conditional rows and under guidance.
 
-    The temperature counts for the sharpness under guidance alone.
+    The temperature applies only to the sharpness under guidance.
     """
     found = {}
     for scale, divisor in ((1.0, 1.0), (guidance, temperature)):
@@ -104,7 +104,7 @@ def drafter_agreement(
 
 
 def check_parts(checkpoint: Checkpoint) -> None:
-    """Raises LanternError if a checkpoint has no tokenizer, no drafter or a vocabulary of no landscapes."""
+    """Raises LanternError if a checkpoint has no tokenizer, no drafter, or a vocabulary that is not of landscapes."""
     if None in (checkpoint.tokenizer_config, checkpoint.drafters.get("eagle")):
         raise LanternError(
             f"checkpoint {checkpoint.model}: expected a tokenizer and a drafter; give the demo's directory"
@@ -115,7 +115,7 @@ def check_parts(checkpoint: Checkpoint) -> None:
 def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     """Returns all metrics of a checkpoint of landscapes, on whole batches of held-out pictures.
 
-    Raises LanternError as `check_parts`.
+    Raises LanternError as `check_parts` does.
     """
     check_parts(checkpoint)
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
@@ -146,13 +146,14 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
 
 
 def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[str, dict[str, float]]:
-    """Returns by attribute the share of pictures from which a classifier tells what they were to show.
+    """Returns, by attribute, the share of pictures in which a classifier recognises what they were to show.
 
-    Painted pictures, what the tokenizer makes of them, and generated ones of the same attributes: in whole chunks.
-    Beside the attributes is "frechet", the distance of the classifier's features to those of painted pictures.
+    The pictures are painted ones, what the tokenizer makes of these, and generated ones of the same attributes, in
+    whole chunks. Beside the attributes is "frechet", the distance of the classifier's features to those of painted
+    pictures.
 
     Raises:
-        LanternError: no tokenizer, a vocabulary of no landscapes, or a classifier of other attributes or sizes.
+        LanternError: no tokenizer, a vocabulary not of landscapes, or a classifier of other attributes or sizes.
     """
     vocabulary, pipeline = checkpoint.vocabulary, Pipeline(checkpoint)
     pipeline.check_draws()
@@ -175,7 +176,7 @@ def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[
 
 
 def read_features(classifier: Classifier, pictures: UInt8[np.ndarray, "n H W 3"]) -> Float[np.ndarray, "n F"]:
-    """Returns what a classifier sees in pictures, whole chunks of them."""
+    """Returns a classifier's features of pictures, in whole chunks."""
     read = jax.jit(lambda part: classifier.model.apply({"params": classifier.params}, scaled(part))[0])
     chunks = range(0, len(pictures) - CHUNK + 1, CHUNK)
     return np.concatenate([np.asarray(read(pictures[first : first + CHUNK])) for first in chunks])

@@ -2,13 +2,13 @@
 
     python -m train.export --tokenizer DIR --target DIR --drafter DIR --trees FILE --card FILE --out DIR
 
-or write a checkpoint directory again with drafters trained for it, each in place of an old one of its kind:
+or write a checkpoint directory again with drafters trained for it, each replacing an older one of its kind:
 
     python -m train.export --checkpoint DIR --drafter DIR --out DIR
 
-`--drafter` may be given several times, once for a kind; a run's config names its kind.
+`--drafter` may be given several times, once per kind; a run's config names its kind.
 
-The demo's weights are rounded to half precision, which is what ships; `python -m train.evaluate` measures them so.
+The demo's weights are rounded to half precision, which is what ships and what `python -m train.evaluate` measures.
 A drafter takes the precision of its checkpoint's target.
 
 Axes: V codes, K neighbours.
@@ -49,7 +49,7 @@ def build(
     defaults: dict,
     metadata: dict,
 ) -> Checkpoint:
-    """Builds the checkpoint of training runs; codes are neighbours as the decoder sees them."""
+    """Builds a checkpoint from training runs; codes are neighbours by how the decoder sees them."""
     vq_config, params = tokenizer.export(tokenizer_folder)
     vq_params = {"params": params}
     trained = target.read_target(target_folder)
@@ -70,9 +70,9 @@ def build(
 def read_drafters(
     drafter_folders: Sequence[str | Path], checkpoint: Checkpoint
 ) -> dict[str, tuple[Any, PyTree]]:
-    """Reads {kind: (config, parameters)} of runs for a checkpoint's target.
+    """Reads {kind: (config, parameters)} from runs for a checkpoint's target.
 
-    Raises LanternError if two are of one kind, a folder holds none, or a drafter was trained for another target.
+    Raises LanternError if two are of the same kind, a folder holds none, or a drafter was trained for another target.
     """
     drafters: dict[str, tuple[Any, PyTree]] = {}
     for folder in drafter_folders:
@@ -80,14 +80,14 @@ def read_drafters(
         kind = kind_name(config)
         if kind in drafters:
             raise LanternError(
-                f"{folder} is a second drafter of the kind {kind}: a checkpoint holds one a kind"
+                f"{folder} is a second drafter of the kind {kind}: a checkpoint holds one per kind"
             )
         drafters[kind] = (config, {"params": params})
     return drafters
 
 
 def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str | Path]) -> Checkpoint:
-    """Reads a checkpoint and puts the drafters of training runs in place of others of their kinds.
+    """Reads a checkpoint and adds the drafters of training runs, which replace others of their kinds.
 
     Raises LanternError if a folder holds none, or a drafter was trained for another target.
     """
@@ -120,7 +120,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--tokenizer", type=arguments.folder, help="working folder of the tokenizer's training run")
     add("--target", type=arguments.folder, help="working folder of the target's training run")
-    wanted = "working folder of a drafter's training run; several, one a kind"
+    wanted = "working folder of a drafter's training run; may be given once per kind"
     add("--drafter", type=arguments.folder, action="append", required=True, help=wanted)
     add("--model", default="demo", help="the model's name")
     add("--trees", type=arguments.file, help="trees.json that train.tree wrote")
@@ -161,7 +161,7 @@ def export(options: argparse.Namespace) -> None:
     defaults = {
         "guidance": options.guidance,
         "temperature": options.temperature,
-        # Measured on two cores and on an H100: no drafter, which costs nothing, beats a drafter's fewer passes.
+        # Measured on two cores and on an H100: having no drafter, which costs nothing, beats a drafter's fewer passes.
         "method": {"cpu": "jacobi", "gpu": "jacobi"},
         "tree": {"cpu": tree, "gpu": large, "tpu": large},
     }

@@ -1,12 +1,12 @@
 """The drafter's training set on disk: a target's features and the tokens they belong to.
 
-A store is a folder of shards, each one picture chunk of
+A store is a folder of shards, each a chunk of pictures:
 
     features_00000.npy  float16 [n, G, S, D]   G = 2: conditional row, then unconditional
     prefix_00000.npy    int32 [n, G, P]        token ids of the prefix, -1 at padding
     tokens_00000.npy    int32 [n, T]
 
-read through memory maps, so a store may be larger than memory. A shard appears whole or not at all: a killed
+They are read through memory maps, so a store may be larger than memory. A shard appears whole or not at all: a killed
 extraction continues after its last shard.
 
 Axes: n pictures, G guidance rows, P prefix, T tokens of a picture's stream, S = P + T - 1 features of a sequence
@@ -47,7 +47,7 @@ def write_shard(
     if not len(features) == len(prefix) == len(tokens):
         raise LanternError(
             f"{len(features)} rows of features, {len(prefix)} of prefixes, {len(tokens)} of tokens: "
-            "expected one of each a picture"
+            "expected one of each per picture"
         )
     with np.errstate(over="ignore"):
         features = features.astype(np.float16, copy=False)

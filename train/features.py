@@ -3,19 +3,19 @@
     python -m train.features --target DIR --workdir DIR [--folder DIR] [--prompts FILE] [--samples=N]
     python -m train.features --target DIR --workdir DIR --tokens DIR [--pictures=N] [--samples=N] [--taps=2,6,9,12]
 
-The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The
-first form takes a folder of pictures with captions (`train.picture_folder`: `name.jpg` with `name.txt`, or class
-folders), a text file of prompts for samples of the target's own, or both; the second one landscapes that
-`train.encode` tokenized, and samples of random landscapes. Samples are what the drafter meets at decoding time;
-they are decoded plainly, with the checkpoint's default settings.
+The target is a checkpoint directory that `lantern convert` wrote, or the working folder of `train.target`. The first
+form takes a folder of pictures with captions (`train.picture_folder`: `name.jpg` with `name.txt`, or class folders), a
+text file of prompts for the target's own samples, or both; the second takes landscapes that `train.encode` tokenized,
+and samples of random landscapes. Samples are what the drafter meets at decoding time; they are decoded plainly, with
+the checkpoint's default settings.
 
-Features are the target's final ones. With `--taps` they are the states that enter those layers, side by side; the
-number of layers stands for the final ones, which all training needs and which come last.
+Features are the target's final ones. With `--taps`, they are the states that enter those layers, side by side; the
+number of layers stands for the final features, which all training needs and which come last.
 
 Codes, encoded captions and features are kept in WORKDIR (`train.sources`, `train.feature_store`), so a killed run
-continues after its last file. All that decides the features is noted there (`claims`), the target's weights included:
-with anything else the folder is refused. The batch size decides nothing, nor do the devices: `--mesh data=2,model=4`
-spreads pictures over two groups of four and splits the target over each group.
+continues after its last file. All that determines the features, the target's weights included, is noted there
+(`claims`): if anything differs, the folder is refused. Neither the batch size nor the devices matter:
+`--mesh data=2,model=4` spreads pictures over two groups of four devices and splits the target over each group.
 
 A sequence is the conditioning and the whole token stream, forced tokens such as row ends included, for both
 guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S positions x D x 2 bytes, S = P + T - 1:
@@ -23,8 +23,7 @@ guidance rows, conditional and unconditional. On disk a picture takes 2 rows x S
     LlamaGen c2i   B 256 px 0.8 MB, B 384 px 1.8 MB, XL 384 px 2.9 MB, 3B 384 px 7.4 MB
     LlamaGen t2i   XL stage 1 1.9 MB, stage 2 5.9 MB; a caption's features 0.5 MB (bfloat16), 1 MB (float32)
     Anole 17.8 MB, Lumina-mGPT 39.6 MB (768 px), with prompts of up to 64 tokens
-    Janus-Pro 1B 5.2 MB, 7B 10.5 MB; Liquid 13.4 MB; Emu3 135 MB, Lumina-mGPT 2.0
-    154 MB, likewise
+    Janus-Pro 1B 5.2 MB, 7B 10.5 MB; Liquid 13.4 MB; Emu3 135 MB, Lumina-mGPT 2.0 154 MB, likewise
 
 Axes: G guidance rows, B batch, P prefix, T tokens of a stream, S features of a sequence, D width, C codes.
 """
@@ -65,7 +64,7 @@ from train.loop import working
 from train.reports import Reporter
 from train.sources import Source, landscapes, prompted, read_prompts
 
-# A shard is one file in memory: its most pictures, and its most bytes unless one picture has more.
+# A shard is put together in memory: the most pictures it has, and the most bytes unless a single picture has more.
 SHARD, SHARD_BYTES = 64, 1 << 29
 
 
@@ -75,8 +74,9 @@ def features_of(
 ) -> Callable[[PyTree, Conditioning, Array], tuple[Float[Array, "G B S D"], Int[Array, "G B P"]]]:
     """Returns a jitted function (params, conditioning [B, P, ...], tokens int32 [B, T]) -> features, prefix, both rows.
 
-    Features are of every position of the sequence but the last token, which nothing follows. Prefix: token ids, -1 at
-    padding. Teacher forcing: the prefix, and on top of it the stream, some tokens at a time (`completion.read`).
+    The features are of every position of the sequence but the last token, which nothing follows; the prefix is token
+    ids, -1 at padding. Teacher forcing: the target reads the prefix and then the stream, some tokens at a time
+    (`completion.read`).
     """
 
     @jax.jit
@@ -100,7 +100,7 @@ def sample_tokens(
     settings: Settings,
     mesh: Mesh | None = None,
 ) -> Int[np.ndarray, "B T"]:
-    """Decodes streams of the target's own plainly; `keys`, one per picture."""
+    """Decodes the target's own streams plainly; `keys` has one per picture."""
     guidance = jnp.full(len(keys), settings.guidance, jnp.float32)
     decoded = autoregressive_decode(
         record, params, conditioning, keys, guidance=guidance, sampling=settings.sampling(), mesh=mesh
@@ -109,7 +109,7 @@ def sample_tokens(
 
 
 def streams(record: Target, codes: Int[np.ndarray, "B C"]) -> Int[np.ndarray, "B T"]:
-    """Puts the format's forced tokens between codes. Raises LanternError unless their number is the format's."""
+    """Puts the format's forced tokens between codes. Raises LanternError for a wrong number of codes."""
     free = record.forced < 0
     if codes.shape[1] != free.sum() or codes.max(initial=0) >= record.vocab_size:
         raise LanternError(
@@ -129,14 +129,14 @@ def shards(sources: Sequence[Source], size: int) -> Iterator[tuple[Source, np.nd
 
 
 def shard_size(sources: Sequence[Source], width: int, num_tokens: int) -> int:
-    """Returns the pictures of a shard by what is extracted, so that a later run knows the rows of its shards."""
+    """Returns the pictures per shard, which depend only on what is extracted: a later run knows its shards' rows."""
     leaf = jax.tree.leaves(next(source for source in sources if source.count).conditioning(np.arange(1)))[0]
     # The second axis of every kind of conditioning is the prefix.
     return max(min(SHARD_BYTES // (2 * (leaf.shape[1] + num_tokens - 1) * width * 2), SHARD), 1)
 
 
 def target_claims(config: TargetConfig, params: PyTree, dtype: Any) -> dict[str, str]:
-    """Returns what decides a target's features: its sizes, and its weights in the dtype of the extraction."""
+    """Returns what determines a target's features: its sizes, and its weights in the dtype of the extraction."""
     name = jnp.dtype(dtype).name
     return {"target": repr(config), "weights": parameters_digest(params, name), "dtype": name}
 
@@ -150,7 +150,7 @@ def claims(
     dtype: Any,
     taps: tuple[int, ...] = (),
 ) -> dict[str, str]:
-    """Returns all that decides the shards, for `claim`; settings of samples, and taps, if there are any."""
+    """Returns, for `claim`, all that determines the shards; settings of samples, and taps, if there are any."""
     made = target_claims(checkpoint.target_config, checkpoint.target_params, dtype) | {
         "shard size": str(size)
     }
@@ -165,7 +165,7 @@ def claims(
 def stored_layers(folder: str | Path, checkpoint: Checkpoint, name: str | Path) -> tuple[int, ...]:
     """Returns the layers whose inputs a folder's features are, the number of layers last.
 
-    Raises LanternError unless they are features of the checkpoint's target; `name` is how the message calls it.
+    Raises LanternError unless they are features of the checkpoint's target, which the message calls `name`.
     """
     config, found = checkpoint.target_config, claimed(Path(folder))
     wanted = target_claims(config, checkpoint.target_params, found.get("dtype", "float32"))
@@ -177,7 +177,7 @@ def stored_layers(folder: str | Path, checkpoint: Checkpoint, name: str | Path) 
 def target_record(
     config: TargetConfig, batch_size: int, dtype: Any, taps: tuple[int, ...], mesh: Mesh | None
 ) -> Target:
-    """Returns the target that features are read from, given as in `extract`.
+    """Returns the target that features are read from; arguments are as in `extract`.
 
     Raises LanternError for a batch or for taps that it cannot take.
     """
@@ -205,7 +205,7 @@ def extract(
 
     Args:
         seed: of the samples: picture i is a function of the seed and i.
-        batch_size: pictures in one pass of the target; it decides nothing about the files.
+        batch_size: pictures in one pass of the target; it does not affect the files.
         dtype: of the target's parameters and matrix products; features are stored in float16.
         taps: layers whose inputs are stored, the last one the number of layers; none for the final features.
         mesh: of the parameters (`partition.mesh_of`): pictures of a batch are split over its axis "data", the model
@@ -242,7 +242,7 @@ def extract(
     for i, (source, rows) in enumerate(work[done:], done):
         parts = []
         for start in range(0, len(rows), batch_size):
-            # The last batch is filled up, so that one program does for all.
+            # The last batch is padded, so that one program does for all.
             chosen = rows[np.minimum(np.arange(start, start + batch_size), len(rows) - 1)]
             kept = min(batch_size, len(rows) - start)
             parts.append([part[:kept] for part in one_batch(source, chosen)])
@@ -257,7 +257,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_target(parser)
     script.add_workdir(parser, "where the features go")
     add("--folder", type=arguments.folder, help="pictures with captions, or in class folders")
-    add("--prompts", type=arguments.file, help="prompts, one a line, for the target's own samples")
+    add("--prompts", type=arguments.file, help="prompts, one per line, for the target's own samples")
     add("--tokens", type=arguments.folder, help="folder that train.encode wrote, in place of the two")
     add(
         "--pictures",
@@ -283,7 +283,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     dtype, grid = parameter_dtype(options.dtype), device_grid(options.mesh)
     checkpoint = target.read_target(options.target, dtype, where_on(grid))
     taps, mesh = tuple(options.taps), mesh_of(grid)
-    # Before pictures and captions are encoded.
+    # Checked before pictures and captions are encoded.
     target_record(checkpoint.target_config, options.batch_size, dtype, taps, mesh)
     with working(options.workdir):
         extract(

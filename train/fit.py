@@ -1,13 +1,13 @@
-"""Fit the weights of drafting on the shared noise: beta of trees ranked by gaps, and the mixture of echo and led.
+"""Fit the weights of drafting on the shared noise: beta for trees ranked by gaps, and the mixture for echo and led.
 
     python -m train.fit --checkpoint DIR|demo --out DIR [--pictures=32] [--drafter=eagle] [--prompts=FILE]
 
-Pictures that the drafter was not trained on are decoded strictly with a led window, and its last guesses are logged at
-accepted places, whose context is the picture's own. The mixture (a, b) of each agreement gives the target's
-distribution its least cross-entropy under log q' = a log q + b log p_old; beta makes the wanted token likeliest under
-softmax(beta (log q' + g)). Both become defaults of the checkpoint OUT. Its metadata tell how many tokens per pass gives
-with each window that ``auto`` chooses from, under these defaults. A checkpoint whose default temperature is 0 has no
-noise to fit on: its weights are those of temperature 1.
+Pictures that the drafter was not trained on are decoded strictly with a led window, and the window's last guesses are
+logged at accepted places, whose context is the picture's own. For each agreement, the mixture (a, b) minimises the
+cross-entropy of the target's distribution under log q' = a log q + b log p_old; beta makes the wanted token likeliest
+under softmax(beta (log q' + g)). Both become defaults of the checkpoint OUT. Its metadata hold the tokens per pass of
+each window that ``auto`` chooses from, under these defaults. A checkpoint whose default temperature is 0 has no noise
+to fit on: its weights are those of temperature 1.
 
 Axes: B batch, W places of the window, V codes, K values of beta, A and C values of a and b, I kinds of agreement.
 """
@@ -51,9 +51,9 @@ from train.sources import random_labels, read_prompts
 
 BETAS = np.geomspace(0.5, 8, 17).astype(np.float32)
 SHARES = np.linspace(0, 1.2, 31).astype(np.float32)
-# The window whose rounds are logged, and the agreements there are: none, position, and each token that is compared.
+# The window whose rounds are logged, and the kinds of agreement: none, position, and each token that is compared.
 WINDOW, REFINE, KINDS = 16, 3, 2 + COMPARED
-# Of the prompts and pictures: one that neither features (0) nor trees (1000) begin with.
+# Of the prompts and pictures: neither the seed of features (0) nor that of trees (1000).
 SEED = 2000
 
 
@@ -62,8 +62,8 @@ class Logged:
     """The drafting's own state, the round's guesses, and sums over logged places.
 
     Attributes:
-        inner: of the drafting that is logged.
-        guessed, noise: of the round.
+        inner: the state of the drafting that is logged.
+        guessed, noise: the round's.
         likelihood: float32 [B, K], log-likelihood of the wanted tokens for every beta.
         entropy: float32 [B, I, A, C], cross-entropy of the target's distributions for every (a, b), by agreement.
         places: float32 [B, I], how many places there were.
@@ -78,7 +78,7 @@ class Logged:
 
 
 def logged(led: Led) -> Drafting:
-    """Makes the drafting of a led chain that logs its rounds; beta is fitted with its own mixture."""
+    """Makes a led chain's drafting that logs its rounds; beta is fitted with the chain's own mixture."""
     drafting = led_window(led.drafter, led.settings, led.refine, led.echo)
     width, vocab = led.settings.width, led.settings.vocab_size
 
@@ -101,7 +101,7 @@ def logged(led: Led) -> Drafting:
         return draft, state.replace(inner=inner, guessed=guessed, noise=noise)
 
     def observe(params, state, outcome):
-        # Place i stands after node i, which is one of a chain; it counts where that was accepted.
+        # Place i comes after node i of the chain, and counts where that node was accepted.
         places = jnp.arange(width, dtype=jnp.int32)[None]
         reached = (places <= outcome.verdict.count[:, None]) & (outcome.count > 0)[:, None]
         log_q, old, agreement, mixed = state.guessed
@@ -131,9 +131,9 @@ def cross_entropy(
     a: Float[Array, ""],
     b: Float[Array, ""],
 ) -> Float[Array, "*rows"]:
-    """Returns the cross-entropy of p under log q' as `echo.blended` makes it of one agreement's (a, b).
+    """Returns the cross-entropy of p under log q' as `echo.blended` makes it from one agreement's (a, b).
 
-    A code that top-k or top-p takes out of q is out of q' too, unless a is 0: it costs -`LEAST`, not infinitely much.
+    A code that top-k or top-p removes from q is not in q' either, unless a is 0; it costs -`LEAST`, not infinity.
     """
     scores = jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * jnp.maximum(old, LEAST)
     return -jnp.sum(p * jnp.maximum(jax.nn.log_softmax(scores, axis=-1), LEAST), axis=-1)
@@ -157,8 +157,8 @@ class Fit:
 
     Attributes:
         sharpness: beta.
-        echo: the mixtures; agreements that never came up have the library's.
-        places: logged ones by agreement, none first.
+        echo: the mixtures; agreements that never came up keep the library's.
+        places: how many were logged for each agreement, "none" first.
     """
 
     sharpness: float
@@ -167,7 +167,7 @@ class Fit:
 
 
 def best_mixture(entropy: Float[np.ndarray, "I A C"], places: Float[np.ndarray, " I"]) -> Echo:
-    """Returns the (a, b) of least cross-entropy for every agreement that was met."""
+    """Returns the (a, b) of least cross-entropy for every agreement that came up."""
     found = {}
     for row, field in enumerate(dataclasses.fields(Echo), 1):
         if places[row]:
@@ -177,10 +177,10 @@ def best_mixture(entropy: Float[np.ndarray, "I A C"], places: Float[np.ndarray, 
 
 
 def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, batch: int = 8) -> Fit:
-    """Decodes the same pictures twice, for the mixtures and for beta under them.
+    """Decodes the same pictures twice, to fit the mixtures and then beta under them.
 
     Args:
-        conditioning: leaves [n, ...], conditional rows: a picture of each; n is rounded down to whole batches.
+        conditioning: leaves [n, ...], conditional rows, one picture each; n is rounded down to whole batches.
         seed: picture i is a function of the seed and i.
 
     Raises:
@@ -231,16 +231,16 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, ba
 
 
 def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[str] = ()) -> Checkpoint:
-    """Returns a checkpoint with what is found in its defaults and metadata, and prints it.
+    """Returns a checkpoint with what the fit found in its defaults and metadata, and prints the fit.
 
     Args:
-        kind: of the drafter, the first of `DRAFTERS` that the checkpoint has: it leads windows.
-        pictures: how many are decoded, of `prompts` by turns; without these, of random landscapes.
-        prompts: which the drafter was not trained on.
+        kind: of the drafter, the first of `DRAFTERS` that the checkpoint has: the one that leads windows.
+        pictures: how many are decoded, of `prompts` in turn; without prompts, of random landscapes.
+        prompts: those that the drafter was not trained on.
 
     Raises:
-        LanternError: it has no such drafter, or another one that leads; numbers that are not finite; or no prompts are
-            given and it knows no landscapes.
+        LanternError: the checkpoint has no such drafter, or another one leads; numbers are not finite; or no prompts
+            are given and the checkpoint knows no landscapes.
     """
     if kind not in checkpoint.drafters:
         raise LanternError(f"the checkpoint has no drafter {kind!r}: give another --drafter")
@@ -274,7 +274,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_checkpoint(parser)
     add("--out", required=True, metavar="DIR", help="directory of the checkpoint with what was found")
     add("--drafter", choices=tuple(DRAFTERS), default="eagle", help="kind of drafter (default: eagle)")
-    wanted = "text file of prompts not trained on, one a line (default: the demo's random landscapes)"
+    wanted = "text file of prompts not trained on, one per line (default: the demo's random landscapes)"
     add("--prompts", type=arguments.file, help=wanted)
     add("--pictures", type=arguments.whole(), default=32, help="how many are decoded (default: 32)")
     options = parser.parse_args(argv)

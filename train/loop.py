@@ -1,10 +1,10 @@
 """The training loop shared by the tokenizer, the target and the drafter.
 
-A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest: one jit with
-the batch, and the model if asked, split over devices, batches prepared in the background, checkpoints, metrics.
+A `Task` says how to start, what a step's batch is and how one step updates the state; `run` adds the rest: one jit
+with the batch, and the model if asked, split over devices; batches prepared in the background; checkpoints; metrics.
 
-A step depends on the state and on pure functions of (seed, step) alone: killed at any moment, the same command
-continues from the last checkpoint in the same order of data and, on one CPU machine, ends with the same bits.
+A step depends only on the state and on pure functions of (seed, step): after a kill at any moment, the same command
+continues from the last checkpoint with the data in the same order and, on one CPU machine, ends with the same bits.
 """
 
 import collections
@@ -37,14 +37,15 @@ from train.signals import deferred
 
 Metrics = dict[str, Array]
 
-# The steps that devices may be behind. More would only hold more batches; and with 32 queued on several devices of a
-# CPU its runtime waits forever: threads that launch a step wait for a place, others that reduce over devices for them.
+# How many steps devices may be behind. More would only hold more batches; and with 32 queued on several devices of a
+# CPU, its runtime waits forever: threads that launch a step wait for a place, and those that reduce over devices wait
+# for these threads.
 STEPS_AHEAD = 4
 # What may change when a run is continued: how long it is, and how often it writes.
 FREE = ("steps", "log_every", "save_every", "keep")
-# What a config says that lacks the name, as those of older runs do.
+# What it means if a config lacks the name, as those of older runs do.
 UNSAID = {"dtype": "float32", "scored": 1.0, "loss": "cross_entropy"}
-_LARGEST = 2**28  # Bytes of a config.
+_LARGEST = 2**28  # The most bytes of a config.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,10 +55,10 @@ class Task:
     init(key, *initial) -> state, any pytree of arrays: parameters, optimizer state, running averages.
     batch(step) -> pytree of NumPy arrays whose leading axis is the global batch; a pure function of the step.
     update(state, batch, key, **fixed) -> state, metrics (float32 scalars); traced once. `key` is the step's own.
-    initial, fixed: large arrays that the two read. What a jitted function closes over becomes a constant of the
-        program; arguments do not.
+    initial, fixed: large arrays that `init` and `update` read. What a jitted function closes over becomes a constant of
+        the program; arguments do not.
 
-    Over a mesh each array lies as the parameter of its name does (`partition`); batches are split over "data".
+    Over a mesh, each array is placed like the parameter of its name (`partition`); batches are split over "data".
     """
 
     init: Callable[..., PyTree]
@@ -69,7 +70,7 @@ class Task:
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """How long to train, and how often to write; the last `keep` checkpoints stay."""
+    """How long to train, and how often to write; the last `keep` checkpoints are kept."""
 
     steps: int
     batch_size: int
@@ -93,7 +94,7 @@ def loop_config(config: ConfigDict) -> LoopConfig:
 
 
 def write_config(config: ConfigDict, workdir: str | Path) -> None:
-    """Writes an experiment's config beside its checkpoints, so that these can be read without it."""
+    """Writes an experiment's config beside its checkpoints, so that they can be read without the experiment."""
     path = Path(workdir) / "config.json"
     write_file(path, config.to_json_best_effort(indent=1) + "\n", parents=True)
 
@@ -133,12 +134,12 @@ def working(workdir: str | Path, config: ConfigDict | None = None) -> Iterator[N
 
 
 def training_mesh(devices: str | Sequence[jax.Device] | None = None) -> Mesh:
-    """Returns the mesh [data, model] of devices as `device_grid` takes them; None: all, each with a whole model."""
+    """Returns the mesh [data, model] of devices as in `device_grid`; None for all, each with a whole model."""
     return Mesh(device_grid(jax.devices() if devices is None else devices), AXES)
 
 
 def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Returns the shardings of a training state: averages and moments are split as their parameters are."""
+    """Returns the shardings of a training state: averages and moments are split like their parameters."""
     layout = Layout(mesh)
 
     def sharding(path: tuple, leaf: Any) -> NamedSharding:
@@ -210,7 +211,7 @@ def prefetch(
 def open_checkpoints(workdir: Path, keep: int, clean: bool = False) -> ocp.CheckpointManager:
     """Opens a run's checkpoints, each made visible by a rename once it is whole.
 
-    Saving blocks: the step after it donates the state's buffers. `clean` removes what killed runs left.
+    Saving blocks: the step after it donates the state's buffers. `clean` removes what killed runs left behind.
     """
     options = ocp.CheckpointManagerOptions(
         max_to_keep=keep,
@@ -224,8 +225,8 @@ def open_checkpoints(workdir: Path, keep: int, clean: bool = False) -> ocp.Check
 def restore_latest(workdir: str | Path, abstract_state: PyTree) -> tuple[int, PyTree]:
     """Reads (step, state) of the newest checkpoint, shaped and placed like `abstract_state`.
 
-    `abstract_state` may be a part of what was saved: dicts for records, fewer names. Raises LanternError if there is no
-    checkpoint, or none of that shape.
+    `abstract_state` may be a part of what was saved, with dicts for records and fewer names. Raises LanternError if
+    there is no checkpoint, or none of that shape.
     """
     with open_checkpoints(workdir, keep=1000) as checkpoints:
         step = checkpoints.latest_step()
@@ -267,7 +268,7 @@ def check(task: Task, config: LoopConfig, devices: str | Sequence[jax.Device] | 
 
 
 def _keys(seed: int) -> Key[Array, "2"]:
-    """Returns the keys of the start and of the steps, on the devices that use them."""
+    """Returns the keys for the start and for the steps, on the devices that use them."""
     return jax.random.split(jax.random.key(seed))
 
 
@@ -282,9 +283,9 @@ def run(
     """Trains to `config.steps`, from the newest checkpoint in `workdir` if there is one; returns the final state.
 
     Writes checkpoints/ and metrics.jsonl in `workdir`. `on_save(step, state)` runs before each checkpoint, for
-    pictures and evaluation. `devices` are as `training_mesh` takes them; if they belong to several processes, all of
-    these run it, and the first one writes metrics. In a script, Ctrl-C and SIGTERM wait for the end of a step,
-    which is saved. Raises LanternError, before computing, as `check`.
+    pictures and evaluation. `devices` are as in `training_mesh`; if they belong to several processes, all of these
+    call `run`, and the first one writes metrics. In a script, Ctrl-C and SIGTERM wait for the end of a step, which is
+    saved. Raises LanternError as `check` does, before computing anything.
     """
     check(task, config, devices)
     workdir, mesh = Path(workdir), training_mesh(devices)
@@ -309,7 +310,7 @@ def run(
     with contextlib.ExitStack() as ending:
         ending.callback(log.close), ending.callback(checkpoints.close)
         signal = ending.enter_context(deferred())
-        # Its thread has ended before anything else ends.
+        # Closed first, so that its thread has ended before anything else is closed.
         batches = ending.enter_context(contextlib.closing(prefetch(task.batch, start, config.steps, split)))
         queued: collections.deque[Metrics] = collections.deque()
         for step, batch in enumerate(batches, start + 1):
@@ -326,7 +327,7 @@ def run(
             stop, due = signal(), step % config.save_every == 0 or step == config.steps
             if due and on_save is not None:
                 on_save(step, state)
-            # Several processes would save different steps: the last one that was due holds.
+            # Several processes would save different steps: the last save that was due stands.
             if due or (stop and jax.process_count() == 1):
                 checkpoints.save(step, args=ocp.args.StandardSave(state))
             if stop:

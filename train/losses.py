@@ -3,15 +3,15 @@
 A draft token counts when the target wants the same one. How often it does depends on how the two draw:
 
 - rejection (arXiv 2211.17192): 1 - TV(p, q) = sum_x min(p, q);
-- one Gumbel noise for both (this library's strict coupling): the chance that one argmax is the other,
+- one Gumbel noise for both (this library's strict coupling): the chance that both have the same argmax,
 
       J(p, q) = sum_x 1 / sum_y max(p_y / p_x, q_y / q_x),    (1 - TV) / (1 + TV) <= J <= 1 - TV,
 
   which follows from this noise's races: x wins both exactly when its exponential clock is the first under p and
   under q. The bounds are those of arXiv 2408.07978.
 
-All losses are at least 0 up to a constant of q, differentiable in the drafter's logits, and take logits [..., V] of
-the drafter, then of the target (float32), to losses [...].
+All losses are at least 0 up to what is constant in q, differentiable in the drafter's logits, and map logits [..., V]
+of the drafter, then of the target (float32), to losses [...].
 
 Axes: R positions, V codes.
 """
@@ -24,21 +24,21 @@ from jaxtyping import Array, Float, Key
 
 from lantern_jax.io import errors
 
-# Ratios beyond e^60 are e^60: such a code wins no race, and its reciprocal is still a float32.
+# Ratios beyond e^60 count as e^60: such a code wins no race, and the ratio's reciprocal is still a float32.
 LARGEST_LOG_RATIO = 60.0
-# How soft `coupled` takes the drafter's argmax.
+# How soft `coupled` makes the drafter's argmax.
 SOFTNESS = 0.7
 
 
 def soft_cross_entropy(
     logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]
 ) -> Float[Array, "*rows"]:
-    """Returns the cross-entropy of the drafter's distribution under the target's: KL(p || q) and a constant."""
+    """Returns the cross-entropy of the drafter's distribution under the target's: KL(p || q) plus a constant."""
     return -jnp.sum(jax.nn.softmax(target_logits) * jax.nn.log_softmax(logits), axis=-1)
 
 
 def overlap(logits: Float[Array, "*rows V"], target_logits: Float[Array, "*rows V"]) -> Float[Array, "*rows"]:
-    """Returns sum_x min(p, q), from 0 to 1: a draft token's chance under rejection, its most under one noise."""
+    """Returns sum_x min(p, q), from 0 to 1: a draft token's chance under rejection, its upper bound under one noise."""
     return jnp.sum(jnp.minimum(jax.nn.softmax(logits), jax.nn.softmax(target_logits)), axis=-1)
 
 
@@ -54,8 +54,8 @@ def match_chance(
 ) -> Float[Array, "*rows"]:
     """Returns J(p, q), from 0 to 1: how often argmax(log q + g) is argmax(log p + g). Symmetric.
 
-    With codes in the order of their ratio r = p / q the inner sum is P(r_y >= r_x) / p_x + Q(r_y < r_x) / q_x, two
-    running sums: V log V work. The order is a constant of the gradient: J is continuous where it changes.
+    With codes in the order of their ratio r = p / q, the inner sum is P(r_y >= r_x) / p_x + Q(r_y < r_x) / q_x, two
+    running sums: V log V work. The order is a constant to the gradient: J is continuous where it changes.
     """
     log_p, log_q = jax.nn.log_softmax(target_logits), jax.nn.log_softmax(logits)
     order = jnp.argsort(jax.lax.stop_gradient(log_p - log_q), axis=-1)
@@ -91,7 +91,7 @@ def coupled_cross_entropy(
     return -jnp.take_along_axis(log_chance, wanted[..., None], axis=-1)[..., 0]
 
 
-# name -> (logits, target_logits, key) -> losses. All but one need no randomness.
+# name -> (logits, target_logits, key) -> losses. Only one needs randomness.
 Loss = Callable[[Array, Array, Key[Array, ""]], Array]
 LOSSES: dict[str, Loss] = {
     "cross_entropy": lambda logits, wanted, key: soft_cross_entropy(logits, wanted),
@@ -117,7 +117,7 @@ def counted_mean(losses: Float[Array, "*rows R"], counts: Float[Array, " R"]) ->
 def agreement(
     logits: Float[Array, "*rows R V"], target_logits: Float[Array, "*rows R V"], counts: Float[Array, " R"]
 ) -> dict[str, Float[Array, ""]]:
-    """Returns means as `counted_mean`: how often both have the same best code, and the overlap."""
+    """Returns means as in `counted_mean`: how often both have the same best code, and the overlap."""
     same = jnp.argmax(logits, axis=-1) == jnp.argmax(target_logits, axis=-1)
     return {
         "top1": counted_mean(same.astype(jnp.float32), counts),

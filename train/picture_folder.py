@@ -15,7 +15,7 @@ from lantern_jax.io.files import read_text
 from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture, square
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Bytes of a caption's file.
+# The most bytes of a caption's file.
 _LONGEST_CAPTION = 2**20
 
 
@@ -23,7 +23,7 @@ class PictureFolder:
     """Pictures of a folder in sorted order, centre-cropped to squares and resized.
 
     Attributes:
-        texts: the caption of every picture as it was written, with single spaces.
+        texts: every picture's caption as written, with single spaces.
 
     Args:
         path: the folder.

@@ -1,4 +1,4 @@
-"""How far a tokenizer's pictures are from the real ones: the losses of its training but for the discriminator's.
+"""How far a tokenizer's pictures are from the real ones: the losses of its training except the discriminator's.
 
 Axis letters: B batch, H W picture height and width, c channels.
 """
@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
-# Pixels of a square whose contrast is measured.
+# Side in pixels of the squares whose contrast is measured.
 CELL = 16
 
 
@@ -20,13 +20,13 @@ class LossConfig:
 
     `adversarial` is the discriminator's share of the picture's gradient, relative to the rest. Within that share,
     `matching` weighs the distance of its features, which is the perceptual loss, against its score. At 256 px the
-    score's gradient was 23 times as long as the features' after 200 steps and 39 times after 1000: at a weight of 1
-    the features hardly count. `shift` is by how many pixels its view is moved. `specks` weighs by how much more than
-    in the real picture a dot stands out from what is around it: dots anywhere please the discriminator. For the first
-    `continuous` steps the decoder reads the encoder's vectors, with Gaussian noise of `noise` an element in place of
-    the quantization error: codes chosen too early leave most dimensions unused. With a `contrast`, differences count
-    by how they compare with the contrast of the real picture around them plus that much (`salience`): a town in fog
-    and trees at night are otherwise too faint to be learnt.
+    score's gradient was 23 times as long as the features' after 200 steps and 39 times after 1000: at a weight of 1,
+    the features hardly count. `shift` is by how many pixels the discriminator's view is moved. `specks` weighs how much
+    more a dot stands out from its surroundings than in the real picture: dots anywhere please the discriminator. For
+    the first `continuous` steps, the decoder reads the encoder's vectors, with Gaussian noise of deviation `noise` per
+    element in place of the quantization error: codes chosen too early leave most dimensions unused. With a `contrast`,
+    differences count relative to the real picture's contrast around them plus that much (`salience`): a town in fog and
+    trees at night are otherwise too faint to be learnt.
     """
 
     pyramid: float = 1.0
@@ -86,7 +86,7 @@ def reconstruction_loss(
 
 
 def salience(pictures: Float[Array, "B H W 3"], floor: float) -> Float[Array, "B H W 1"]:
-    """Returns 1 / (contrast + floor), times what makes the mean of a batch 1.
+    """Returns 1 / (contrast + floor), scaled so that the mean of a batch is 1.
 
     The contrast is the standard deviation within squares of about two cells, between which it is interpolated.
     """
@@ -100,9 +100,9 @@ def salience(pictures: Float[Array, "B H W 3"], floor: float) -> Float[Array, "B
 
 
 def prominence(x: Float[Array, "B H W c"]) -> Float[Array, "B H W c"]:
-    """Returns how far each value lies outside the range of those around, two pixels away, but for their extremes.
+    """Returns how far each value lies outside the range of those around it, two pixels away, their extremes left out.
 
-    A dot of up to two pixels reaches none of these; an edge and a line go on through them.
+    A dot of up to two pixels reaches none of these; edges and lines go on through them.
     """
     padded = jnp.pad(x, ((0, 0), (2, 2), (2, 2), (0, 0)), mode="edge")
     height, width = x.shape[1:3]

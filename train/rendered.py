@@ -25,7 +25,8 @@ CHUNK = 128
 def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None, start: int = 0):
     """Yields (first index, uint8 pictures [n, size, size, 3], int32 attributes [n, A]) for indices start..count-1.
 
-    `workers` processes (None: one a core) render them by the same pure `render_batch`; this one renders a single chunk.
+    `workers` processes (None: one per core) render them by the same pure `render_batch`; a single chunk is rendered in
+    this process.
     """
     firsts = range(start, count, CHUNK)
     parts = [np.arange(first, min(first + CHUNK, count)) for first in firsts]
@@ -45,7 +46,7 @@ def rendered_chunks(seed: int, count: int, size: int, workers: int | None = None
 
 @contextmanager
 def _interrupts_held_back() -> Iterator[None]:
-    """Starts processes of the block without Ctrl-C, which a terminal sends to all: this one ends them."""
+    """Starts the block's processes with Ctrl-C blocked, as a terminal sends it to all: this process ends them."""
     if not hasattr(signal, "pthread_sigmask"):
         yield
         return
@@ -57,7 +58,7 @@ def _interrupts_held_back() -> Iterator[None]:
 
 
 def _end_with_parent() -> None:
-    """Ends a process of the pool with its parent: it would wait for work forever."""
+    """Ends a process of the pool with its parent: it would otherwise wait for work forever."""
 
     def watch() -> None:
         multiprocessing.parent_process().join()
@@ -69,8 +70,8 @@ def _end_with_parent() -> None:
 def rendered_landscapes(path: Path, seed: int, count: int, size: int) -> np.ndarray:
     """Returns pictures 0..count-1 of a seed, uint8 [n, size, size, 3], read-only and memory-mapped.
 
-    The first call renders them into a file at `path`, with seed, count and size in its name; a killed
-    call leaves none of that name.
+    The first call renders them into a file at `path`, with seed, count and size in its name; a killed call leaves no
+    file of that name.
     """
     path = Path(path)
     target = path.with_name(f"{path.name}_{seed}_{count}_{size}.npy")

@@ -1,4 +1,4 @@
-"""What a run reports: a line of metrics to its file, and to people a progress bar or lines."""
+"""What a run reports: lines of metrics to its file, and a progress bar or lines to people."""
 
 import json
 from pathlib import Path
@@ -10,11 +10,11 @@ from lantern_jax.io.console import Console
 from lantern_jax.io.files import read_text, write_file
 from train.script import reading
 
-_LARGEST = 2**28  # Bytes of a run's metrics.
+_LARGEST = 2**28  # The most bytes of a run's metrics.
 
 
 class MetricsFile:
-    """A file of one JSON object a line; lines of steps after `step`, of a run that was killed, are dropped first."""
+    """A file of one JSON object per line; a killed run's lines of steps after `step` are dropped first."""
 
     def __init__(self, path: Path, step: int):
         kept = []  # An empty file is of a run that was killed before its first line.
@@ -59,7 +59,7 @@ class Reporter:
 
 
 class Log:
-    """The report of a training run, to its file and to people; of several processes by the first."""
+    """The report of a training run, to its file and to people; with several processes, the first one makes it."""
 
     def __init__(self, workdir: Path, done: int, steps: int):
         self._parts = (

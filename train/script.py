@@ -78,10 +78,10 @@ def add_checkpoint(parser: Parser) -> None:
 
 
 def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.Namespace:
-    """Parses arguments, and puts the experiment that they name, locked, in place of its file.
+    """Parses arguments, and replaces the experiment's file that they name by the experiment itself, locked.
 
     Args:
-        example: an experiment's file that has all names that the script needs.
+        example: an experiment's file with all names that the script needs.
 
     Raises:
         LanternError: an argument or a change that is not valid, or a file that is no such experiment.
@@ -101,10 +101,10 @@ def parse(parser: Parser, argv: Sequence[str] | None, example: str) -> argparse.
 
 
 def read_experiment(experiment: Experiment) -> ConfigDict:
-    """Returns what ``get_config`` of a Python file makes of its word, if it is given one.
+    """Returns the config that a Python file's ``get_config`` makes, given the experiment's word if it has one.
 
     Raises:
-        LanternError: it is no such file, or takes no such word.
+        LanternError: the file is no such experiment, or takes no such word.
     """
     with reading(f"--config {experiment}", "give an experiment, such as those in configs"):
         spec = importlib.util.spec_from_file_location("experiment", experiment.file)
@@ -120,7 +120,7 @@ def read_experiment(experiment: Experiment) -> ConfigDict:
 
 @contextlib.contextmanager
 def reading(what: str | Path, wish: str) -> Iterator[None]:
-    """Turns any error of a block that reads what a person gave into a LanternError of one line."""
+    """Turns any error in a block that reads what a user gave into a LanternError of one line."""
     try:
         yield
     except Exception as error:
@@ -142,13 +142,13 @@ def _changes(rest: Sequence[str]) -> Iterator[tuple[str, str]]:
 
 
 def change(config: ConfigDict, changes: Mapping[str, str], prefix: str = "--config.") -> None:
-    """Changes values of an experiment's config to those of texts, and checks all of them.
+    """Changes values of an experiment's config to those given as texts, and checks all of its values.
 
     Args:
         prefix: of names, for messages.
 
     Raises:
-        LanternError: a name that there is not, or a value of another kind.
+        LanternError: a name does not exist, or a value is of another kind.
     """
     for name, text in changes.items():
         _change(config, name, text, prefix)
@@ -171,7 +171,7 @@ def _change(config: ConfigDict, name: str, text: str, prefix: str) -> None:
 
 
 def _value(text: str, like: Any) -> Any:
-    """Reads a value like another from text. Raises ValueError if it is none."""
+    """Reads a text as a value of the same kind as another. Raises ValueError if it is none."""
     if isinstance(like, bool):
         if text.lower() not in ("true", "false"):
             raise LanternError(text)
@@ -187,7 +187,7 @@ def _value(text: str, like: Any) -> Any:
 
 
 def _check_numbers(config: ConfigDict, name: str) -> None:
-    """Raises LanternError for a number that is negative or not finite: no experiment has one."""
+    """Raises LanternError for a number that is negative, not finite or too large for any experiment."""
     for key, value in config.items():
         if isinstance(value, ConfigDict):
             _check_numbers(value, f"{name}.{key}")
@@ -200,7 +200,7 @@ def _check_numbers(config: ConfigDict, name: str) -> None:
 def check_workdir(folder: Path) -> None:
     """Raises LanternError if no run can be kept below the folder.
 
-    Orbax takes the whole path for a pattern when it looks for checkpoints, and tensorstore takes it for UTF-8.
+    Orbax treats the whole path as a pattern when it looks for checkpoints, and tensorstore treats it as UTF-8.
     """
     path = str(folder.absolute())
     if "[" in path:

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in training: the step in work is finished first, and stages of their own hear of both."""
+"""Ctrl-C and SIGTERM in training: the current step is finished first, and stages in processes of their own get both."""
 
 import contextlib
 import signal
@@ -9,9 +9,9 @@ from lantern_jax.io.interruption import Signals, standing
 
 @contextlib.contextmanager
 def deferred() -> Iterator[Callable[[], str | None]]:
-    """Postpones the first signal in a block; yields a function that returns its word once it came.
+    """Postpones the first signal in a block; yields a function that returns the signal's word once it has come.
 
-    Outside of ``at_work`` signals do what they do anywhere.
+    Outside ``at_work``, signals act as they do anywhere.
     """
     signals = standing() or Signals("")
     signals.deferring = True

@@ -1,11 +1,11 @@
 """Where the drafter's training pictures come from: prompts, and codes where the target does not draw them itself.
 
-What is costly is made once and kept in the working folder, shard by shard, each whole or absent:
+What is costly is computed once and kept in the working folder, shard by shard, each whole or absent:
 
     codes/codes_00000.npy         int32 [n, C], pictures through the VQ tokenizer
     captions/captions_00000.npz   captions through the text encoder (`lantern_jax.text.encoded`)
 
-Each folder notes all that decides its files (`claim`), weights included, so that nothing is reused for another model.
+Each folder notes all that determines its files (`claim`), weights included, so nothing is reused for another model.
 
 Axes: n pictures, P prefix, C codes of a picture.
 """
@@ -39,9 +39,9 @@ from train.painter.scenes import check_vocabulary, sample_scene
 from train.picture_folder import PictureFolder
 from train.reports import Reporter
 
-# Pictures, or captions, of a cached file.
+# Pictures or captions per cached file.
 CACHED = 64
-# Bytes of a list of prompts.
+# The most bytes of a list of prompts.
 _LARGEST = 128 * 2**20
 # Pictures through the VQ tokenizer at a time.
 ENCODED = 8
@@ -51,14 +51,14 @@ Rows = Int[np.ndarray, " n"]
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Pictures that features are taken of.
+    """Pictures from which features are extracted.
 
     Attributes:
         name: what they are, for messages.
         count: how many.
         conditioning: rows -> what the target is conditioned on, leaves [n, P, ...].
         codes: rows -> int32 [n, C]; None where the target draws the pictures.
-        digest: of what decides them, to know them again.
+        digest: of what determines them, to recognise them.
     """
 
     name: str
@@ -71,9 +71,9 @@ class Source:
 def random_labels(
     vocabulary: Vocabulary | None, rng: np.random.Generator, count: int, drop_one: float = 0.15
 ) -> Int[np.ndarray, "n P"]:
-    """Draws label ids of random landscapes, such as the painter draws, attributes left out as in the target's training.
+    """Draws label ids of random landscapes like the painter's, attributes left out as in the target's training.
 
-    Raises LanternError for a checkpoint's vocabulary that is none of landscapes.
+    Raises LanternError if a checkpoint's vocabulary is not of landscapes.
     """
     check_vocabulary(vocabulary)
     seed = int(rng.integers(2**32))
@@ -87,7 +87,7 @@ def landscapes(
 ) -> list[Source]:
     """Returns encoded landscapes (`train.encode`), then samples of random landscape prompts.
 
-    Both are in the words of the checkpoint's vocabulary. Raises LanternError if it is none of landscapes.
+    Both are in the words of the checkpoint's vocabulary. Raises LanternError if that is not of landscapes.
     """
     random = random_labels(checkpoint.vocabulary, np.random.default_rng(seed), samples)
     drawn = checkpoint.vocabulary.label_ids(attributes)
@@ -118,15 +118,15 @@ def prompted(
 
     Args:
         folder: as in `PictureFolder`; the checkpoint decides what a caption may be, as in `Pipeline.generate`.
-        prompts: of the samples, again from the first after the last.
-        pictures: the most to take of the folder, evenly spread over it; None for all.
+        prompts: of the samples, starting over after the last.
+        pictures: the most to take from the folder, evenly spread over it; None for all.
         samples: how many; None for one per prompt.
         seed: of the samples.
         dtype: of the text encoder.
 
     Raises:
-        LanternError: nothing to take features of, a caption or prompt that the checkpoint cannot take, or pictures for
-            a checkpoint without a VQ tokenizer.
+        LanternError: nothing to extract features from, a caption or prompt that the checkpoint cannot take, or pictures
+            for a checkpoint without a VQ tokenizer.
     """
     config, vq = checkpoint.target_config, checkpoint.tokenizer_config
     if folder is not None and vq is None:
@@ -139,7 +139,7 @@ def prompted(
     chosen = np.arange(count) * (len(opened) if count else 0) // max(count, 1)
     captions = class_numbers(opened.texts) if count else ()
     texts = [*(captions[row] for row in chosen), *prompts]
-    # Together: token rows of one store are padded to one length.
+    # Encoded together: token rows of one store are padded to one length.
     conditioning = encode_prompts(checkpoint, texts, Path(workdir) / "captions", dtype)
     sources = []
     if count:
@@ -163,8 +163,8 @@ def encode_prompts(
 ) -> Callable[[Rows], Conditioning]:
     """Returns a function from rows of `prompts` to their conditioning.
 
-    Labels and tokens are made immediately; captions go through the text encoder once and are read from `folder`. The
-    text encoder is in memory only meanwhile.
+    Labels and tokens are made immediately; captions go through the text encoder once and are then read from `folder`.
+    The text encoder is in memory only while they do.
     """
     encoder = prompt_encoder(checkpoint)
     encoder.check_prompts(prompts)
@@ -194,7 +194,7 @@ def encode_prompts(
 
 
 def _encode_captions(encoder: CaptionEncoder, parts: list[list[str]], files: list[Path], dtype: Any) -> None:
-    """Writes the missing files; the text encoder is in memory meanwhile."""
+    """Writes the missing files; the text encoder is in memory for only that long."""
     missing = [i for i, file in enumerate(files) if not file.is_file()]
     for part, file in zip(parts, files, strict=True):
         if file.is_file() and load_encoded(file).prompts != tuple(part):
@@ -221,7 +221,7 @@ def encode_folder(
     for done, i in enumerate(missing, len(files) - len(missing) + 1):
         stop, parts = min(starts[i] + CACHED, len(chosen)), []
         for start in range(starts[i], stop, ENCODED):
-            # The last chunk is filled up, so that one program does for all.
+            # The last chunk is padded, so that one program does for all.
             rows = chosen[np.minimum(np.arange(start, start + ENCODED), stop - 1)]
             codes = encode_pictures(
                 checkpoint.tokenizer_config, checkpoint.tokenizer_params, pictures.load(rows)
@@ -235,7 +235,7 @@ def encode_folder(
 
 
 def class_numbers(captions: Sequence[str]) -> Sequence[str]:
-    """Turns ImageNet's folder names, WordNet ids, into class numbers, their order; keeps other captions."""
+    """Turns ImageNet's folder names, WordNet ids, into class numbers, in the ids' order; keeps other captions."""
     names = sorted(set(captions))
     if len(names) != IMAGENET_CLASSES or not all(re.fullmatch(r"n\d{8}", name) for name in names):
         return captions
@@ -244,18 +244,18 @@ def class_numbers(captions: Sequence[str]) -> Sequence[str]:
 
 
 def read_prompts(file: str | Path) -> list[str]:
-    """Reads the prompts of a text file, one a line. Raises LanternError if there are none."""
+    """Reads the prompts of a text file, one per line. Raises LanternError if there are none."""
     file = Path(file)
     if not file.is_file():
-        raise LanternError(f"{file} is not a file: give a text file of prompts, one a line")
+        raise LanternError(f"{file} is not a file: give a text file of prompts, one per line")
     prompts = [line.strip() for line in read_text(file, _LARGEST).splitlines() if line.strip()]
     if not prompts:
-        raise LanternError(f"{file} is empty: give prompts, one a line")
+        raise LanternError(f"{file} is empty: give prompts, one per line")
     return prompts
 
 
 def _digest(*values: Any) -> str:
-    """Returns a short name of arrays and lists of text."""
+    """Returns a short digest of arrays and lists of text."""
     digest = hashlib.sha256()
     for value in values:
         array = value if isinstance(value, np.ndarray) else np.array(repr(value).encode())

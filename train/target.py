@@ -2,10 +2,10 @@
 
     python -m train.target --config configs/demo_target.py --tokens DIR --workdir DIR [--config.steps=N ...]
 
-The same command resumes after a kill. LlamaGen's recipe (arXiv 2406.06525): cross-entropy over the picture's
-codes, all of the conditioning dropped for a tenth of the pictures, so that guidance has an unconditional row.
-Single attributes are dropped as well, so prompts may leave some out. Muon on the layers' matrices, Adam on the
-rest; the exported weights are a running average.
+The same command resumes after a kill. LlamaGen's recipe (arXiv 2406.06525): cross-entropy over the picture's codes,
+with all of the conditioning dropped for a tenth of the pictures, so that guidance has an unconditional row. Single
+attributes are dropped as well, so prompts may leave some out. Muon on the layers' matrices, Adam on the rest; the
+exported weights are a running average.
 
 Axes: B batch, A attributes, T codes of a picture.
 """
@@ -46,9 +46,9 @@ from train.claims import claim, parameters_digest
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 
 VALIDATION_BATCH = 16
-# What pictures are drawn with, judged by eye on sheets of 36 prompts and two seeds: guidance 4.5 looks no more real
-# than 3, shows fewer terrains and costs tokens per pass. At temperature 1 a few tokens in every picture are of what the
-# model has not learnt.
+# The defaults for drawing pictures, judged by eye on sheets of 36 prompts and two seeds: guidance 4.5 looks no more
+# real than 3, shows fewer terrains and costs tokens per pass. At temperature 1, a few tokens in every picture come from
+# what the model has not learnt.
 SAMPLING = {"guidance": 3.0, "temperature": 0.8}
 
 
@@ -63,7 +63,7 @@ def target_config(config: ConfigDict) -> LlamaGenConfig:
 
 
 def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
-    """Divides what the layers add to the stream by sqrt(2 layers), against its growth with depth (GPT-2's start)."""
+    """Divides what the layers add to the stream by sqrt(2 layers), against its growth with depth (GPT-2's init)."""
 
     def scale(path: tuple, leaf: Array) -> Array:
         names = [getattr(part, "key", None) for part in path]
@@ -76,7 +76,7 @@ def scale_residual_outputs(params: PyTree, num_layers: int) -> PyTree:
 def drop_labels(
     labels: Int[Array, "B A"], null: Int[Array, " A"], key: Key[Array, ""], all_rate: float, one_rate: float
 ) -> Int[Array, "B A"]:
-    """Replaces all labels of a picture by the `null` ones at `all_rate`, each by itself at `one_rate`."""
+    """Replaces all labels of a picture by the `null` ones at `all_rate`, and each label by itself at `one_rate`."""
     all_key, one_key = jax.random.split(key)
     everything = jax.random.bernoulli(all_key, all_rate, (labels.shape[0], 1))
     single = jax.random.bernoulli(one_key, one_rate, labels.shape)
@@ -127,11 +127,11 @@ def make_task(config: ConfigDict, tokens: np.ndarray, attributes: np.ndarray) ->
 
 
 def read_tokens(folder: str | Path, name: str) -> tuple[np.ndarray, np.ndarray]:
-    """Reads tokens [n, T] and attributes [n, A] of a file of `train.encode`.
+    """Reads tokens [n, T] and attributes [n, A] from a file of `train.encode`.
 
     Its `name` is "train" or "validation".
 
-    Raises LanternError if they are missing, or of landscapes of other attributes.
+    Raises LanternError if they are missing, or are of landscapes with other attributes.
     """
     path = Path(folder) / f"{name}.npz"
     if not path.is_file():
@@ -204,7 +204,7 @@ def read_target(
 
 
 def train(config: ConfigDict, tokens_folder: str | Path, workdir: str | Path) -> None:
-    """Trains as `config` says on the tokens of `train.encode`, in `workdir`; resumes.
+    """Trains in `workdir` as `config` says, on the tokens of `train.encode`; resumes a run that is there.
 
     Raises LanternError if the tokens are missing or do not fit the config, or if the folder holds a run on others.
     """

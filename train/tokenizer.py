@@ -2,11 +2,11 @@
 
     python -m train.tokenizer --config configs/demo_tokenizer.py --workdir DIR [--config.steps=N ...]
 
-The same command resumes after a kill. A config may name a finished run, `start_from`, and parts of it that
-stay `frozen`: with all but the decoder frozen, codes keep their meaning, and a target trained on them remains
-valid. Losses: pixel and Laplacian-pyramid distances, the commitment loss of VQ-VAE (arXiv 1711.00937), and,
-after a warm-up, a patch discriminator with feature matching whose share of the picture's gradient is fixed
-(the adaptive weight of VQGAN, arXiv 2012.09841, measured at the picture).
+The same command resumes after a kill. A config may name a finished run to `start_from`, and parts of it that stay
+`frozen`: with all but the decoder frozen, codes keep their meaning, and a target trained on them remains valid.
+Losses: pixel and Laplacian-pyramid distances, the commitment loss of VQ-VAE (arXiv 1711.00937), and, after a warm-up, a
+patch discriminator with feature matching whose share of the picture's gradient is fixed (the adaptive weight of VQGAN,
+arXiv 2012.09841, measured at the picture).
 """
 
 from collections.abc import Callable, Sequence
@@ -40,7 +40,7 @@ from train.script import reading
 
 @flax.struct.dataclass
 class TokenizerState:
-    """Everything a step needs. params as VQModel's, its codebook kept equal to what `average` stands for."""
+    """Everything a step needs. `params` are VQModel's, their codebook kept equal to what `average` stands for."""
 
     step: Array
     params: PyTree
@@ -81,7 +81,7 @@ def make_optimizers(config: ConfigDict) -> tuple[optax.GradientTransformation, o
 
 
 def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None = None) -> TokenizerState:
-    """Returns the state before the first step; `start` are parameters to begin from, None draws them."""
+    """Returns the state before the first step; `start` holds the parameters to begin from, None draws them."""
     model_key, critic_key, code_key = jax.random.split(key, 3)
     example = jnp.zeros((1, config.size, config.size, 3), jnp.float32)
     params = VQModel(vq_config(config)).init(model_key, example)["params"]
@@ -100,10 +100,10 @@ def initial_state(config: ConfigDict, key: Key[Array, ""], start: PyTree | None 
 
 
 def begun_from(start: PyTree, drawn: PyTree) -> PyTree:
-    """Returns a finished run's parameters, and those that it did not have as they were drawn.
+    """Returns a finished run's parameters and, as drawn, those that the run does not have.
 
-    Blocks that it did not have add nothing at first, so that a deeper decoder begins as the one before.
-    Raises LanternError if it has others, or of other shapes.
+    Blocks that it does not have add nothing at first, so that a deeper decoder begins equal to the run's.
+    Raises LanternError if the run has parameters that the model does not, or of other shapes.
     """
     old, new = flatten_dict(start), flatten_dict(drawn)
     for path, leaf in old.items():
@@ -170,7 +170,7 @@ def next_average(
 def make_task(config: ConfigDict, pictures: np.ndarray, start: PyTree | None = None) -> Task:
     """Returns the training task on uint8 pictures [n, H, W, 3] (may be memory-mapped).
 
-    `start` are VQModel parameters to begin from, None draws them.
+    `start` holds the VQModel parameters to begin from, None draws them.
     """
     vq, loss = vq_config(config), LossConfig(**config.loss)
     dtype = compute_dtype(config)
@@ -242,7 +242,7 @@ def vq_config(config: ConfigDict) -> VQConfig:
 
 
 def write_reconstructions(path: Path, vq: VQConfig, params: PyTree, pictures: np.ndarray) -> float:
-    """Writes originals over reconstructions as one PNG, up to eight a row; returns the PSNR in dB over `pictures`."""
+    """Writes originals above reconstructions as one PNG, up to eight per row; returns the PSNR in dB of `pictures`."""
     real = pictures.astype(np.float32) / 127.5 - 1.0
     made = jax.jit(VQModel(vq).apply)({"params": params}, real)
     psnr = float(picture_psnr(jnp.asarray(real), made))
@@ -267,7 +267,7 @@ def export(workdir: str | Path) -> tuple[VQConfig, PyTree]:
 
 
 def check_sizes(config: ConfigDict, vq: VQConfig) -> None:
-    """Raises LanternError for a size that codes, losses or the critic cannot divide, or no held-out pictures."""
+    """Raises LanternError for a size that codes, losses or the critic cannot divide, or without held-out pictures."""
     loss, critic = LossConfig(**config.loss), PatchDiscriminator(**config.critic)
     if config.held_out < 1:
         raise LanternError(f"held_out is {config.held_out}, expected at least 1")
@@ -282,7 +282,7 @@ def check_sizes(config: ConfigDict, vq: VQConfig) -> None:
 
 
 def train(config: ConfigDict, workdir: str | Path) -> None:
-    """Trains as `config` says, in `workdir`; resumes."""
+    """Trains in `workdir` as `config` says; resumes a run that is there."""
     workdir, loop = Path(workdir), loop_config(config)
     with reading("the experiment", "change its --config"):
         vq = vq_config(config)

@@ -2,8 +2,8 @@
 
     python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=4,6,8,12,16,25,57]
 
-Random landscapes are decoded plainly, and the trees that would have accepted the most are taken
-(`lantern_jax.measuring.paths`). For a checkpoint of any family `lantern tune` also weighs the costs of trees.
+Random landscapes are decoded plainly, and the trees that would have accepted the most tokens are taken
+(`lantern_jax.measuring.paths`). For a checkpoint of any family, `lantern tune` also weighs the costs of trees.
 
 Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 """
@@ -42,7 +42,7 @@ BATCH = 16
 
 
 def grow_tree(counts: Counter[TreePath], size: int, depth: int = MAX_DEPTH) -> list[TreePath]:
-    """Returns the tree of ``size`` nodes below the root that these counts say accepts most, level by level.
+    """Returns the tree of ``size`` nodes below the root that accepts most by these counts, level by level.
 
     Raises:
         LanternError: fewer paths were seen.

@@ -1,1 +1,1 @@
-"""Programs compiled for devices that are not here: what their own compilers say of memory, copies and work."""
+"""Programs compiled for absent devices: what the devices' own compilers say about memory, copies and work."""

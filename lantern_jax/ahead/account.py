@@ -1,8 +1,8 @@
 """The account of a compiled program: memory, copies, the work of a round by its parts, collectives.
 
-A TPU's compiler estimates the cycles of every instruction but custom calls, asynchronous copies and what is fused into
-nothing; a GPU's launches a kernel for nearly every instruction that is left. A kernel of Pallas is a custom call: for a
-TPU its cycles are estimated here, by its bytes and operations, and kept apart.
+A TPU's compiler estimates the cycles of every instruction but custom calls, asynchronous copies and what no fusion
+holds; a GPU's program launches a kernel for nearly every instruction left in it. A Pallas kernel is a custom call:
+its cycles on a TPU are estimated here, from its bytes and operations, and kept apart.
 """
 
 import math
@@ -32,7 +32,7 @@ _NOTHING = (
     "Sharding",
     "xla.sdy.FuncResultSharding",
 )
-# What hands an array on as it is, for tracing copies back to arguments and on to results.
+# Instructions that hand an array on as it is, for tracing copies back to arguments and forward to results.
 _HANDED_ON = {
     *("bitcast", "get-tuple-element", "tuple", "reshape", "slice", "optimization-barrier", "opt-barrier"),
     *(
@@ -47,7 +47,7 @@ _HANDED_ON = {
     ),
     *("transpose", "convert"),
 }
-# A fusion of nothing else is a copy.
+# A fusion of nothing but these is a copy.
 _MOVING = _HANDED_ON | {"parameter", "constant", "concatenate", "pad", "broadcast", "iota"}
 # Instructions of a GPU's program that launch nothing.
 _NO_KERNEL = {
@@ -63,15 +63,15 @@ _NO_KERNEL = {
     ),
     *("while", "call", "conditional", "optimization-barrier", "add-dependency", "replica-id", "domain"),
 }
-# A step of a kernel's grid takes so long at least, as TPUs were seen to need.
+# The least seconds that a step of a kernel's grid takes, as observed on TPUs.
 _GRID_STEP = 0.35e-6
-# Cycles of the vector units for an exponential of a softmax with all that is done around it, as the compiler schedules
-# our kernel: 6 to 7.5 bundles for a register of 1024 scores.
+# Cycles of the vector units per exponential of a softmax, with all the work around it, as the compiler schedules our
+# kernel: 6 to 7.5 bundles per register of 1024 scores.
 _EXPONENTIAL = 8 / 1024
 _COST = re.compile(r'"?(flops|bytes_accessed|transcendentals)"?\s*:\s*"?(\d+)')
 _ALIASED = re.compile(r"output_to_operand_aliasing=\{(.*?)\}(?=, \w)")
 _PALLAS = re.compile(r"([^/]*)/pallas_call$")
-# What says nothing in a scope: calls of functions, branches, the number of a layer.
+# Parts of a scope that say nothing: function calls, branches, layer numbers.
 _CALLS = re.compile(
     r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$"
 )
@@ -83,11 +83,11 @@ class Work:
     """The work of some instructions.
 
     Attributes:
-        cycles: of the TPU's own estimates, and of ours for kernels; of these alone.
-        own_cycles: ours alone.
-        kernels: launches of a GPU; of a TPU custom calls alone.
-        parts: cycles, or a GPU's launches, by part of a round: "draft", "score qkv", "verify", "commit".
-        collectives: by kind, how many there are and bytes of their results.
+        cycles: the TPU compiler's own estimates and ours for kernels; nothing else is counted.
+        own_cycles: our estimates alone.
+        kernels: launches on a GPU; on a TPU only custom calls.
+        parts: cycles, or launches on a GPU, by part of a round: "draft", "score qkv", "verify", "commit".
+        collectives: by kind, their number and the bytes of their results.
         loops: inner loops, whose bodies are counted once.
     """
 
@@ -104,12 +104,12 @@ class Account:
     """What a compiled program takes on each device.
 
     Attributes:
-        arguments, temporaries, results: bytes; results that lie where arguments were are not counted.
-        state: bytes of arguments that are given away for results.
+        arguments, temporaries, results: bytes; results that take the place of arguments are not counted.
+        state: bytes of arguments that are donated to results.
         code: bytes of the program itself.
         copied: bytes of arguments and results that are copied outside the decoding loop, or in a program without one.
         round: the work of a round of the decoding loop; None for a program without one.
-        call: the work outside it.
+        call: the work outside that loop.
     """
 
     arguments: int
@@ -130,7 +130,7 @@ def account_of(
     Args:
         program: JAX's record of it (``jax.stages.Compiled``).
         decodes: whether its largest loop is the decoding loop.
-        grids: steps of the grid of each Pallas kernel by its name, where they are known.
+        grids: grid steps of each Pallas kernel by its name, where they are known.
     """
     used, text = program.memory_analysis(), read_program(program.as_text())
     loop = text.loop() if decodes else None
@@ -158,7 +158,7 @@ def work_of(
     device: Device,
     grids: Mapping[str, int] | None = None,
 ) -> Work:
-    """Returns the work of instructions, which are in the order in which they run."""
+    """Returns the work of instructions, given in the order in which they run."""
     cycles = own = kernels = loops = 0
     parts: Counter[str] = Counter()
     collectives: dict[str, Counter[str]] = {}
@@ -189,16 +189,16 @@ def launches(instruction: Instruction) -> int:
 
 
 def is_kernel(instruction: Instruction) -> bool:
-    """Tells whether an instruction of a TPU's program is a custom call of which its compiler knows nothing."""
+    """Tells whether an instruction of a TPU's program is a custom call that its compiler knows nothing about."""
     is_call = instruction.opcode == "custom-call" and instruction.target not in _NOTHING
     return is_call and instruction.cycles is None
 
 
 def kernel_cycles(instruction: Instruction, device: Device, grids: Mapping[str, int]) -> int:
-    """Estimates the cycles of a TPU's kernel by what it reads, writes and computes, and by the steps of its grid.
+    """Estimates the cycles of a TPU's kernel from what it reads, writes and computes, and from its grid steps.
 
-    Bytes, operations and exponentials are those of its ``pl.CostEstimate``. Without one it reads and writes its
-    operands and results whole, those of the same memory once, and operations are not known.
+    Bytes, operations and exponentials are those of its ``pl.CostEstimate``. Without one, it is taken to read and write
+    its operands and results whole, those in the same memory once, and its operations are unknown.
     """
     cost = {name: int(value) for name, value in _COST.findall(instruction.rest)}
     moved = cost.get("bytes_accessed", 0) or instruction.bytes + _operand_bytes(instruction)
@@ -209,7 +209,7 @@ def kernel_cycles(instruction: Instruction, device: Device, grids: Mapping[str, 
 
 
 def kernel_name(instruction: Instruction) -> str:
-    """Returns the name that a Pallas kernel's call was given, or ""."""
+    """Returns the name given to a Pallas kernel's call, or ""."""
     found = _PALLAS.search(instruction.scope)
     return found[1] if found else ""
 
@@ -217,8 +217,8 @@ def kernel_name(instruction: Instruction) -> str:
 def copied_bytes(text: ProgramText) -> int:
     """Returns the bytes of arguments and results that a program copies outside its decoding loop.
 
-    A copy counts where its source is an argument or what the loop left, or where it is a result or what the loop is
-    given, handed on unchanged in between. Moving an array to the small memory and back as it lies is no copy.
+    A copy counts if its source is an argument or the loop's output, or if it becomes a result or the loop's input,
+    handed on unchanged in between. Moving an array to the small memory and back in the same layout is not a copy.
     """
     main = text.main
     users: dict[str, list[Instruction]] = {}
@@ -249,7 +249,7 @@ def copied_bytes(text: ProgramText) -> int:
         sources = [main[name] for name in instruction.operands if name in main]
         if any(from_outside(source, set()) for source in sources) or to_outside(instruction, set()):
             made = instruction.arrays[0].bytes if instruction.opcode == "copy-start" else instruction.bytes
-            # A small array that a cache begins with is no copy of the cache.
+            # Putting a small array at the start of a cache does not copy the cache.
             total += min(made, sum(source.bytes for source in sources))
     return total
 
@@ -276,9 +276,10 @@ def _hands_on(text: ProgramText, instruction: Instruction) -> bool:
 
 
 def _operations(text: ProgramText, instructions: list[Instruction]) -> list[str]:
-    """Returns the operation of each instruction: its part, and in the target's pass what of it.
+    """Returns the operation of each instruction: its part of a round, and for the target's pass which piece of it.
 
-    One that lost its scope to the compiler is of the next one's that has a scope, which mostly reads it.
+    An instruction that lost its scope to the compiler takes the operation of the next one with a scope, which mostly
+    reads it.
     """
     following, found = "other", []
     for instruction in reversed(instructions):
@@ -289,7 +290,7 @@ def _operations(text: ProgramText, instructions: list[Instruction]) -> list[str]
 
 
 def operation_of(scope: str) -> str:
-    """Returns the part of a round that a scope belongs to, and of the target's pass the module, or the primitive."""
+    """Returns the part of a round that a scope belongs to; for the target's pass, also the module or the primitive."""
     part = part_of(scope)
     if part != "score":
         return part
@@ -307,7 +308,7 @@ def operation_of(scope: str) -> str:
 
 
 def _fused_scope(text: ProgramText, instruction: Instruction) -> str:
-    """Returns the scope that most of a fusion's instructions have, or ""."""
+    """Returns the most common scope of a fusion's instructions, or ""."""
     if instruction.opcode != "fusion":
         return ""
     scopes = Counter(
@@ -317,7 +318,7 @@ def _fused_scope(text: ProgramText, instruction: Instruction) -> str:
 
 
 def _collectives(text: ProgramText, instruction: Instruction) -> list[Instruction]:
-    """Returns the collectives that an instruction is, or has fused into it."""
+    """Returns the collectives in an instruction: itself, or those fused into it."""
     if instruction.opcode.removesuffix("-start") in _COLLECTIVES:
         return [instruction]
     if instruction.opcode != "fusion":
@@ -327,7 +328,7 @@ def _collectives(text: ProgramText, instruction: Instruction) -> list[Instructio
 
 
 def _moved(collective: Instruction) -> int:
-    """Returns the bytes of a collective's results; one that starts names its operands too."""
+    """Returns the bytes of a collective's results; a start instruction lists its operands too."""
     sizes = [array.bytes for array in collective.arrays]
     if collective.opcode == "all-reduce-start" or not collective.opcode.endswith("-start") or len(sizes) < 2:
         return sum(sizes)
@@ -335,7 +336,7 @@ def _moved(collective: Instruction) -> int:
 
 
 def _operand_bytes(instruction: Instruction) -> int:
-    """Returns the bytes of a kernel's operands that are not results too, by the layouts that its call asks for."""
+    """Returns the bytes of a kernel's operands that are not also results, from the layouts that its call asks for."""
     found = re.search(r"operand_layout_constraints=\{(.*?\})\}", instruction.rest)
     if found is None:
         return 0

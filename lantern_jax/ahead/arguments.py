@@ -1,9 +1,9 @@
-"""What an engine's programs are given, as shapes on devices that are not here.
+"""The arguments of an engine's programs, as shapes on absent devices.
 
 The programs and their arguments are those of ``Engine`` for a batch of one size. ``Batch.placed`` is the one place
 where an argument gets its sharding, and ``Batch.laid_out`` where it gets a layout.
 
-Axes: B sequences of a program, F new ones of a refill.
+Axes: B sequences of a program, F new sequences of a refill.
 """
 
 from collections.abc import Callable
@@ -39,8 +39,8 @@ class Call:
     Attributes:
         function, arguments: what is traced, and the shapes that it is traced for.
         results: shardings or formats of the results, None where the compiler chooses.
-        formats: likewise of the arguments; None where they lie as they are described.
-        state: the argument of that name where it is donated, else None.
+        formats: the same for the arguments; None where they lie as described.
+        state: the argument of that name if it is donated, else None.
     """
 
     function: Callable
@@ -52,13 +52,13 @@ class Call:
 
 @dataclass(frozen=True)
 class Batch:
-    """A batch of an engine on devices that are not here.
+    """A batch of an engine on absent devices.
 
     Attributes:
-        shapes: of the model.
+        shapes: the model's shapes.
         job: how it is decoded.
-        pictures: how many are asked for; the program has as many sequences or a few more.
-        devices: stand-ins, [data, model].
+        pictures: how many are asked for; the program has that many sequences or a few more.
+        devices: stand-in devices, [data, model].
         formats: of inputs and state, as the compiler of ``advance`` chose them; None where it chooses none.
     """
 
@@ -70,13 +70,13 @@ class Batch:
 
     @cached_property
     def spread(self) -> tuple[int, int]:
-        """Groups of devices, and B."""
+        """The number of groups of devices, and B."""
         groups = len(self.devices)
         return programs.spread(max(self.pictures, groups) if self.spans else self.pictures, groups, None)
 
     @property
     def spans(self) -> bool:
-        """Whether the devices are of several hosts."""
+        """Whether the devices belong to several hosts."""
         return len({device.process_index for device in self.devices.flat}) > 1
 
     @property
@@ -95,11 +95,11 @@ class Batch:
         return where_on(self.used)
 
     def placed(self, tree: PyTree, part: str) -> PyTree:
-        """Gives shapes of arrays that stay on the devices the place where they lie.
+        """Assigns a sharding to the shapes of arrays that stay on the devices.
 
         Args:
-            part: "target", "drafter", "tokenizer" or "codebook", which parameters are split by; "state" for what a
-                program of one device left there.
+            part: "target", "drafter", "tokenizer" or "codebook", by which parameters are split; "state" for what a
+                program on one device left there.
         """
 
         def lie(path, leaf):
@@ -109,7 +109,7 @@ class Batch:
         return jax.tree_util.tree_map_with_path(lie, tree)
 
     def given(self, tree: PyTree) -> PyTree:
-        """Gives shapes of values of the host their place: on all devices where hosts share them, else anywhere."""
+        """Assigns a sharding to the shapes of host values: all devices if several hosts share them, otherwise none."""
         if not self.spans:
             return tree
         whole = NamedSharding(mesh_of(self.devices), PartitionSpec())
@@ -117,7 +117,7 @@ class Batch:
 
     @cached_property
     def inputs(self) -> Inputs:
-        """What the programs read, but for the keys."""
+        """What the programs read, except the keys."""
         inputs = batch_inputs(self.shapes, self.job, self.spread[1])
         target, drafting = inputs.target_params, inputs.drafting_params
         if self.formats is None:
@@ -146,7 +146,7 @@ class Batch:
         """Returns the keys and the state that the first program leaves on the devices.
 
         Args:
-            started: that program compiled, which says how they are sharded; needed where there are several devices.
+            started: that program, compiled, which says how they are sharded; needed if there are several devices.
         """
         call = self.start()
         keys, state = jax.eval_shape(call.function, *call.arguments)
@@ -155,13 +155,13 @@ class Batch:
         return jax.tree.map(placed, (keys, state), started.output_shardings)
 
     def choose(self, keys: Any, state: Any) -> Call:
-        """Returns ``advance`` for layouts that its compiler chooses."""
+        """Returns ``advance`` with layouts left for its compiler to choose."""
         call = self.advance(keys, state)
         formats = chosen(*call.arguments[:2])
         return replace(call, results=(formats[1], None), formats=formats)
 
     def laid_out(self, state: Any, formats: Any) -> tuple["Batch", Any]:
-        """Returns the batch, and its state, in the formats of the arguments of a compiled ``advance``."""
+        """Returns the batch and its state in the formats of a compiled ``advance``'s arguments."""
         return replace(self, formats=formats), _lying(state, formats[1])
 
     def advance(self, keys: Any, state: Any) -> Call:
@@ -183,11 +183,11 @@ class Batch:
 
     @property
     def fewer(self) -> "Batch":
-        """The batch of half of the sequences, whose layouts are not chosen yet."""
+        """The batch with half of the sequences, whose layouts are not chosen yet."""
         return replace(self, pictures=max(1, self.spread[1] // 2), formats=None)
 
     def regroup(self, keys: Any, state: Any, lies: Any = None) -> Call | None:
-        """Returns the program that goes on with half of the sequences; None over several groups, which keep theirs.
+        """Returns the program that continues with half of the sequences; None over several groups, which keep theirs.
 
         Args:
             lies: formats of the smaller state, as the compiler of ``advance`` chose them; None where it chooses none.
@@ -204,7 +204,7 @@ class Batch:
         return Call(function, (inputs, self._sequences(fewer), slots, state), results)
 
     def draw(self) -> Call | None:
-        """Returns the program that draws, as many pictures as go into a pass; None for a model without a tokenizer."""
+        """Returns the program that draws as many pictures as go into a pass; None for a model without a tokenizer."""
         config = self.shapes.tokenizer
         if config is None:
             return None
@@ -218,7 +218,7 @@ class Batch:
 
     @property
     def drawn_together(self) -> int:
-        """The pictures of a pass that draws; all for a model without a tokenizer."""
+        """The number of pictures drawn per pass; all for a model without a tokenizer."""
         config = self.shapes.tokenizer
         if config is None:
             return self.pictures
@@ -230,7 +230,7 @@ class Batch:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
 
     def _kept(self, *results: Any) -> tuple | None:
-        """Returns the shardings or formats of results as ``Placement.kept``."""
+        """Returns the shardings or formats of results, as ``Placement.kept`` does."""
         if self.formats is not None:
             return (*jax.tree.map(kept, results), None)
         if self.devices.shape[1] == 1:
@@ -239,7 +239,7 @@ class Batch:
 
 
 def _lying(tree: PyTree, formats: PyTree) -> PyTree:
-    """Gives shapes formats of a program's arguments; one that it does not read has none, and stays as it is."""
+    """Assigns a program's argument formats to shapes; an argument that it does not read has none and stays as it is."""
 
     def lie(leaf, format):
         return leaf if format is None or format.layout is None else placed(leaf, format)

@@ -1,4 +1,4 @@
-"""Compiles programs for devices that are not here, one after the other as an engine needs them."""
+"""Compiles programs for absent devices, one after the other as an engine needs them."""
 
 import math
 import re
@@ -18,11 +18,12 @@ from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for, traced_on
 from lantern_jax.measuring.shapes import size_of
 
-# XLA's least effort at what programs run on: on a TPU a tenth of the seconds, for less memory or little more.
+# XLA's least effort to make programs fast: for a TPU it compiles in a tenth of the seconds, and programs take less
+# memory or little more.
 _HASTY = {"exec_time_optimization_effort": -1.0}
 _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": GIB, "T": 2**40}
 _SIZE = re.compile(r"\b(\d+(?:\.\d+)?)([KMGT]?)(?:iB|B)?\b")
-# Needed, then available, as XLA's compiler for TPUs writes it.
+# Bytes needed, then available, as XLA's compiler for TPUs writes them.
 _REFUSED = (
     re.compile(r"HLO temporaries \(([\d.]+[KMGT]?)\) exceeds available HBM \(([\d.]+[KMGT]?)\)"),
     re.compile(r"Used ([\d.]+[KMGT]?) of ([\d.]+[KMGT]?) hbm"),
@@ -31,17 +32,17 @@ _REFUSED = (
 
 @dataclass(frozen=True)
 class Compiled:
-    """What compiling a program gave.
+    """The outcome of compiling a program.
 
     Attributes:
-        kind: of ``arguments.KINDS``.
-        program: JAX's record of it, or None where the compiler refused.
-        seconds: of tracing and compiling.
-        error: why it was refused, in a line; "" where it was not.
-        needed: bytes of temporaries that it was refused for; 0 where it is another reason, or none.
-        arguments, state: bytes of its arguments on each device, and of those that it is given for good, without the
+        kind: one of ``arguments.KINDS``.
+        program: JAX's record of it, or None if the compiler refused it.
+        seconds: the seconds spent tracing and compiling.
+        error: why it was refused, in one line; "" if it was not.
+        needed: bytes of temporaries that it was refused for; 0 if it was refused for another reason, or not at all.
+        arguments, state: bytes of its arguments on each device, and of those that are donated to it, without the
             padding of tiles.
-        grids: steps of the grid of its Pallas kernels, by their names.
+        grids: grid steps of its Pallas kernels, by their names.
     """
 
     kind: str
@@ -57,10 +58,10 @@ class Compiled:
 def compile_call(
     kind: str, call: Call, platform: str | None, device: Any = None, hasty: bool = False
 ) -> Compiled:
-    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in of its device; None for those at hand.
+    """Compiles a program for a platform, "tpu" or "cuda", and a stand-in for its device; None for those at hand.
 
     Args:
-        hasty: with the least effort, for about what a device would take; for TPUs.
+        hasty: with the least effort, to see roughly what a device would need; for TPUs.
     """
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
@@ -88,7 +89,7 @@ def compile_call(
 def compile_batch(
     batch: Batch, kinds: Iterable[str], platform: str | None, hasty: bool = False
 ) -> Iterator[Compiled]:
-    """Compiles programs of a batch as an engine does, or hastily, and yields what that gave."""
+    """Compiles programs of a batch as an engine does, or hastily, and yields the outcomes."""
     made_by = partial(compile_call, platform=platform, device=batch.devices.flat[0], hasty=hasty)
     kinds = [kind for kind in KINDS if kind in kinds]
     if kinds and kinds != ["draw"]:
@@ -100,10 +101,10 @@ def compile_batch(
 def _compile_decoding(
     batch: Batch, kinds: Sequence[str], made_by: Callable[[str, Call], Compiled]
 ) -> Iterator[Compiled]:
-    """Compiles what decodes.
+    """Compiles the programs that decode.
 
-    Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything
-    lies as ``advance`` wants it: these are compiled in any case.
+    Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything lies
+    as ``advance`` wants it: these two are compiled in any case.
     """
     first, chooses = None, layouts.are_chosen(batch.devices.flat[0].platform)
     if batch.mesh is not None or (kinds[0] == "start" and not chooses):
@@ -128,10 +129,10 @@ def _compile_decoding(
 def _compile_regrouping(
     batch: Batch, keys: Any, state: Any, advance: Compiled, made_by: Callable[[str, Call], Compiled]
 ) -> Iterator[Compiled]:
-    """Compiles what regroups for the layouts that the smaller batch's ``advance`` chooses; nothing over several groups.
+    """Compiles regrouping for the layouts that the smaller batch's ``advance`` chooses; nothing over several groups.
 
     Args:
-        advance: the batch's own, which a batch of one goes on with.
+        advance: the batch's own program, with which a batch of one continues.
     """
     if len(batch.devices) > 1:
         return
@@ -159,7 +160,7 @@ def bytes_on_each(tree: PyTree) -> int:
 
 
 def grids_of(jaxpr: Any) -> dict[str, int]:
-    """Returns the steps of the grid of each Pallas kernel that a traced function calls, by the kernels' names."""
+    """Returns the grid steps of each Pallas kernel that a traced function calls, by the kernels' names."""
     found = {}
     for equation in jaxpr.eqns:
         if equation.primitive.name == "pallas_call":
@@ -174,7 +175,7 @@ def grids_of(jaxpr: Any) -> dict[str, int]:
 
 
 def refused(message: str) -> tuple[int, int]:
-    """Returns the bytes that a program needs and the bytes there are, by the compiler's message; 0, 0 for another."""
+    """Returns the bytes that a program needs and those available, from the compiler's message; 0, 0 for any other."""
     for pattern in _REFUSED:
         if found := pattern.search(message):
             return _bytes(found[1]), _bytes(found[2])

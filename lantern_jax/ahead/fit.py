@@ -1,6 +1,6 @@
-"""How many pictures together fit a device, or a slice of them, by its compiler's own account.
+"""How many pictures fit together on a device or a slice, by its compiler's own account.
 
-Programs are compiled for shapes alone: no parameter is read and nothing runs.
+Programs are compiled from shapes alone: no parameter is read and nothing runs.
 """
 
 import os
@@ -22,23 +22,24 @@ from lantern_jax.measuring.shapes import Shapes, size_of
 
 # Programs come in powers of two; larger batches than this are no faster anywhere.
 MOST = 256
-# What JAX takes of a GPU unless it is told otherwise, and how.
+# The variable that sets the share of a GPU's memory that JAX takes, and the share it takes otherwise.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
-# What compiling in haste may miss: shares of a device's memory, too little and too much, and of the working memory.
+# By how much hasty compiling may be wrong: shares of a device's memory, too little and too much, and a share of the
+# working memory.
 _MISSED, _ADDED, _MISSED_WORKING = 0.01, 0.01, 0.25
-# Compilers side by side: each takes a few gigabytes for a large model.
+# The most compilers side by side: each takes a few gigabytes for a large model.
 _MOST_AT_A_TIME = 4
 
 
 @dataclass(frozen=True)
 class Need:
-    """Bytes of a device while n pictures are decoded and drawn.
+    """The bytes that a device needs while n pictures are decoded and drawn.
 
     Attributes:
         pictures: n.
-        parameters: of target, drafter, codebook and VQ tokenizer.
-        state: caches and what else the loop keeps from round to round.
-        working: what the largest of the programs needs besides.
+        parameters: those of target, drafter, codebook and VQ tokenizer.
+        state: caches, and what else the loop keeps from round to round.
+        working: what the largest program needs besides.
     """
 
     pictures: int
@@ -51,17 +52,17 @@ class Need:
         return self.parameters + self.state + self.working
 
     def times(self, pictures: int) -> "Need":
-        """Returns what another number of pictures takes, if states alone grow with it."""
+        """Returns the need of another number of pictures, if only the state grows with it."""
         return replace(self, pictures=pictures, state=self.state * pictures // self.pictures)
 
     def beside(self, other: "Need") -> "Need":
-        """Returns what these programs and others without a state take."""
+        """Returns the need of these programs together with others that have no state."""
         parameters, working = self.parameters + other.parameters, max(self.working, other.working)
         return replace(self, parameters=parameters, working=working)
 
 
 def limit_of(device: Device) -> int:
-    """Returns the bytes of a device that programs get: of a GPU the share that JAX takes."""
+    """Returns the bytes of a device that programs get: on a GPU, the share that JAX takes."""
     share = float(os.environ.get(_FRACTION, _GPU_SHARE)) if device.platform == GPU else 1
     return int(device.memory * share)
 
@@ -74,11 +75,11 @@ def fitting(
     devices: np.ndarray | None = None,
     platform: str | None = None,
 ) -> dict[str, Need]:
-    """Returns the need of each device for the largest batch of each job that fits ``limit`` bytes, or of the smallest.
+    """Returns, by job, each device's need for the largest batch that fits ``limit`` bytes, or else for the smallest.
 
     Args:
-        tell: is told which job is done.
-        devices, platform: of a slice its stand-ins (``devices_of``) and their platform; None for a device of this
+        tell: called with the name of each job that is done.
+        devices, platform: for a slice, its stand-ins (``devices_of``) and their platform; None for a device of this
             process.
     """
     devices = np.array(jax.local_devices()[:1])[:, None] if devices is None else devices
@@ -90,7 +91,7 @@ def fitting(
         def compiled(pictures: int, hasty: bool) -> Need:
             batch = Batch(shapes, jobs[name], pictures, devices)
             of = partial(need_there, batch, platform, limit, hasty=hasty)
-            # Drawing is the same for all jobs, and compiled sooner than what decodes.
+            # Drawing is the same for all jobs, and compiles sooner than decoding.
             drawing, _ = drawn.obtain((batch.drawn_together, hasty), lambda: (of(("draw",)), 0.0))
             least = smallest.times(pictures).beside(drawing)
             sure = limit * (1 + _ADDED) if hasty else limit
@@ -114,12 +115,12 @@ def fitting(
 def largest_there(needs: Callable[[int], Need], limit: int, smallest: Need) -> Need:
     """Returns the need of the largest batch, ``smallest.pictures`` times a power of two, that fits in ``limit`` bytes.
 
-    No batch is compiled that parameters and states alone forbid, so that the first one is mostly the answer or twice
-    as large. Where the smallest does not fit its need is returned.
+    No batch is compiled whose parameters and state alone are too large, so the first one is mostly the answer or twice
+    as large. If the smallest does not fit, its need is returned.
 
     Args:
-        needs: pictures -> what they take.
-        smallest: what the smallest batch takes at least.
+        needs: pictures -> what they need.
+        smallest: what the smallest batch needs at least.
     """
     least = smallest.pictures
     room = (limit - smallest.parameters) / max(1, smallest.state / least)
@@ -138,7 +139,7 @@ def is_clear(hasty: Need, limit: int) -> bool:
 
 
 def least_of(batch: Batch) -> Need:
-    """Returns what a batch takes at least of each device, by its shapes: parameters, and its share of the state."""
+    """Returns what a batch needs at least on each device, from its shapes: parameters and its share of the state."""
     target, drafting = batch.inputs.target_params, dict(batch.inputs.drafting_params or {})
     # The head that a drafter is given is the target's.
     drafting.pop("head", None)
@@ -151,21 +152,21 @@ def least_of(batch: Batch) -> Need:
 def need_there(
     batch: Batch, platform: str | None, limit: int, kinds: tuple[str, ...], hasty: bool = False
 ) -> Need:
-    """Returns what programs of a batch take of each device; the code of the programs counts among parameters.
+    """Returns what programs of a batch need on each device; the programs' code counts as parameters.
 
-    Parameters and state are those that ``advance`` is given, and drawing adds its own. Of a program that was refused
-    the working memory is what it asked for, or ``limit``.
+    Parameters and state are those that ``advance`` is given, and drawing adds its own parameters. The working memory of
+    a program that was refused is what it asked for, or ``limit``.
     """
     parameters = state = working = 0
     for made in compile_batch(batch, kinds, platform, hasty):
-        # Parameters that a program does not read are there all the same; tiles may be padded.
+        # Parameters that a program does not read still take up memory; tiles may be padded.
         arguments, own, asked = made.arguments, made.state, made.needed or limit
         if made.program is not None:
             used = made.program.memory_analysis()
             arguments = max(arguments, used.argument_size_in_bytes)
             own = used.alias_size_in_bytes or own
             parameters += used.generated_code_size_in_bytes
-            # The state is born in the first program.
+            # The first program creates the state.
             results = 0 if made.kind == "start" else used.output_size_in_bytes - own
             asked = used.temp_size_in_bytes + results
         if made.kind == "advance":
@@ -179,7 +180,7 @@ def need_there(
 
 
 def _power(count: float, least: int) -> int:
-    """Returns the largest power of two times ``least`` that is not above ``count``, ``least`` at least."""
+    """Returns the largest power of two times ``least`` that is not above ``count``, but at least ``least``."""
     found = least
     while 2 * found <= count:
         found *= 2

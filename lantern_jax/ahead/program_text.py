@@ -1,6 +1,6 @@
 """Reads the text of a compiled program: its computations, their instructions, and what these move.
 
-Text as XLA's compilers for TPUs and GPUs write it (``Compiled.as_text``), scheduled and fused.
+The text is what XLA's compilers for TPUs and GPUs write (``Compiled.as_text``), scheduled and fused.
 """
 
 import math
@@ -25,8 +25,8 @@ class Array:
     """An array of a program.
 
     Attributes:
-        bytes: of its values; tiles may take more.
-        layout: its order and tiles, without the memory that it lies in.
+        bytes: bytes of its values; tiles may take more.
+        layout: its order and tiles, without the memory it lies in.
         space: that memory, 0 for the large one.
     """
 
@@ -41,11 +41,11 @@ class Instruction:
 
     Attributes:
         name, opcode: as written.
-        shape: of its result, as written.
+        shape: its result's shape, as written.
         operands: names of instructions of the same computation.
-        called: the computations that it runs; of a loop its body alone.
+        called: the computations that it runs; for a loop only its body.
         scope: where in the traced functions it comes from, or "".
-        target: of a custom call, else "".
+        target: a custom call's target, else "".
         cycles: the compiler's estimate, or None.
         is_root: whether its result is the computation's.
         rest: the line after its operands.
@@ -81,7 +81,7 @@ class ProgramText:
     """A compiled program.
 
     Attributes:
-        computations: by their names, instructions in the order in which they run.
+        computations: by name, their instructions in the order in which they run.
         entry: the name of the one that runs first.
     """
 
@@ -94,17 +94,17 @@ class ProgramText:
         return self.computations[self.entry]
 
     def loop(self) -> Instruction | None:
-        """Returns the decoding loop: the largest ``while`` that the program runs first, or None."""
+        """Returns the decoding loop: the largest ``while`` in the computation that runs first, or None."""
         loops = [each for each in self.main.values() if each.opcode == "while"]
         return max(loops, key=lambda each: sum(1 for _ in self.within(each)), default=None)
 
     def within(self, instruction: Instruction) -> Iterator[Instruction]:
-        """Yields the instructions that one runs, not those that are fused: of an inner loop its body once."""
+        """Yields the instructions that an instruction runs, without fused ones; an inner loop's body comes once."""
         for name in instruction.called:
             yield from self.running(self.computations[name])
 
     def running(self, computation: Computation) -> Iterator[Instruction]:
-        """Yields the instructions of a computation and, after each that runs others, these."""
+        """Yields the instructions of a computation and, after each one that runs others, those."""
         for instruction in computation.values():
             yield instruction
             if instruction.opcode in ("while", "call", "conditional", "async-start"):
@@ -128,7 +128,7 @@ def read_program(text: str) -> ProgramText:
 
 
 def arrays_of(shape: str) -> tuple[Array, ...]:
-    """Returns the arrays of a shape as written, "f32[2,3]{1,0:T(8,128)S(1)}" or a tuple of such."""
+    """Returns the arrays of a shape as written: "f32[2,3]{1,0:T(8,128)S(1)}", or a tuple of such shapes."""
     found = []
     for kind, sizes, layout in _ARRAY.findall(shape):
         bits = _BITS.search(kind)
@@ -161,7 +161,7 @@ def _instruction(name: str, is_root: bool, line: str) -> Instruction:
 
 
 def _split(line: str) -> tuple[str, str]:
-    """Splits a line after its first term: a word, or what stands in parentheses."""
+    """Splits a line after its first term: a word, or text in parentheses."""
     if not line.startswith("("):
         first, _, rest = line.partition(" ")
         return first, rest

@@ -1,4 +1,4 @@
-"""Rows of the account: one a program, for a file and for tables."""
+"""Rows of the account: one per program, for a file and for tables."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -12,9 +12,9 @@ from lantern_jax.devices.data_sheets import GIB, GPU, Slice
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 
-# Bytes of a file of rows.
+# The most bytes of a file of rows.
 _LARGEST = 2**26
-# What tells rows apart, and what is compared.
+# The fields that tell rows apart, and those that are compared.
 KEY = ("device", "mesh", "size", "method", "batch", "program")
 COMPARED = (
     *("arguments_bytes", "temporary_bytes", "copied_bytes", "cycles_per_round", "kernels_per_round"),
@@ -24,18 +24,18 @@ COMPARED = (
 
 @dataclass(frozen=True)
 class AheadRow:
-    """What compiling one program for a device told; numbers are of each device, None where there is none.
+    """What compiling one program for a device showed; numbers are per device, None where there is none.
 
     Attributes:
         device, mesh, size, method, batch, program: what was compiled.
         arguments_bytes, temporary_bytes, results_bytes, state_bytes, code_bytes, copied_bytes: as in ``Account``.
         cycles_per_round, kernels_per_round: of the decoding loop: a TPU's estimated cycles, a GPU's launches.
-        cycles_per_call, kernels_per_call: likewise outside it, or of a program without one.
-        own_cycles: how many of the cycles are our estimate of kernels that the compiler knows nothing of.
-        parts: of those of a round, by part.
-        collectives: of a round, or of a program without one: kind -> {"count", "bytes"}.
+        cycles_per_call, kernels_per_call: the same outside that loop, or of a program without one.
+        own_cycles: how many of the cycles are our estimate for kernels that the compiler knows nothing about.
+        parts: the cycles or launches of a round, by part.
+        collectives: those of a round, or of a program without rounds: kind -> {"count", "bytes"}.
         inner_loops: loops within a round, whose bodies are counted once.
-        compile_seconds: of tracing and compiling.
+        compile_seconds: the seconds spent tracing and compiling.
         error: why the compiler refused, or None.
     """
 
@@ -64,12 +64,12 @@ class AheadRow:
 
     @property
     def key(self) -> tuple:
-        """What tells it from other rows."""
+        """What tells this row from others."""
         return tuple(getattr(self, name) for name in KEY)
 
 
 def row_of(slice_: Slice, size: str, method: str, batch: int, made: Compiled) -> AheadRow:
-    """Returns the row of a program that was compiled, or refused."""
+    """Returns the row of a program that was compiled or refused."""
     names = (slice_.name, slice_.mesh, size, method, batch, made.kind)
     seconds = round(made.seconds, 1)
     if made.program is None:
@@ -117,7 +117,7 @@ def to_json(rows: Sequence[AheadRow]) -> str:
 
 
 def read_ahead_rows(file: str | Path) -> list[AheadRow]:
-    """Reads a file of rows; LanternError where it is none."""
+    """Reads a file of rows; LanternError if it is not one."""
     content = read_json(file, _LARGEST)
     known = {each.name for each in fields(AheadRow)}
     if not isinstance(content, list) or not all(
@@ -128,7 +128,7 @@ def read_ahead_rows(file: str | Path) -> list[AheadRow]:
 
 
 def changes(rows: Sequence[AheadRow], old: Sequence[AheadRow]) -> list[tuple[AheadRow, AheadRow]]:
-    """Returns (old, new) of the rows that both have and that differ in a number or in being refused."""
+    """Returns (old, new) for the rows that both have and that differ in a number or in being refused."""
     before = {row.key: row for row in old}
     pairs = [(before[row.key], row) for row in rows if row.key in before]
 

@@ -1,4 +1,4 @@
-"""Accounts of sizes and methods on devices: what ``python -m eval.ahead`` shows."""
+"""Accounts for sizes and methods on devices: what ``python -m eval.ahead`` shows."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
@@ -18,14 +18,14 @@ DEMO = "demo"
 
 
 def shapes_of_size(size: str, dtype: Any = None) -> Shapes:
-    """Returns the shapes of a published size or of the demo; LanternError for another name."""
+    """Returns the shapes of a published size or of the demo; LanternError for any other name."""
     if size == DEMO:
         return checkpoint_shapes(load(model_directory(DEMO), abstract=True), dtype)
     return size_shapes(size, dtype)
 
 
 def job_for(shapes: Shapes, knobs: Mapping[str, Any], slice_: Slice) -> Job:
-    """Returns how a model is decoded with these knobs on a device, by that device's defaults."""
+    """Returns the job that decodes a model with these knobs on a device, with that device's defaults."""
     platform = "gpu" if slice_.device.platform == GPU else "tpu"
     return shapes.recipe.job(shapes.recipe.settings(knobs, platform))
 
@@ -39,17 +39,17 @@ def survey(
     dtype: Any = None,
     tell: Callable[[str], None] = lambda text: None,
 ) -> Iterator[AheadRow]:
-    """Compiles every program of every method on every device, and yields its row.
+    """Compiles every program of every method for every device, and yields its row.
 
     Args:
         methods: knobs by the label of each row, as ``parse_methods`` returns them.
-        kinds: of ``KINDS``.
-        dtype: of parameters and products; None is what each device has (``parameter_dtype``).
-        tell: is told what is compiled next.
+        kinds: some of ``KINDS``.
+        dtype: dtype of parameters and products; None for each device's default (``parameter_dtype``).
+        tell: called with what is compiled next.
 
     Raises:
         MissingExtra: a compiler that is not installed.
-        LanternError: a size, method or program that there is not, knobs that do not fit.
+        LanternError: a size, method or program that does not exist, or knobs that do not fit.
     """
     for kind in kinds:
         if kind not in KINDS:

@@ -10,12 +10,12 @@ from lantern_jax.devices.data_sheets import DEVICES, GIB, GPU
 from lantern_jax.io import console
 
 _MIB = 2**20
-# Parts of a round that are shown; the rest is summed.
+# How many parts of a round are shown; the rest are summed.
 _MOST_PARTS = 8
 
 
 def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
-    """Returns a table of the largest batches that a device of ``limit`` bytes decodes, and what they take."""
+    """Returns a table of the largest batches that a device of ``limit`` bytes can decode, and what they need."""
     heads = ("method", "pictures together", "GB in all", "parameters", "caches per picture", "working memory")
 
     def cells(name: str, need: Need) -> tuple[str, ...]:
@@ -23,13 +23,13 @@ def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
         sizes = (need.total, need.parameters, need.state / need.pictures, need.working)
         return name, str(pictures), *(f"{size / 1e9:.3g}" for size in sizes)
 
-    caption = "Programs come in powers of two; a method that says 0 needs more for one picture."
+    caption = "Programs come in powers of two; a method with 0 needs more memory even for one picture."
     rows = (cells(name, need) for name, need in found.items())
     return console.table(heads, rows, title=title, caption=caption)
 
 
 def ahead_table(rows: Sequence[AheadRow]) -> Table:
-    """Returns a table of programs, those that were refused with the reason."""
+    """Returns a table of programs, refused ones with the reason."""
     table = Table(title=_title(rows), title_justify="left", caption=_caption(rows), caption_justify="left")
     named = [
         name for name in ("device", "mesh", "size", "batch") if len({getattr(row, name) for row in rows}) > 1
@@ -75,7 +75,7 @@ def parts_of_rounds(rows: Sequence[AheadRow]) -> Table | None:
 
 
 def changes_table(pairs: Sequence[tuple[AheadRow, AheadRow]], file: str) -> Table:
-    """Returns a table of numbers that are others than an older file's: old > new."""
+    """Returns a table of the numbers that differ from an older file's: old > new."""
     table = Table(title=f"{file} > now", title_justify="left")
     for head in ("device", "mesh", "size", "method", "batch", "program"):
         table.add_column(head, overflow="fold")
@@ -89,7 +89,7 @@ def changes_table(pairs: Sequence[tuple[AheadRow, AheadRow]], file: str) -> Tabl
                     (_MIB, " MiB") if name.endswith("bytes") else (1e6, " M") if "cycles" in name else (1, "")
                 )
                 label = (
-                    name.removesuffix("_bytes").replace("_per_", " a ").replace("temporary", "temporaries")
+                    name.removesuffix("_bytes").replace("_per_", " per ").replace("temporary", "temporaries")
                 )
                 found.append(f"{label} {_number(before, unit) or '-'} > {_number(after, unit) or '-'}{word}")
         if old.collectives != new.collectives:
@@ -101,7 +101,7 @@ def changes_table(pairs: Sequence[tuple[AheadRow, AheadRow]], file: str) -> Tabl
 
 
 def _title(rows: Sequence[AheadRow]) -> str:
-    """Says what all rows have in common, and of each device what it has."""
+    """Says what all rows have in common, and what each device has."""
     common = [str(rows[0].size)] if len({row.size for row in rows}) == 1 else []
     if len({row.batch for row in rows}) == 1:
         common.append(f"batch {rows[0].batch}")

@@ -1,4 +1,4 @@
-"""Opens the compiler of a device that is not here, and returns stand-ins of its devices."""
+"""Opens the compiler for absent devices, and returns stand-ins for them."""
 
 import os
 from importlib import metadata
@@ -12,8 +12,8 @@ from lantern_jax.devices.data_sheets import GPU, Slice, target_config
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 
-# Without them libtpu looks for the machine's TPUs, asks Google's servers about them, warns that there are none, and
-# lets in one process at a time.
+# Without these, libtpu looks for the machine's TPUs, asks Google's servers about them, warns that there are none, and
+# lets in only one process at a time.
 _LIBTPU = {
     "TPU_SKIP_MDS_QUERY": "1",
     "TPU_WORKER_HOSTNAMES": "localhost",
@@ -35,9 +35,9 @@ def check_compiler(slice_: Slice) -> None:
 
 
 def devices_of(slice_: Slice) -> np.ndarray:
-    """Returns stand-ins of a slice's devices by its mesh, [data, model]; programs can be compiled for them.
+    """Returns stand-ins for a slice's devices by its mesh, [data, model]; programs can be compiled for them.
 
-    Call it before JAX looks for devices: this process has its CPU alone from here on.
+    Call it before JAX looks for devices: from then on this process has only its CPU.
 
     Raises:
         MissingExtra: as ``check_compiler``.

@@ -1,8 +1,8 @@
-"""Trees of arrays in safetensors files: an array's name is its path with points between, as in "target.params.x".
+"""Trees of arrays in safetensors files: an array's name is its path joined with dots, as in "target.params.x".
 
-A tree is one file, or, where it is large, several with an index, as on the Hugging Face hub. Files are read once, in
-blocks, by several threads: checksums, casts and arrays come of one pass, and an array goes where it belongs as soon as
-its last block is there. Beside what is made, memory holds a few blocks and the arrays that are on their way.
+A tree is one file or, if it is large, several with an index, as on the Hugging Face hub. Files are read once, in
+blocks, by several threads: one pass computes checksums, casts values and fills arrays, and an array goes where it
+belongs as soon as its last block is there. Besides the result, memory holds a few blocks and the arrays in transit.
 """
 
 import json
@@ -23,14 +23,14 @@ from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import write_safetensors
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
-# A file of more is written in shards; one of the hub's has as much.
+# A larger file is split into shards of this size, as on the hub.
 SHARD_BYTES = 5 * 10**9
-# JAX takes an array that begins at a multiple of this as it is, where devices share the host's memory.
+# On devices that share the host's memory, JAX uses an array as it is if it begins at a multiple of this.
 _ALIGNMENT = 64
 
 
 def name_of(path: tuple) -> str:
-    """Returns the name, in files, of the array of that path in nested dicts."""
+    """Returns the name that files give to the array at this path in nested dicts."""
     return ".".join(key.key for key in path)
 
 
@@ -44,10 +44,10 @@ def write_arrays(
     """Writes a tree into a folder; returns {name: checksum} of the files.
 
     Args:
-        stem: how their names begin.
+        stem: the beginning of the files' names.
         arrays: nested dicts of what ``write_safetensors`` takes.
         report: called with the number of bytes written since the last call.
-        shard_bytes: how much a file may hold; one array may be more.
+        shard_bytes: the most bytes that a file holds; a single array may have more.
 
     Raises:
         OSError, LanternError: as ``write_safetensors``.
@@ -89,10 +89,10 @@ def read_arrays(
     """Reads a tree of arrays.
 
     Args:
-        tensors: those of files.
-        shapes: nested dicts with anything in place of every array that is wanted; no other is read.
-        dtypes: dtype of the arrays under a top-level key; None for what is stored. Weights in eight bits and their
-            scales are as stored.
+        tensors: the stored tensors by name.
+        shapes: nested dicts with anything in place of every wanted array; no others are read.
+        dtypes: the dtype of the arrays under a top-level key; None keeps the stored one. Eight-bit weights and their
+            scales are read as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays.
         sums: the files' checksums, by their names.
 
@@ -109,7 +109,7 @@ def read_arrays(
         made = {name: _dtype(paths[name], tensor, dtypes) for name, tensor in wanted.items()}
         for name, array in _read_file(file, wanted, made, sums[file.name]):
             if sharding is not None:
-                # What is put while it is still being copied would stay in memory with what comes next.
+                # Without waiting, an array that is still being copied would stay in memory beside the next ones.
                 array = put(array, sharding_at(sharding, paths[name], array.shape)).block_until_ready()
             done[name] = array
     return jax.tree.unflatten(structure, [done[name] for name in paths])
@@ -123,7 +123,7 @@ def _dtype(path: tuple, tensor: StoredTensor, dtypes: Mapping[str, Any]) -> np.d
 def _read_file(
     path: Path, tensors: Mapping[str, StoredTensor], dtypes: Mapping[str, np.dtype], expected: str
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Reads tensors of one file in these dtypes; the whole file, where this process did not yet find it right."""
+    """Reads tensors of one file in these dtypes; reads the whole file if this process has not verified it yet."""
     right = checksums.is_right(path, expected)
     coming = deque(sorted(tensors, key=lambda name: tensors[name].place[1]))
     spans = {name: (tensors[name].place[1], tensors[name].place[1] + tensors[name].nbytes) for name in coming}
@@ -155,13 +155,13 @@ def _read_file(
 
 
 def _starts(spans: Iterable[tuple[int, int]]) -> list[int]:
-    """Returns where the blocks begin that hold any byte of these spans."""
+    """Returns the first bytes of the blocks that hold any byte of these spans."""
     size = checksums.BLOCK
     return sorted({block * size for begin, end in spans for block in range(begin // size, -(-end // size))})
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
-    """Makes room for an array, its numbers in a row."""
+    """Allocates an aligned array, its numbers in a row."""
     count = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
     room = np.empty(count + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT

@@ -25,10 +25,10 @@ from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Pixels along a side of a picture; published models draw up to 1024.
+# The most pixels along a side of a picture; published models draw up to 1024.
 MOST_SIDE = 1 << 14
 
-# Part of a checkpoint -> the function that gives its parameters' shapes by its config; drafters are apart, one a kind.
+# Part of a checkpoint -> the function from its config to its parameters' shapes; drafters, one per kind, are separate.
 PARTS: dict[str, Callable[[Any], PyTree]] = {
     "target": lambda config: family_of(config).shapes(config),
     "tokenizer": vq_shapes,
@@ -42,18 +42,18 @@ class Checkpoint:
 
     Attributes:
         model: the model's name, for people.
-        target_config, target_params: the model of a family; parameters are NumPy or JAX arrays, ``{"params": ...}``.
-        tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens, no pictures.
-        drafters: (config, parameters) by the kind of drafter, a name in ``families.drafters.DRAFTERS``.
-        text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has the
-            config only: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
+        target_config, target_params: a model of a family; its parameters are NumPy or JAX arrays, ``{"params": ...}``.
+        tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens but no pictures.
+        drafters: (config, parameters) by kind of drafter, a name in ``families.drafters.DRAFTERS``.
+        text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has
+            only the config: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
         text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.
         codebook: nearest neighbours and codes as the decoder sees them, for relaxed rules; or None.
         vocabulary: the words of the demo's prompts, or None.
         defaults: sampling settings this model is best used with, by knob name.
         metadata: anything JSON can hold: source, recipe, metrics.
         directory: the folder it was read from, or None.
-        size: of the pictures, "832x624", where it was asked for; None for the model's own.
+        size: the requested size of pictures, such as "832x624"; None for the model's own.
 
     Example:
         >>> checkpoint = lantern_jax.load("demo").checkpoint
@@ -85,9 +85,10 @@ class Checkpoint:
     def with_drafters(
         self, drafters: Mapping[str, tuple[Any, PyTree]], recipes: Mapping[str, Any] | None = None
     ) -> "Checkpoint":
-        """Returns the checkpoint with drafters in place of others of their kinds.
+        """Returns the checkpoint with these drafters in place of any others of their kinds.
 
-        What was fitted to and measured with the drafter that leads windows goes with it: `train.fit` does both anew.
+        If one of them leads windows from now on, what was fitted to and measured with the drafter that led them before
+        is dropped: `train.fit` does both again.
 
         Args:
             drafters: (config, parameters) by kind.
@@ -114,7 +115,7 @@ def are_shapes(params: PyTree) -> bool:
 
 
 def check(checkpoint: Checkpoint) -> None:
-    """Raises LanternError where parameters do not fit their configs or parts do not fit each other."""
+    """Raises LanternError if parameters do not fit their configs or parts do not fit each other."""
     for part, shapes_of in PARTS.items():
         config = getattr(checkpoint, f"{part}_config")
         params = getattr(checkpoint, f"{part}_params")
@@ -136,7 +137,7 @@ def check(checkpoint: Checkpoint) -> None:
 
 
 def check_fit(checkpoint: Checkpoint) -> None:
-    """Raises LanternError where the configs of parts do not fit each other."""
+    """Raises LanternError if the configs of parts do not fit each other."""
     target, tokenizer = checkpoint.target_config, checkpoint.tokenizer_config
     pairs = []
     for kind, (config, _) in checkpoint.drafters.items():
@@ -206,7 +207,7 @@ def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[s
 
 
 def describe_shapes(found: PyTree, expected: PyTree) -> str:
-    """Lists missing, unexpected and misshapen arrays of a tree in one line; empty where all is right."""
+    """Lists a tree's missing, unexpected and misshapen arrays in one line; empty if there are none."""
     return describe_mismatch(_flat_shapes(found), _flat_shapes(expected))
 
 
@@ -230,10 +231,10 @@ def size_text(size: tuple[int, int] | None) -> str | None:
 
 
 def sized(checkpoint: Checkpoint, size: str | None) -> Checkpoint:
-    """Returns a checkpoint whose pictures have a size, such as "832x624": width, then height, in pixels.
+    """Returns a checkpoint whose pictures have the given size, such as "832x624": width, then height, in pixels.
 
     Raises:
-        LanternError: a text that is no size, or a size that the model cannot draw.
+        LanternError: the text is not a size, or the model cannot draw that size.
     """
     if size is None:
         return checkpoint

@@ -1,4 +1,4 @@
-"""What ``config.json`` of a checkpoint says of its parts: writing its content, and reading it."""
+"""What a checkpoint's ``config.json`` says about its parts: writing its content, and reading it."""
 
 import dataclasses
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -22,9 +22,9 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Fields that count modules, and how many arrays of its own each has at least.
+# Fields that count modules, and the fewest arrays that a module has.
 _MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
-# This many arrays are soon described, and then named one by one where they do not fit.
+# This many arrays are quickly described; those that do not fit are then named one by one.
 _FEW = 200
 # Entry of a codebook -> the array whose rows have that width.
 _WIDTHS = {"neighbours": "neighbours", "channels": "codes"}
@@ -52,11 +52,11 @@ def config_json(checkpoint: Checkpoint) -> dict[str, Any]:
 
 @dataclasses.dataclass(frozen=True)
 class Configs:
-    """What a checkpoint's config says of its parts.
+    """What a checkpoint's config says about its parts.
 
     Attributes:
-        target, tokenizer, text_encoder: configs; None for a part that is not there.
-        drafters: configs by the kind of drafter.
+        target, tokenizer, text_encoder: the parts' configs; None for a part that is missing.
+        drafters: configs by kind of drafter.
         vocabulary: the words of the demo's prompts, or None.
         codebook: how wide the rows of "neighbours" and "codes" are; empty without a codebook.
     """
@@ -70,7 +70,7 @@ class Configs:
 
     @classmethod
     def of(cls, folder: Folder) -> "Configs":
-        """Reads what a folder's config says; raises LanternError for what no part can be made of."""
+        """Reads the parts' configs from a folder; raises LanternError for entries from which no part can be made."""
         entries = folder.config
         family = entries.get("family")
         if not isinstance(family, str) or family not in FAMILIES:
@@ -82,7 +82,7 @@ class Configs:
         if (entries.get("text_encoder") is None) != (not folder.names("text_encoder")):
             raise folder.damaged()
         made: dict[str, Any] = {}
-        # The target's config is of a class of its family's, a drafter's of its kind's.
+        # The class of the target's config depends on its family; that of a drafter's, on its kind.
         for part, config in {
             "target": FAMILIES[family].config,
             "tokenizer": VQConfig,
@@ -103,10 +103,10 @@ class Configs:
         """Returns the shapes of the arrays of all parts but the text encoder.
 
         Args:
-            names: of the arrays that are there: those of quantized weights are in eight bits.
+            names: of the stored arrays, which show whether the target's weights are quantized to eight bits.
 
         Raises:
-            LanternError: a config that counts more modules than there can be.
+            LanternError: a config counts more modules than there can be.
         """
         widths = {name: (self.target.num_codes, width) for name, width in self.codebook.items()}
         made = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in widths.items()}
@@ -140,9 +140,10 @@ def _codebook(folder: Folder) -> dict[str, int]:
 
 
 def check_counts(folder: Folder, part: str, config: Any, names: Iterable[str]) -> None:
-    """Raises LanternError where a part's config counts more modules than there are arrays of that part among ``names``:
-    a model of a million layers is refused before anything is made of it. Models of other packages may have their layers
-    in one array.
+    """Raises LanternError if a part's config counts more modules than the arrays ``names`` can make up.
+
+    A model of a million layers is thus refused before anything is made from it. Models of other packages may keep all
+    their layers in one array.
     """
     if not type(config).__module__.startswith("lantern_jax."):
         return
@@ -155,8 +156,8 @@ def check_counts(folder: Folder, part: str, config: Any, names: Iterable[str]) -
 
 
 def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
-    """Returns the shapes of a part, traced once: a checkpoint is opened first, and then read."""
-    # A plugin's config may have no hash.
+    """Returns the shapes of a part, traced only once although a checkpoint is first opened and then read."""
+    # A plugin's config may be unhashable.
     return shapes(config) if type(config).__hash__ is None else _traced(shapes, config)
 
 

@@ -1,7 +1,7 @@
 """Converts published files to a checkpoint directory.
 
-Every part is read tensor by tensor into the dtype it is stored in; the directory appears when all of it is written
-and read back.
+Every part is read tensor by tensor into the dtype in which it will be stored; the directory appears once all of it has
+been written and read back.
 """
 
 import dataclasses
@@ -52,13 +52,13 @@ _DEFAULTS = {
     "lumina": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
 }
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
-# What is called so holds no tensors.
+# Sources with these names hold no tensors.
 _TEXTS = ("t5_tokenizer", "text_tokenizer")
 _TOKENIZERS = {"vq": convert_vq, "vqgan": convert_vqgan}
 
 Settings = Mapping[str, Any] | None
-# The target's config, the published id of every row of its table (None where they are the same), and what reads it:
-# that takes longest, so what is wrong with other parts is told before.
+# The target's config, the published id of every row of its table (None if they are the same), and a function that reads
+# the target: that takes longest, so what is wrong with the other parts is reported before.
 Begun = tuple[TargetConfig, Int[np.ndarray, " vocab"] | None, Callable[[], Checkpoint]]
 
 
@@ -72,7 +72,7 @@ class Conversion:
         neighbour_space: "decoder", codes as the decoder sees them (l2-normalized for LlamaGen), or "raw", the
             stored weights (the published table).
         overwrite: replace a checkpoint that exists.
-        progress: called with what is going on, bytes done and bytes in all.
+        progress: called with the name of the stage, bytes done and bytes in total.
     """
 
     dtype: Any = "bfloat16"
@@ -91,7 +91,7 @@ class Conversion:
             raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
 
     def stage(self, name: str) -> Callable[[int, int], None]:
-        """Returns what one reader calls with bytes done and bytes in all."""
+        """Returns the function that one reader calls with bytes done and bytes in total."""
         return lambda done, total: self.progress(name, done, total)
 
     def reading(self, part: str) -> dict[str, Any]:
@@ -113,10 +113,10 @@ def convert_llamagen(
     """Converts LlamaGen's published files into a checkpoint directory; returns its path.
 
     Args:
-        gpt, vq, drafter, t5: tensor files, or what else ``open_tensors`` takes. With ``vq`` the checkpoint can
+        gpt, vq, drafter, t5: tensor files, or anything else that ``open_tensors`` takes. With ``vq`` the checkpoint can
             draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. A
-            ``config.json`` beside the GPT (unless it is a ``.pt`` file), the drafter and the text encoder is read.
-        config: a JSON file with what shapes do not tell: settings of the GPT (``{"num_heads": 20, "grid": 32}``),
+            ``config.json`` beside the GPT (unless that is a ``.pt`` file), the drafter or the text encoder is read.
+        config: a JSON file of settings that shapes do not show: the GPT's (``{"num_heads": 20, "grid": 32}``),
             or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``.
         t5_tokenizer: T5's ``spiece.model`` or ``tokenizer.json``.
         out: the new directory.
@@ -127,7 +127,7 @@ def convert_llamagen(
     """
 
     def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
-        # Published .pt files lie beside the settings of other files.
+        # The settings beside a published .pt file belong to other files.
         if Path(gpt).suffix != ".pt":
             settings = settings_beside(gpt, settings, LlamaGenConfig)
         target = gpt_config_from_shapes(tensors["gpt"], settings)
@@ -154,11 +154,11 @@ def convert_chameleon_files(
     """Converts the published files of Anole or Lumina-mGPT into a checkpoint directory; returns its path.
 
     Args:
-        model: the folder with the Hugging Face shards, or its index. Its ``config.json`` is read.
+        model: the folder with the Hugging Face shards, or their index. Its ``config.json`` is read.
         vqgan: Chameleon's ``vqgan.ckpt``. With it the checkpoint can draw, and has a neighbour table.
         drafter: a tensor file or its folder; a ``config.json`` beside it is read.
         config: as for ``convert_llamagen``.
-        text_tokenizer: Chameleon's ``text_tokenizer.json``, which also tells the codebook's token ids.
+        text_tokenizer: Chameleon's ``text_tokenizer.json``, which also gives the codebook's token ids.
         layout: "anole" or "lumina".
         out: the new directory.
         options: fields of ``Conversion``.
@@ -199,7 +199,7 @@ def convert_guided_files(
 
     Args:
         model: the folder with the shards, or their index; its ``config.json`` is read.
-        vqgan: the tokenizer of pictures, where it is not among the model's tensors.
+        vqgan: the picture tokenizer, if it is not among the model's tensors.
         config: as for ``convert_llamagen``.
         text_tokenizer: the model's ``tokenizer.json``.
         family: a name in ``PUBLISHED``.
@@ -237,15 +237,15 @@ def add_drafter(
     out: str | Path,
     **options: Any,
 ) -> Path:
-    """Writes a checkpoint directory again with a drafter, in place of any other of its kind; returns its path.
+    """Writes a checkpoint directory again with a drafter that replaces any other of its kind; returns its path.
 
     Args:
         checkpoint: the directory of the target.
-        kind: a name in ``DRAFTERS`` of a kind that is read.
+        kind: a name in ``DRAFTERS``, of a kind that can be read.
         drafter, config, out, options: as for ``convert_llamagen``.
 
     Raises:
-        LanternError: as ``convert_llamagen``; the drafter was made for another target.
+        LanternError: as ``convert_llamagen``, or the drafter was made for another target.
     """
     if kind not in DRAFTERS or not DRAFTERS[kind].has("read"):
         known = ", ".join(name for name, one in DRAFTERS.items() if one.has("read"))
@@ -286,12 +286,12 @@ def add_text_encoder(
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:
-    """Makes the neighbour table and the codes, as the decoder sees them, of a VQ tokenizer.
+    """Makes a VQ tokenizer's codebook: the neighbour table and the codes as the decoder sees them.
 
     Args:
         config, params: a ``VQConfig`` and ``VQModel`` parameters.
-        neighbours: columns of the table, cut to the number of codes less one.
-        neighbour_space: "decoder" or "raw"; distances are the decoder's in either.
+        neighbours: columns of the table, at most the number of codes less one.
+        neighbour_space: "decoder" or "raw"; distances are the decoder's in either case.
     """
     codes = jnp.asarray(VQModel(config).apply(params, method="code_vectors"), jnp.float32)
     space = codes if neighbour_space == "decoder" else jnp.asarray(params["params"]["codebook"], jnp.float32)
@@ -329,14 +329,14 @@ def _convert(
     alone: str = "target",
     tokenizers: Mapping[str, Callable[..., tuple[Any, Any]]] = _TOKENIZERS,
 ) -> Path:
-    """Writes a checkpoint with all parts that files are given of.
+    """Writes a checkpoint with every part for which files are given.
 
     Args:
-        begin: (opened files, to which it may add, settings of the target, conversion) -> ``Begun``.
-        sources: part -> its file: one of ``tokenizers``, "drafter" (of EAGLE's kind) or another kind of
-            drafter, "t5" and "t5_tokenizer"; and what ``begin`` reads.
-        alone: the part that a config file without parts is for.
-        tokenizers: part -> what reads it, of pictures' tokenizers.
+        begin: (opened files, to which it may add; settings of the target; conversion) -> ``Begun``.
+        sources: part -> its file. Parts are those of ``tokenizers``, "drafter" (EAGLE's) or another kind of
+            drafter, "t5", "t5_tokenizer", and what ``begin`` reads.
+        alone: the part to which a config file without parts applies.
+        tokenizers: part -> its reader, for picture tokenizers.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)

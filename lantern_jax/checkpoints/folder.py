@@ -1,7 +1,7 @@
-"""A checkpoint's folder, opened: what its ``config.json`` says, and the files that this lists.
+"""A checkpoint's folder, opened: what its ``config.json`` says, and the files that it lists.
 
-The config lists the files by their names in the checkpoint, in "files" with their sizes and in "checksums" with eight
-hexadecimal digits each (``tensors.checksums``), its own among them. They say that files are as they were written, not
+The config lists the files by their names in the checkpoint: "files" holds their sizes, "checksums" eight hexadecimal
+digits for each (``tensors.checksums``) and for the config itself. They show that files are as they were written, not
 who wrote them.
 """
 
@@ -38,7 +38,7 @@ _NAME = re.compile(
 
 
 def is_ours(directory: Path) -> bool:
-    """Tells whether a folder holds a checkpoint of this library, of any version; models of others have a config too."""
+    """Tells whether a folder holds a checkpoint of this library, of any version; others' models have a config too."""
     try:
         config = read_json(directory / CONFIG, checksums.MOST_BYTES)
     except (OSError, ValueError):
@@ -51,8 +51,8 @@ class Folder:
     """The folder of a checkpoint.
 
     Attributes:
-        path: where it lies.
-        config: the content of its config, with entries of the right kind that are as they were written.
+        path: its path.
+        config: the content of its config, checked: its entries are of the right kinds and as they were written.
     """
 
     path: Path
@@ -63,7 +63,7 @@ class Folder:
         """Opens a folder and reads its config; the other files need not be there yet.
 
         Raises:
-            LanternError: no folder, no checkpoint, one of another version, or a damaged config.
+            LanternError: not a folder, not a checkpoint, one of another version, or one with a damaged config.
         """
         path = Path(directory)
         if not path.is_dir():
@@ -89,15 +89,15 @@ class Folder:
         return [name for name in self.config[FILES] if name.startswith(start)]
 
     def damaged(self, why: str = "", name: str = CONFIG) -> LanternError:
-        """Returns the error for a file, "" for the folder, that is not what a checkpoint holds."""
+        """Returns the error for a file (or, if ``name`` is "", the folder) that is not what a checkpoint holds."""
         return errors.damaged(self.path / name, why)
 
     @contextlib.contextmanager
     def fitting(self, part: str) -> Iterator[None]:
-        """Names the part in errors of a block that reads what the config says of it."""
+        """Names the part in errors of a block that reads what the config says about it."""
         try:
             yield
-        # Values of any type may stand where a config wants a number.
+        # The file may hold a value of any type where a config needs a number.
         except (AttributeError, KeyError, OverflowError, TypeError, ValueError) as error:
             why = errors.printable(f"{part}: {error}", 1000)
             raise LanternError(f"{self.path / CONFIG}: {why}; convert the checkpoint again") from error
@@ -106,17 +106,17 @@ class Folder:
         """Raises LanternError unless files are as they were written.
 
         Args:
-            again: also those that this process found right before; else they are not read while size and time stay.
+            again: also those that this process has verified, otherwise skipped while size and time are unchanged.
         """
         for name in names:
             checksums.check_file(self.path / name, self.sums[name], again)
 
     def arrays(self, stem: str) -> dict[str, StoredTensor]:
-        """Opens {name: array, not yet read} of the files under this stem, if any, once all files have their length.
+        """Opens the files whose names begin with ``stem``, if any, as {name: array, not yet read}.
 
         Raises:
-            LanternError: a file is missing or has another length; those of the stem are damaged, do not belong
-                together, or are laid out otherwise than those of this library.
+            LanternError: any file of the checkpoint is missing or has the wrong size, or those of the stem are damaged,
+                do not belong together, or are laid out differently from this library's.
         """
         self._check_sizes()
         names = self.names(stem)
@@ -136,9 +136,9 @@ class Folder:
         return tensors | self._shared(tensors)
 
     def _shared(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
-        """Returns the arrays that are others of these, by their own names."""
+        """Returns the arrays that are stored under the name of another, by their own names."""
         shared = self.config.get(SHARED, {})
-        # One that is not there is missed by its own name.
+        # If the other is absent, the array is found missing under its own name.
         return {name: tensors[other] for name, other in shared.items() if other in tensors}
 
     def _check_format(self) -> None:
@@ -150,13 +150,13 @@ class Folder:
                 f"{path} has format version {errors.printable(config.get('version'), 40)}, expected {VERSION}: "
                 "convert it again"
             )
-        # One flipped bit in its name would hide an entry.
+        # A flipped bit in its name would hide an entry.
         unknown = sorted(set(config) - _ENTRIES)
         if unknown:
             raise self.damaged(f"it has unknown entries: {', '.join(unknown)}")
 
     def _check_entries(self) -> None:
-        """Checks what the config lists, its checksum (one without was changed on purpose) and the kinds of entries."""
+        """Checks the config's lists, its checksum (one without was changed on purpose) and the kinds of its entries."""
         files, sums = self.config.get(FILES), self.config.get(SUMS)
         if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
             raise self.damaged(f'its "{FILES}" are not those of a checkpoint')
@@ -170,14 +170,14 @@ class Folder:
             )
         for name in ("defaults", "metadata"):
             if not isinstance(self.config.get(name, {}), dict):
-                raise self.damaged(f"its {name} are no object")
+                raise self.damaged(f"its {name} are not an object")
         if not isinstance(self.config.get("model"), str) or not self.config.get("target"):
             raise self.damaged("it names no model and target")
         if not isinstance(self.config.get("drafters"), dict):
-            raise self.damaged("its drafters are no object")
+            raise self.damaged("its drafters are not an object")
         shared = self.config.get(SHARED, {})
         if not isinstance(shared, dict) or not all(isinstance(name, str) for name in shared.values()):
-            raise self.damaged(f'its "{SHARED}" are no names of arrays')
+            raise self.damaged(f'its "{SHARED}" are not names of arrays')
 
     def _check_sizes(self) -> None:
         wrong = []

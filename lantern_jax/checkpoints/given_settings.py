@@ -1,4 +1,4 @@
-"""Settings that come with published files: ``config.json`` beside them, and a file of what shapes do not tell."""
+"""Settings that come with published files: ``config.json`` beside them, and a file of those that shapes do not show."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,7 +9,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.tensors.layer_names import normalize_settings
 
-# Emu3's holds its vocabulary.
+# Emu3's config holds its vocabulary.
 _MOST_BYTES = 32 * 10**6
 CONFIG_PARTS = ("target", "drafter", "text_encoder")
 
@@ -17,10 +17,10 @@ CONFIG_PARTS = ("target", "drafter", "text_encoder")
 def settings_beside(
     path: str | Path, settings: Mapping[str, Any] | None, kind: type | None = None
 ) -> dict[str, Any]:
-    """Adds to settings what the ``config.json`` in the folder, or beside the file, of tensors says.
+    """Completes settings with those of the ``config.json`` in the tensors' folder or beside their file.
 
     Args:
-        kind: the config class whose fields are wanted of that file; None for all its entries.
+        kind: the config class whose fields are taken from that file; None takes all its entries.
     """
     path = Path(path)
     beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
@@ -29,7 +29,7 @@ def settings_beside(
 
 
 def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:
-    """Reads {part: settings} from a config file, which may hold the settings of one part alone."""
+    """Reads {part: settings} from a config file; one without parts holds the settings of the part ``alone``."""
     if config is None:
         return {}
     settings = _read_json(Path(config))

@@ -17,11 +17,11 @@ CARD = "README.md"
 
 
 def fetch(repo: str, revision: str | None = None) -> Path:
-    """Returns the local folder of a checkpoint on the hub; of its files, those that its config lists are fetched.
+    """Returns the local folder of a checkpoint on the hub, fetching the files that its config lists.
 
     Raises:
-        LanternError: as ``tensors.hub.download``; the repository holds something else than a checkpoint: of published
-            weights that are known it names the command that converts them, without a connection.
+        LanternError: as ``tensors.hub.download``, or the repository holds something other than a checkpoint. For known
+            published weights, the error names the command that converts them and needs no connection.
     """
     command = conversion_of(repo)
     if command is not None:
@@ -35,7 +35,7 @@ def fetch(repo: str, revision: str | None = None) -> Path:
     except LanternError as error:
         raise LanternError(str(error).replace(str(folder), repo)) from error
     if not all((folder / name).exists() for name in names):
-        # By the commit: the branch may have moved since. A name may have characters that mean something in patterns.
+        # By commit, as the branch may have moved since. Names may contain characters that are special in patterns.
         download(repo, [glob.escape(name) for name in names], folder.name)
     return folder
 
@@ -44,7 +44,7 @@ def push(checkpoint: Checkpoint, repo: str) -> None:
     """Writes a model card beside a checkpoint that was read from a folder, and uploads both.
 
     Raises:
-        LanternError: the hub does not take them; the folder stays.
+        LanternError: they cannot be uploaded; the folder is kept.
     """
     directory = checkpoint.directory
     write_file(directory / CARD, model_card(checkpoint, repo))

@@ -1,14 +1,14 @@
 """The library's own checkpoints: a directory that any tool opens.
 
     config.json                sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the other files
-    model.safetensors          the arrays by their paths: "target.params. ...", and where there are such
-                               "tokenizer. ...", "drafters.eagle. ..." (one a kind), "neighbours" and "codes"
+    model.safetensors          the arrays by their paths: "target.params. ...", and if there are any
+                               "tokenizer. ...", "drafters.eagle. ..." (one per kind), "neighbours" and "codes"
     text_encoder.safetensors   "text_encoder. ...": read only when a caption must be encoded
     text/                      the file of the text tokenizer
 
-Where arrays have more than five gigabytes there are model-00001-of-00002.safetensors and so on, beside the index
-model.safetensors.index.json. A drafter's table of tokens that is the target's own is not stored again: "shared" in
-config.json tells whose it is.
+More than five gigabytes of arrays are split into model-00001-of-00002.safetensors and so on, beside the index
+model.safetensors.index.json. A drafter's token table that equals the target's is not stored again: "shared" in
+config.json names the one it equals.
 
 Axes: V codes, K neighbours, C channels of a code.
 """
@@ -45,21 +45,21 @@ from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
 DTYPES = ("float16", "bfloat16", "float32")
-# What a table of tokens is called in its module.
+# The name of a token table in its module.
 _TABLE = "embedding"
 
 
 def demo_directory() -> Path:
-    """Returns where the demo checkpoint that ships with the package lies."""
+    """Returns the directory of the demo checkpoint that ships with the package."""
     return Path(str(resources.files("lantern_jax") / "assets" / "demo"))
 
 
 def model_directory(model: str | Path) -> Path:
-    """Returns where the checkpoint ``model`` lies: "demo", a directory, or "owner/name" or "owner/name@revision" of
-    the Hugging Face hub, which is fetched where no directory of that name is here.
+    """Returns the directory of the checkpoint ``model``: "demo", a directory, or "owner/name" or "owner/name@revision"
+    on the Hugging Face hub, which is fetched unless there is a local directory of that name.
 
     Raises:
-        LanternError: one line: the hub does not have it, or cannot be asked.
+        LanternError: one line: the hub does not have it or cannot be reached.
     """
     repository = repository_of(model)
     if repository is None:
@@ -71,9 +71,9 @@ def model_directory(model: str | Path) -> Path:
 
 
 def check_new(directory: str | Path, overwrite: bool) -> Path:
-    """Returns the path of a checkpoint that may be written: new, or an old one with ``overwrite``; else LanternError.
+    """Returns the path for a checkpoint: new or, with ``overwrite``, an old checkpoint's; else raises LanternError.
 
-    Folders above it that do not exist yet are made when it is written; the lowest that does must be writable.
+    Missing folders above it are made when it is written; the lowest existing one must be writable.
     """
     directory = Path(directory)
     check_link(directory)
@@ -86,7 +86,7 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
 
 
 def check_dtype(dtype: Any) -> None:
-    """Raises LanternError unless parameters can be stored in a dtype."""
+    """Raises LanternError unless parameters can be stored in this dtype."""
     if not any(jnp.dtype(name) == dtype for name in DTYPES):
         raise errors.invalid("dtype", dtype, f"one of {', '.join(DTYPES)}")
 
@@ -101,7 +101,7 @@ def save(
 ) -> Path:
     """Writes a checkpoint, reads back what it wrote and compares; a crash leaves nothing under the final name.
 
-    The same checkpoint makes the same bytes.
+    The same checkpoint yields the same bytes.
 
     Args:
         directory: new, unless ``overwrite``.
@@ -111,8 +111,8 @@ def save(
 
     Raises:
         LanternError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
-            the checkpoint do not fit each other, defaults or metadata that are no JSON, or values that ``dtype`` cannot
-            hold.
+            the checkpoint do not fit each other, defaults or metadata are not valid JSON, or ``dtype`` cannot hold some
+            values.
         OSError: one line: it cannot be written, or the disk does not hold what was written.
 
     Example:
@@ -138,7 +138,7 @@ def save(
     except (TypeError, ValueError) as error:
         why = errors.short(error)
         raise LanternError(
-            f"defaults or metadata are no JSON ({why}): give finite numbers of Python"
+            f"defaults or metadata are not valid JSON ({why}): give finite Python numbers"
         ) from None
     with new_folder(directory) as temporary:
         _write(temporary, checkpoint, dtype, report)
@@ -174,15 +174,15 @@ def load(
     """Reads a checkpoint, without the parameters of its text encoder.
 
     Args:
-        dtype: of the target's and drafters' parameters, with the tokenizer's in float32; None keeps all as stored.
+        dtype: of the target's and drafters' parameters; the tokenizer's are then float32. None keeps all as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
-        abstract: read no values: shapes and stored dtypes stand in for arrays.
-        drafters: the kinds to read of those it holds; of the others shapes and stored dtypes stand in for arrays.
-            None is all.
+        abstract: reads no values: shapes and stored dtypes stand in for arrays.
+        drafters: the kinds of drafters to read; for the others, shapes and stored dtypes stand in for arrays. None
+            reads all.
 
     Raises:
-        LanternError: the directory is missing, no checkpoint, damaged, or holds arrays that do not fit
-            its config (missing, unexpected and misshapen ones are listed; nothing large has been read then).
+        LanternError: the directory is missing, is not a checkpoint, is damaged, or holds arrays that do not fit its
+            config (missing, unexpected and misshapen ones are listed before anything large is read).
     """
     folder = Folder.of(directory)
     tensors, text = folder.arrays("model"), folder.names("text/")
@@ -218,7 +218,7 @@ def load(
 
 
 def verify(directory: str | Path) -> int:
-    """Reads every file of a checkpoint; returns how many bytes are as they were written.
+    """Reads and verifies every file of a checkpoint; returns how many bytes are as they were written.
 
     Raises:
         LanternError: as ``load``; or one line that names a file that is not as it was written.
@@ -238,7 +238,7 @@ def load_drafter(
     """Returns the parameters of a checkpoint's drafter of one kind, from memory or from the folder it was read from.
 
     Args:
-        dtype, sharding: as in ``load``, of what is read from the folder. Parameters in memory are returned as they are.
+        dtype, sharding: as in ``load``, for parameters read from the folder. Those in memory are returned as they are.
 
     Raises:
         LanternError: the checkpoint has no such drafter, or its folder is damaged.
@@ -263,9 +263,8 @@ def load_text_encoder(
     """Returns the parameters of a checkpoint's text encoder, from memory or from the folder it was read from.
 
     Args:
-        dtype: of what is read from the folder; None keeps what is stored. Parameters in memory are returned as they
-            are.
-        sharding: as in ``load``, of what is read from the folder.
+        dtype: of parameters read from the folder; None keeps the stored one. Those in memory are returned as they are.
+        sharding: as in ``load``, for parameters read from the folder.
 
     Raises:
         LanternError: the checkpoint has no text encoder, or its folder is damaged.
@@ -284,7 +283,7 @@ def load_text_encoder(
 
 
 def _stored(folder: Folder, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
-    """Returns the expected tree with the stored dtypes; raises LanternError where other arrays are stored."""
+    """Returns the expected tree with the stored dtypes; raises LanternError if other arrays are stored."""
     leaves = {name_of(path): leaf.shape for path, leaf in jax.tree_util.tree_flatten_with_path(expected)[0]}
     mismatch = describe_mismatch({name: tensor.shape for name, tensor in tensors.items()}, leaves)
     if mismatch:
@@ -313,7 +312,7 @@ def _read(
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
-    """Returns the arrays that go into files; parameters are made narrow as they are written."""
+    """Returns the arrays that go into files; parameters are cast only as they are written."""
     arrays: dict[str, PyTree] = {}
     held = {part: getattr(checkpoint, f"{part}_params") for part in PARTS}
     held["drafters"] = {kind: params for kind, (_, params) in checkpoint.drafters.items()} or None
@@ -329,7 +328,7 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
 
 
 def _without_shared(arrays: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, str]]:
-    """Returns the arrays but for drafters' tables that are the target's, and {name of such a table: the target's}."""
+    """Returns the arrays without drafters' tables that equal the target's, and {such a table's name: the target's}."""
     target, drafters = flatten_dict({"target": arrays["target"]}), flatten_dict(arrays.get("drafters", {}))
     tables = {path: leaf for path, leaf in target.items() if path[-1] == _TABLE}
     same = {

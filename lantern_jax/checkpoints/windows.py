@@ -1,4 +1,4 @@
-"""Tokens per pass of windows, as a checkpoint's metadata and the notes of runs tell them. Needs no JAX."""
+"""Tokens per pass of windows, as recorded in a checkpoint's metadata and in the notes of runs. Needs no JAX."""
 
 from collections.abc import Iterable, Mapping
 from functools import lru_cache
@@ -8,7 +8,7 @@ from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
 
-# The entry of a checkpoint's metadata: measured with the defaults of its sampling distribution.
+# The entry of a checkpoint's metadata, measured at the default settings of its sampling distribution.
 ACCEPTANCE = "tokens_per_pass"
 
 
@@ -17,9 +17,9 @@ class WindowPoint(NamedTuple):
 
     Attributes:
         window: W; 0 is plain decoding.
-        branches, levels: guesses for each of the first places, and the number of those.
-        passes: of the drafter in a round, the one included that takes in what was committed; 0 is no drafter.
-        nodes: of a tree chosen by the gaps; 0 where it is static.
+        branches, levels: guesses for each of the first places, and the number of those places.
+        passes: of the drafter in a round, including the one that takes in the committed tokens; 0 means no drafter.
+        nodes: of a tree chosen by the gaps; 0 for a static tree.
     """
 
     window: int
@@ -30,7 +30,7 @@ class WindowPoint(NamedTuple):
 
     @property
     def tree(self) -> DraftTree | GapTree:
-        """What stands in a round's draft."""
+        """The tree of a round's draft."""
         if self.nodes:
             return GapTree(self.window, self.nodes)
         return DraftTree.window(*self[:3]) if self.window else DraftTree.empty()
@@ -41,7 +41,7 @@ PLAIN = WindowPoint(0)
 
 @lru_cache(256)
 def tree_of(point: WindowPoint) -> DraftTree | GapTree | None:
-    """Returns a window's tree; None where its sizes make none."""
+    """Returns a window's tree; None if its sizes do not make one."""
     try:
         return point.tree
     except LanternError:
@@ -49,7 +49,7 @@ def tree_of(point: WindowPoint) -> DraftTree | GapTree | None:
 
 
 def read_acceptance(values: Any) -> dict[WindowPoint, float]:
-    """Reads tokens per pass by window, as ``write_acceptance`` writes them; leaves out what is anything else."""
+    """Reads tokens per pass by window, as ``write_acceptance`` writes them; ignores anything else."""
     found = {}
     for name, tokens in values.items() if isinstance(values, Mapping) else ():
         parts = name.split(",") if isinstance(name, str) else ()
@@ -58,7 +58,7 @@ def read_acceptance(values: Any) -> dict[WindowPoint, float]:
             sound = (
                 1 <= point.window <= 64 and 1 <= point.branches <= 8 and point.levels <= min(point.window, 4)
             )
-            # A tree chosen by the gaps is led.
+            # A tree chosen by the gaps is led by a drafter.
             by_gaps = point.passes and point.window <= point.nodes <= 256
             sound = sound and point.passes <= 65 and (not point.nodes or by_gaps)
             sound = sound and isinstance(tokens, int | float) and 1 <= tokens <= point.window + 1

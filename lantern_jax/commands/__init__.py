@@ -1,4 +1,4 @@
-"""The ``lantern`` command: one module a subcommand.
+"""The ``lantern`` command: one module per subcommand.
 
-Parts that take long to import are imported once the arguments are known to be right.
+Modules that are slow to import are imported only once the arguments have been checked.
 """

@@ -1,6 +1,6 @@
-"""What an argument of a script may be: each function is, or makes, a ``type`` of argparse.
+"""Types of command-line arguments: each function is, or returns, a ``type`` for argparse.
 
-It checks before any work. An ``ArgumentTypeError`` is one line: what was given and what to give.
+Arguments are checked before any work is done. An ``ArgumentTypeError`` is one line: what was given and what to give.
 """
 
 import contextlib
@@ -17,7 +17,7 @@ from lantern_jax.io.errors import quoted
 from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
 MOST = MOST_INT
-# Browsers send names of other letters in this form too (xn--...).
+# Browsers send names with other letters in this form too (xn--...).
 _NAME = "[a-z0-9._-]+"
 _PORTS, _MOST_PORT = {"http": 80, "https": 443}, 65535
 
@@ -36,7 +36,7 @@ def typed(knob: Knob) -> Callable[[str], int | float]:
 
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
-    """Returns a parser of whole numbers in that range."""
+    """Returns a parser of whole numbers from ``least`` to ``most``."""
     return typed(Knob("", int, None, "", low=least, high=most))
 
 
@@ -51,7 +51,7 @@ seed = whole(0, MOST_SEED)
 
 
 def words(text: str) -> list[str]:
-    """Returns words that commas separate, at least one, each once."""
+    """Returns the words of a comma-separated list: at least one, and none of them twice."""
     found = text.split(",")
     if not all(found) or len(set(found)) < len(found):
         raise ArgumentTypeError(
@@ -61,12 +61,15 @@ def words(text: str) -> list[str]:
 
 
 def wholes(text: str) -> list[int]:
-    """Returns whole numbers from 0 on that commas separate, each once."""
-    return [whole(0)(word) for word in words(text)]
+    """Returns the numbers of a comma-separated list: whole numbers from 0 on, none of them twice."""
+    found = [whole(0)(word) for word in words(text)]
+    if len(set(found)) < len(found):
+        raise ArgumentTypeError(f"{quoted(text)} is not valid: give each number once")
+    return found
 
 
 def file(text: str) -> Path:
-    """Returns a file that can be read."""
+    """Returns the path of a readable file."""
     path = _path(text)
     if not path.is_file():
         raise ArgumentTypeError(f"{quoted(text)} is not a file: give one that is there")
@@ -78,7 +81,7 @@ def file(text: str) -> Path:
 
 
 def folder(text: str) -> Path:
-    """Returns a folder that is there."""
+    """Returns the path of an existing folder."""
     path = _path(text)
     if not path.is_dir():
         raise ArgumentTypeError(f"{quoted(text)} is not a folder: give one that is there")
@@ -91,7 +94,7 @@ def model(text: str) -> str:
 
 
 def host_name(text: str) -> str:
-    """Returns the name or address of a server as it stands in requests: in lower case, without a port."""
+    """Returns a server's name or address as requests carry it: in lower case, without a port."""
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(text.strip("[]")))
     if not re.fullmatch(_NAME, text.lower()):
@@ -102,8 +105,8 @@ def host_name(text: str) -> str:
 
 
 def origin(text: str) -> str:
-    """Returns the origin of a web page as browsers send it, such as "https://example.org": in lower case, without the
-    port that its scheme has anyway."""
+    """Returns the origin of a web page as browsers send it, such as "https://example.org": in lower case, without its
+    scheme's default port."""
     found = re.fullmatch(rf"(https?)://({_NAME}|\[[0-9a-f:.]+\])(?::(\d{{1,5}}))?", text.lower(), re.ASCII)
     if found is None or int(found[3] or 0) > _MOST_PORT:
         raise ArgumentTypeError(
@@ -115,14 +118,14 @@ def origin(text: str) -> str:
 
 
 def new_file(text: str) -> Path:
-    """Returns a file that can be written; one that is there is replaced."""
+    """Returns the path of a file that can be written; an existing one is replaced."""
     path = _path(text)
     _told(check_new_file, path, True)
     return path
 
 
 def working_folder(text: str) -> Path:
-    """Returns a folder to write into: there, or to be made."""
+    """Returns the path of a folder to write into: an existing one, or one that can be made."""
     path = _path(text)
     if path.exists() and not path.is_dir():
         raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")

@@ -1,4 +1,4 @@
-"""``lantern bench``: how fast decoding is here, method by method, beside plain decoding."""
+"""``lantern bench``: how fast each method decodes on this machine, compared with plain decoding."""
 
 import argparse
 from functools import partial
@@ -19,7 +19,7 @@ from lantern_jax.measuring.sweep import SWEPT, Configuration, expand, parse_list
 from lantern_jax.text.prompt_files import read_prompts
 
 METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
-# Prompts of our own, where none are given.
+# How many sample prompts are used where none are given.
 PROMPTS = 8
 QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
 _EXAMPLES = (
@@ -48,10 +48,10 @@ def add(commands) -> None:
     take("--rules", "R,...", "acceptance rules", read=partial(parse_list, "rule"))
     scales = "guidance scales; 1 is none (default: the model's)"
     take("--guidance", "F,...", scales, read=partial(parse_list, "guidance"))
-    take("--prompts", "FILE", "what to draw, one prompt a line", read=read_prompts)
+    take("--prompts", "FILE", "what to draw, one prompt per line", read=read_prompts)
     pictures = f"decoded by each row, in whole batches (default: {PICTURES})"
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
-    take("--passes", "N", "stop pictures after N passes and reckon the rest, for large models", type=whole())
+    take("--passes", "N", "stop pictures after N passes, estimate the rest; for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
     switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
     bench.knob_groups("--dtype", "--mesh", "--hosts", but=SWEPT)
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> None:
     try:
         _measure(arguments, configurations, plan, writes, rows, left_out)
     finally:
-        # What was measured is seen even where it cannot be drawn or written, or the rest is interrupted.
+        # Measured rows are shown even if they cannot be plotted or written, or if the rest is interrupted.
         if rows or left_out:
             _show(rows, left_out, old, arguments)
     if arguments.plot is not None:
@@ -110,7 +110,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
-    """Returns what is asked for, its names and numbers checked."""
+    """Returns the requested configurations, with their names and numbers checked."""
     text = arguments.methods
     if text is None:
         text = QUICK_METHODS if arguments.quick else METHODS
@@ -143,7 +143,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 
 def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out: list[str]) -> None:
-    """Measures and writes rows, group by group, and appends them; also why others are left out."""
+    """Measures and writes rows, group by group; appends them, and the reasons why others are left out."""
     from lantern_jax.commands.report import working
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
@@ -158,7 +158,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
         say_notes(
             f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
         )
-        # Once more below the table.
+        # They are printed again below the table.
         say_notes(f"left out: {reason}" for reason in left_out)
     if arguments.use_cache:
         keep_compiled_programs()
@@ -196,7 +196,7 @@ def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argpa
     from lantern_jax.measuring import tables
     from lantern_jax.measuring.rows import against
 
-    # A wide table in a file or a pipe is as wide as it has to be.
+    # In a file or a pipe a wide table takes the width that it needs.
     console = Console()
     console = Console(width=200) if arguments.verbose and not console.is_terminal else console
     if rows:

@@ -1,11 +1,11 @@
-"""How commands and scripts end: in one line on stderr where something was wrong, and with a status for other programs.
+"""How commands and scripts end: with one line on stderr if something went wrong, and a status for other programs.
 
-0     all is done
+0     everything is done
 1     a bug: its traceback, and a line that asks for a report
-2     an error of the caller, said in a line: what was given, what was expected, what to do
+2     an error of the caller, reported in one line: what was given, what was expected, what to do
 130   Ctrl-C
-141   the reader of what it prints is gone, as after `| head`; it says nothing
-143   SIGTERM, as schedulers send it before they take the machine
+141   the reader of the output is gone, as after `| head`; nothing is printed
+143   SIGTERM, which schedulers send before they take the machine away
 """
 
 import argparse
@@ -29,12 +29,12 @@ _BUG = "this is a bug of lantern_jax: please report it with the lines above and 
 
 
 class Parser(argparse.ArgumentParser):
-    """Raises LanternError, one line, where argparse prints its usage; no option may be shortened, or given nothing.
+    """Raises a one-line LanternError where argparse prints its usage; options may not be abbreviated or left empty.
 
-    Options that ``conceal`` was given are shown by ``--help-all`` alone.
+    Options passed to ``conceal`` are shown only by ``--help-all``.
 
     Attributes:
-        knows_all: whether an option that it has not is refused, the nearest one named, before another parser sees it.
+        knows_all: whether an unknown option is refused, with the nearest one named, before another parser sees it.
     """
 
     knows_all = False
@@ -58,7 +58,7 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         args = sys.argv[1:] if args is None else list(args)
-        # A variable of a shell script that was never set, most often.
+        # Most often a shell variable that was never set.
         empty = [flag for flag, value in pairwise(args) if flag.startswith("--") and not value.strip()]
         empty += [flag[:-1] for flag in args if flag.startswith("--") and flag.endswith("=")]
         if empty:
@@ -73,7 +73,7 @@ class Parser(argparse.ArgumentParser):
                 f"{errors.quoted(strange[0])} is not an option of {self.prog}: {near}see {self.prog} --help"
             )
         if unknown:
-            # Of an argument that may be given several times argparse takes one run of words.
+            # For an argument that may be given several times argparse accepts only one run of words.
             lists = [
                 action.metavar for action in self._get_positional_actions() if action.nargs in ("*", "+")
             ]
@@ -101,7 +101,7 @@ class Parser(argparse.ArgumentParser):
             rf"{self.prog} does not take '\1': see {self.prog} --help",
             message,
         )
-        # A value that is not valid is told of in the same words wherever that is found.
+        # An invalid value is reported in the same words wherever it is found.
         raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
 
 
@@ -113,12 +113,12 @@ class _HelpAll(argparse.Action):
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:
-    """Does a command's work; returns the exit status, after a line on stderr unless that is 0.
+    """Does a command's work; returns the exit status; a line on stderr says what went wrong.
 
     Args:
-        name: of the command, which begins the line.
+        name: the command's, which begins the line.
         work: parses arguments and does what they say. A bug's traceback is printed.
-        words: the arguments, of which an error quotes the beginning where they are long; None: this process's.
+        words: the arguments, of which an error quotes only the beginning if they are long; None: this process's.
     """
     words = sys.argv[1:] if words is None else words
     with at_work(name) as signals, _warnings_as_lines(name):
@@ -132,7 +132,7 @@ def run(name: str, work: Callable[[], object], words: Sequence[str] | None = Non
 
 @contextlib.contextmanager
 def _warnings_as_lines(name: str) -> Iterator[None]:
-    """Prints warnings of words that are ignored as lines of the command; others as Python does."""
+    """Prints warnings about ignored words as lines of the command, and other warnings as Python does."""
     usual = warnings.showwarning
 
     def show(message, category, *where: Any) -> None:
@@ -149,7 +149,7 @@ def _warnings_as_lines(name: str) -> Iterator[None]:
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:
-    """Does the work of ``python -m PACKAGE.SCRIPT``, whose ``main`` that is, and ends the process."""
+    """Runs ``main``, the work of ``python -m PACKAGE.SCRIPT``, and ends the process."""
     leave(run(sys.modules["__main__"].__spec__.name, main))
 
 
@@ -164,7 +164,7 @@ def leave(status: int) -> NoReturn:
 
 
 def hosts_joined() -> bool:
-    """Tells whether this process is one of several; does not import JAX."""
+    """Tells whether this process is one of several, without importing JAX."""
     jax = sys.modules.get("jax")
     return jax is not None and jax.distributed.is_initialized()
 
@@ -174,12 +174,12 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
         work()
         signals.check()
     except SystemExit as stop:
-        # Rich leaves like this where a pipe is broken.
+        # Rich exits like this when a pipe is broken.
         return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except KeyboardInterrupt as stop:
         return _interrupted(signals, str(stop))
     except Exception as error:
-        # Libraries turn an interrupt into errors of their own, and processes that were ended with this one fail it.
+        # Libraries turn an interrupt into errors of their own, and other processes that it ended make this one fail.
         if signals.came is not None:
             return _interrupted(signals, "")
         line = _line(error) or _platform_line()
@@ -193,15 +193,13 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
 
 
 def _printed(name: str, status: int) -> int:
-    """Returns the status once all that was printed is written; another one where it cannot be."""
+    """Returns the status once all output has been written, or another one if it cannot be."""
     failed = streams.flushed()
     if status or failed is None:
         return status
     if isinstance(failed, BrokenPipeError):
         return _UNREAD
-    return _say(
-        f"{name}: error: what it prints cannot be written ({failed.strerror}): look at where that goes", 2
-    )
+    return _say(f"{name}: error: its output cannot be written ({failed.strerror}): check where it goes", 2)
 
 
 def _interrupted(signals: Signals, said: str) -> int:
@@ -232,7 +230,7 @@ def _line(error: Exception) -> str | None:
 
 
 def _shortened(line: str, words: Iterable[str]) -> str:
-    """Returns the line with long arguments cut, which argparse and names of files show whole."""
+    """Returns the line with long arguments cut, which argparse and file names show in full."""
     for word in words:
         for value in (word, word.partition("=")[2]):
             if len(value) > errors.MOST_QUOTED:
@@ -241,7 +239,7 @@ def _shortened(line: str, words: Iterable[str]) -> str:
 
 
 def _platform_line() -> str | None:
-    """Returns what is wrong with the platform that JAX is asked for; None where it is there."""
+    """Returns what is wrong with the platform that JAX was asked for; None if it is available."""
     if "jax" not in sys.modules:
         return None
     from lantern_jax.devices.platform import check_platform
@@ -255,9 +253,9 @@ def _platform_line() -> str | None:
 
 def _say(line: str, status: int) -> int:
     # A line may quote a file or an argument: names of tensors, words, sizes.
-    # The longest is a quoted value with its marks.
+    # The longest word is a quoted value with its quotation marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    with contextlib.suppress(OSError), terminal.hidden():  # It may be gone.
+    with contextlib.suppress(OSError), terminal.hidden():  # Stderr may be gone.
         print(errors.printable(" ".join(words)), file=sys.stderr)
     streams.flushed()
     return status

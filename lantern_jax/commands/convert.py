@@ -24,12 +24,12 @@ _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True
 
 
 def _of_families() -> dict[str, Format]:
-    """Returns the formats that families bring, those of other packages too."""
+    """Returns the formats that families bring, including those of other packages."""
     return {name: kind for family in FAMILIES.values() for name, kind in family.formats.items()}
 
 
 def _drafter_kinds() -> tuple[str, ...]:
-    """Returns the kinds of drafters that published tensors are read of."""
+    """Returns the kinds of drafters that can be read from published tensors."""
     return tuple(name for name, kind in DRAFTERS.items() if kind.has("read"))
 
 
@@ -80,7 +80,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
     remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
     if arguments.from_hub is None and arguments.revision is not None:
         raise LanternError("--revision is that of a repository: give --from-hub too")
-    # All that can be told without fetching is told first.
+    # Everything that can be refused without fetching is refused first.
     if arguments.push is not None:
         check_upload(arguments.push)
     for file in kind.files:
@@ -96,7 +96,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
 
     from lantern_jax.checkpoints.store import check_new, load
 
-    # Nor is a folder of anything else replaced.
+    # A folder of anything other than a checkpoint is not replaced either.
     check_new(out, arguments.overwrite)
     with sole(out):
         if remote:
@@ -133,7 +133,7 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
-    """Fetches files from a repository; returns where they lie."""
+    """Fetches files from a repository; returns where they are."""
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
     missing = [path for path, names in wanted.items() if not names]
@@ -146,8 +146,8 @@ def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[st
 def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     """Chooses a repository's files for one option; none if it has no such file or folder.
 
-    A file comes with its shards and the ``config.json`` or ``tokenizer_config.json`` beside it. Of a folder come the
-    weights that ``open_tensors`` takes there, so one format where there are two.
+    They come with their shards and the ``config.json`` or ``tokenizer_config.json`` beside them. A folder gives the
+    weights that ``open_tensors`` would read there, so only one format if there are two.
     """
     from lantern_jax.tensors.tensor_files import choose_weights
 

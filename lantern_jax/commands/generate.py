@@ -73,7 +73,7 @@ def _picture(text: str) -> Any:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # What is wrong with any model is told before JAX is imported and a model is opened.
+    # Arguments that no model accepts are refused before JAX is imported and a model is opened.
     outputs = _checked(arguments)
     writes = join_hosts(arguments.hosts)
 
@@ -106,7 +106,7 @@ def _run(arguments: argparse.Namespace) -> None:
         if writes:
             outputs = _write(outputs, plan, generation, arguments.overwrite)
     except KeyboardInterrupt as stop:
-        # Those that are done; all, where it came in while they were written.
+        # The finished pictures: all of them if the interruption came while they were being written.
         generation = getattr(stop, "generation", generation)
         if generation is None:
             raise
@@ -120,7 +120,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 @contextlib.contextmanager
 def _quoting(prompts: list[str]) -> Iterator[None]:
-    """Tells of quotes where a prompt is refused that may be a word of a longer one."""
+    """Suggests quotes when a prompt is refused that may be one word of a longer one."""
     try:
         yield
     except LanternError as error:
@@ -138,7 +138,7 @@ def _quoting(prompts: list[str]) -> Iterator[None]:
 
 
 def _checked(arguments: argparse.Namespace) -> Outputs:
-    """Returns the files that are written; LanternError for anything that is wrong with every model."""
+    """Returns the files to write; raises LanternError for arguments that no model accepts."""
     if bool(arguments.prompts) == (arguments.encoded is not None):
         raise LanternError(
             'give a prompt, such as "a foggy forest", or --prompts FILE.npz with encoded ones: one of the two'
@@ -152,14 +152,14 @@ def _checked(arguments: argparse.Namespace) -> Outputs:
 
 
 def _rows_kept(share: float | None, rows: int) -> int | None:
-    """Returns a share of a picture in rows of codes, 1 to all but one; None for None."""
+    """Returns how many rows of codes a share of a picture is, from 1 to all but one; None for None."""
     return None if share is None else min(max(round(share * rows), 1), rows - 1)
 
 
 def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
-    """Writes the pictures, and of a whole call the statistics and the race; returns where they are.
+    """Writes the pictures and, for a complete call, the statistics and the race; returns where they are.
 
-    What another process made under these names meanwhile stays, and what was computed is written beside it.
+    Files that another process has made under these names meanwhile stay, and the results are written beside them.
     """
     from lantern_jax.commands.report import picture_files, statistics_files
 

@@ -1,4 +1,4 @@
-"""``lantern info``: what a checkpoint holds, and how much of it a device would."""
+"""``lantern info``: what a checkpoint holds, and how many pictures a device can decode with it."""
 
 import argparse
 from typing import TYPE_CHECKING, Any
@@ -12,14 +12,14 @@ from lantern_jax.measuring.sweep import parse_methods
 if TYPE_CHECKING:
     from lantern_jax.measuring.shapes import Shapes
 
-# Of a model that has an EAGLE drafter, and of one that has none.
+# The default methods of a model with an EAGLE drafter, and of one without.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
 UNDRAFTED = "ar,jacobi"
-# Compiling for a device that is not here takes its time.
+# Fewer for a device that is not here: compiling for it is slow.
 THERE = "ar,jacobi"
 
 
-# What ``--fit`` is without a number.
+# The value of ``--fit`` without a number.
 _NO_NUMBER = 0.0
 
 
@@ -77,7 +77,7 @@ def _describe(arguments: argparse.Namespace) -> None:
 
 
 def _fit(arguments: argparse.Namespace) -> None:
-    """Shows what fits a device of this many gigabytes, or the one that was named."""
+    """Shows what fits on a device with this many gigabytes, or on the one that was named."""
     _check_fit(arguments)
 
     from lantern_jax.ahead.fit import fitting, limit_of
@@ -125,7 +125,7 @@ def _check_fit(arguments: argparse.Namespace) -> None:
 
 
 def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
-    """Returns the shapes of the size or the checkpoint that was given."""
+    """Returns the shapes of the given size or checkpoint."""
     from lantern_jax.checkpoints.store import load, model_directory
     from lantern_jax.measuring.shapes import checkpoint_shapes, size_shapes
 

@@ -41,7 +41,7 @@ def main(argv: list[str] | None = None) -> int:
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Returns the arguments; what is not known here may be another package's, and help shows all there is."""
+    """Returns the arguments; other packages are loaded for names that are unknown here, and for help, to show all."""
     words = words or ["help"]
     if words[0] == "help":
         words = [*words[1:], "--help"]
@@ -59,7 +59,7 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
 
 
 def make_parser() -> argparse.ArgumentParser:
-    """Makes the parser of the whole command; ``run`` of what it parses is the function to call."""
+    """Makes the parser of the whole command; ``run`` of the parsed arguments is the function to call."""
     parser = Parser(
         prog="lantern", usage="lantern COMMAND ...", description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,

@@ -1,4 +1,4 @@
-"""``lantern methods``: the methods there are, and every knob of a generation."""
+"""``lantern methods``: all methods, and every knob of a generation."""
 
 import argparse
 import textwrap
@@ -35,7 +35,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _shown(value: Any) -> str:
-    """Returns a value as it is typed; of one that differs by platform the CPU's, then the accelerators'."""
+    """Returns a value as it is typed; if it differs by platform, the CPU's and then the accelerators'."""
     if not isinstance(value, Mapping):
         return str(value)
     others = {platform: for_platform(value, platform) for platform in ("gpu", "tpu")}
@@ -45,7 +45,7 @@ def _shown(value: Any) -> str:
 
 
 def _markdown_tables() -> str:
-    """Returns the methods, what they set otherwise by platform, and the knobs as three tables."""
+    """Returns three tables: the methods, what they set differently by platform, and the knobs."""
     lines = ["| method | what it is | knobs it fixes |", "| --- | --- | --- |"]
     by_platform = ["", "| method | knob | CPU | GPU | TPU |", "| --- | --- | --- | --- | --- |"]
     for title, method in methods().items():

@@ -11,7 +11,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_files
 
-# Options that without a reference would do nothing.
+# Options that would do nothing without a reference.
 _OF_DISTANCES = ("features", "preprocessing", "neighbours", "strict", "replicates", "save_reference")
 
 
@@ -29,7 +29,7 @@ def add(commands) -> None:
     take("--preprocessing", "NAME", "of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
     scores = "of pictures with prompts: agreement, clip, clip-lantern, hpsv2, image-reward"
     take("--scores", "NAME,NAME", scores)
-    take("--prompts", "FILE", "prompts, one a line, for pictures that do not carry theirs")
+    take("--prompts", "FILE", "prompts, one per line, for pictures that do not carry theirs")
     take("--weights", "[NAME=]FILE", "of a network, once for each", action="append")
     take("--preset", "NAME", "measure as published: lantern, adm")
     switch("--with-slips", "with the known slips of the preset's program")
@@ -75,12 +75,12 @@ def _run(arguments: argparse.Namespace) -> None:
         return [statistics_of(path, reader) for reader in readers]
 
     with working("measuring"):
-        # What is refused for its files is refused before pictures are read: networks, then files of statistics.
+        # Bad files are refused before pictures are read: those of networks first, then those of statistics.
         readers = [build_reader(reading, files[reading.features]) for reading in readings]
         built = {name: SCORES[name].build(files[name]) for name in scores}
         sets = dict.fromkeys([arguments.reference, arguments.set] if readers else [])
         read = {path: read_by_all(path) for path in sets if is_statistics(path)}
-        # Before distances: pictures without prompts are refused on the way.
+        # Scores come before distances, since they refuse pictures without prompts.
         for name, score in built.items():
             steps = preset.score_steps(name, arguments.with_slips) if preset else []
             pictures = with_prompts(read_pictures(arguments.set), prompts)
@@ -96,7 +96,7 @@ def _run(arguments: argparse.Namespace) -> None:
         outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])
     if arguments.out is not None:
         outputs[Path(arguments.out)] = json.dumps(report, indent=1) + "\n"
-    # What was measured is seen even where it cannot be written.
+    # Results are shown even if they cannot be written.
     _show(report)
     write_files(outputs)
 
@@ -159,7 +159,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 
 
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
-    """Returns the prompts of --prompts; raises LanternError for sets that cannot be read, before networks are."""
+    """Returns the prompts of --prompts; raises LanternError for unreadable sets before any network is read."""
     from lantern_jax.sets.sources import read_pictures, with_prompts
     from lantern_jax.sets.statistics import is_statistics
     from lantern_jax.text.prompt_files import read_prompts
@@ -187,7 +187,7 @@ def _versions() -> dict[str, str]:
 
 
 def _show(report: dict[str, Any]) -> None:
-    """Prints tables: each number with its pictures and who read them."""
+    """Prints tables: each number with its pictures and the reader that read them."""
     from rich.table import Table
 
     from lantern_jax.io.console import Console
@@ -216,7 +216,7 @@ def _with_interval(row: dict[str, Any], name: str, interval: str = "interval") -
 
 def _lines(row: dict[str, Any], distance: str) -> list[tuple[str, str]]:
     def count(number: int | None) -> str:
-        # Such a file does not name its reader either.
+        # A file without a count does not name its reader either.
         return "not known, taken to be of this reader" if number is None else f"{number:,}"
 
     pictures = f"{count(row['pictures'])}, reference {count(row['reference_pictures'])}"

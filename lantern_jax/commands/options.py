@@ -1,4 +1,4 @@
-"""Options that several subcommands take, each said once, and what becomes of them."""
+"""Options that several subcommands share, each defined once, and what is made of them."""
 
 import argparse
 import os
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from lantern_jax.pipeline.pipeline import Pipeline
 
 DTYPES = ("float32", "bfloat16", "float16")
-# Knobs that most people want, in the groups of a help.
+# The knobs that most people want, by their groups in the help.
 _SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
 
 
@@ -29,7 +29,7 @@ class _KeepKnob(argparse.Action):
 
 
 def mesh(text: str) -> str:
-    """Returns a ``--mesh``; LanternError for one that is valid with no number of devices."""
+    """Returns a ``--mesh``; raises LanternError for one that is invalid for every number of devices."""
     mesh_sizes(text)
     return text
 
@@ -67,21 +67,21 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
         "metavar": "FILE|auto|off", "default": "auto",
-        "about": "settings that `lantern tune` found: of a file, of such calls if there are any, or none",
+        "about": "settings that `lantern tune` found: those of a file, those for such calls if there are any, or none",
     },
 }  # fmt: skip
 
 
 class Command:
-    """A subcommand whose options are being said.
+    """A subcommand, to which options are added.
 
     Args:
-        commands: of the parser that gets it.
-        name: of the subcommand.
+        commands: those of the parser that it is added to.
+        name: its name.
         about: one line for the help.
         run: does the work, given the arguments.
-        shared: options that other subcommands take too.
-        usage: what follows the name where the help shows how it is called; every option, where it is empty.
+        shared: flags of options that other subcommands take too.
+        usage: what follows the name in the help's line of usage; every option if it is empty.
         examples: command lines for the top of the help.
     """
 
@@ -105,7 +105,7 @@ class Command:
             self.take(flag, **_SHARED[flag])
 
     def group(self, title: str, *shared: str) -> None:
-        """Begins a part of the help, to which what follows belongs; ``shared`` as for a new command."""
+        """Begins a section of the help for the arguments that follow; ``shared`` as for a new command."""
         self._group = self._parser.add_argument_group(title)
         self.shared(*shared)
 
@@ -115,8 +115,8 @@ class Command:
         """Adds an argument with a value; the help ends with the default, if there is one.
 
         Args:
-            read: what makes the value of the text before the work begins; it raises errors in words of its own.
-            how: of argparse.
+            read: turns the text into the value before the work begins; its errors have words of their own.
+            how: further arguments of argparse.
         """
         about += "" if default is None else f" (default: {default})"
         added = self._group.add_argument(flag, metavar=metavar, help=about, default=default, **how)
@@ -124,14 +124,14 @@ class Command:
             self._reads[added.dest] = read
 
     def _begin(self, arguments: argparse.Namespace) -> None:
-        """Reads what arguments name, and does the work."""
+        """Converts the arguments that are to be read, and does the work."""
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
         if getattr(arguments, "log", "text") != "text":
-            # What reads that log takes no other lines.
+            # A program that reads this log takes no other lines.
             leave_to_another()
-        # Of several processes only one prints, and which that is they learn when they join.
+        # Of several processes only one prints, and they learn which one when they join.
         alone = getattr(arguments, "hosts", None) is None
         with telling("loading JAX and the model") if alone else nullcontext():
             self._run(arguments)
@@ -149,11 +149,11 @@ class Command:
         self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
 
     def knob_groups(self, *speed: str, but: Collection[str] = ()) -> None:
-        """Adds the flags of all knobs in groups: sampling, speed, and the rest, which ``--help-all`` alone shows.
+        """Adds the flags of all knobs in groups: sampling, speed, and the rest, which only ``--help-all`` shows.
 
         Args:
-            speed: options of the group of speed that other subcommands take too.
-            but: knobs that are left out.
+            speed: flags of shared options that belong to the speed group.
+            but: knobs to leave out.
         """
         self.group("sampling")
         self.knobs(name for name in _SAMPLING if name not in but)
@@ -163,17 +163,17 @@ class Command:
         self.knobs((name for name in KNOBS if name not in {*_SAMPLING, *_SPEED, *but}), concealed=True)
 
     def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
-        """Adds a flag for every knob of a generation, or for some; ``knobs`` holds those that are given, by name.
+        """Adds a flag for every knob of a generation, or for some; the argument ``knobs`` holds the given ones by name.
 
         Args:
             concealed: whether ``--help`` leaves them out and ``--help-all`` shows them.
-            given: knobs that are given where their flags are left out.
+            given: values of knobs whose flags are left out.
         """
         self._parser.set_defaults(knobs=given)
         for name in names:
             knob = KNOBS[name]
             how: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
-            # Two dozen names say less than a list of what they are.
+            # Two dozen names say less than the list that explains them.
             if name == "method":
                 how["metavar"] = "NAME"
             if knob.type in (int, float):
@@ -186,7 +186,7 @@ class Command:
 
 
 def join_hosts(given: str | None) -> bool:
-    """Joins this process to others where ``--hosts`` was given; returns whether it is the one that prints and writes.
+    """Joins this process to the others if ``--hosts`` was given; returns whether it is the one that prints and writes.
 
     The others print nothing but errors from here on. Call it before anything is computed.
 
@@ -205,12 +205,12 @@ def join_hosts(given: str | None) -> bool:
 
 
 def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline":
-    """Opens the checkpoint that was given, on the mesh that was.
+    """Opens the given checkpoint on the given mesh.
 
-    Tuned settings are those of ``--tuned``, none for a command without it.
+    Tuned settings are those of ``--tuned``; a command without this option uses none.
 
     Args:
-        keep: whether programs are kept for later processes, and those of earlier ones found.
+        keep: whether compiled programs are kept for later processes, and those of earlier ones used.
     """
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
@@ -224,7 +224,7 @@ def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:
-    """Returns the mesh that was given; for processes that joined, by default one of all their devices."""
+    """Returns the given mesh; for joined processes the default is a mesh of all their devices."""
     given = vars(arguments).get("mesh")
     if given is not None or not hosts_joined():
         return given
@@ -234,7 +234,7 @@ def mesh_of(arguments: argparse.Namespace) -> str | None:
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Prints the notes of a plan on stderr, a line for each, a knob by its flag."""
+    """Prints the notes of a plan on stderr, one per line, with knobs named by their flags."""
     for note in notes:
         name, _, rest = note.partition(" ")
         say(f"lantern: {_flag(name)} {rest}" if name in KNOBS else f"lantern: {note}", error=True)

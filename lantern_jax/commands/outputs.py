@@ -13,7 +13,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
 GRID = "grid.png"
-# One of 512 pixels a picture is then 200 MB before it is compressed.
+# With pictures of 512 x 512 pixels this grid is 200 MB before it is compressed.
 MOST_IN_GRID = 256
 
 
@@ -43,10 +43,10 @@ class Outputs:
         """Returns the files that ``lantern generate`` is to write.
 
         Args:
-            names: prompt of every picture.
+            names: the prompt of every picture.
 
         Raises:
-            LanternError: as ``plan_pictures``; a file that cannot be written, or is there without ``--overwrite``;
+            LanternError: as ``plan_pictures``; a file that cannot be written, or exists without ``--overwrite``;
                 a comparison of too many pictures.
         """
         stats, race = (None if path is None else Path(path) for path in (arguments.stats, arguments.race))
@@ -67,7 +67,7 @@ class Outputs:
         if out is not None:
             made = planned(out)
         else:
-            # Nothing was named, so nothing is refused: the next name that is free.
+            # No name was given, so none is refused: the next free one is taken.
             name = f"{_slug(names[0])}-{arguments.seed}"
             ending = ".png" if len(names) == 1 else "/"
             tries = (planned(f"{name}{f'-{n}' if n > 1 else ''}{ending}") for n in itertools.count(1))
@@ -82,12 +82,12 @@ class Outputs:
 
     @property
     def sheets(self) -> tuple[Path, ...]:
-        """The files that show the pictures once more."""
+        """The files that show the pictures again."""
         return tuple(path for path in (self.compare, self.accepted) if path is not None)
 
     @property
     def is_there(self) -> bool:
-        """Whether something has one of the names of the pictures."""
+        """Whether one of the pictures' names is taken already."""
         return any(os.path.lexists(path) for path in (self.folder or self.files[0], *self.sheets))
 
     @property
@@ -97,18 +97,18 @@ class Outputs:
 
     @property
     def places(self) -> tuple[Path, ...]:
-        """Every file that is written, but the folder in place of what lies in it."""
+        """Every file that is written, with the folder in place of the files in it."""
         beside = (*self.sheets, *(path for path in (self.stats, self.race) if path is not None))
         return self.place, *(path for path in beside if path.parent != self.folder)
 
     def of(self, done: Iterable[int]) -> "Outputs":
-        """Returns the files when only some pictures are there: theirs, or the one grid of them."""
+        """Returns the files for when only some pictures are done: theirs, or the one grid of them."""
         if not self.pictures:
             return replace(self, stats=None, race=None)
         return Outputs(tuple(self.pictures[index] for index in done), None, self.folder)
 
     def beside(self) -> "Outputs":
-        """Returns the same files under names that are free, NAME-2 of a folder or a file that is there."""
+        """Returns the same files under free names: NAME-2 for a folder or file that exists."""
         folder = None if self.folder is None else _free(self.folder)
 
         def moved(path: Path | None) -> Path | None:
@@ -136,7 +136,7 @@ class Outputs:
         """Writes files, all or none; makes the folder.
 
         Raises:
-            LanternError: without ``overwrite``, a file is there since ``check``.
+            LanternError: without ``overwrite``, a file has appeared since ``check``.
             OSError: one line: a file cannot be written; nothing is left behind.
         """
         made = self.folder is not None and not self.folder.exists()
@@ -152,15 +152,15 @@ class Outputs:
 
 
 def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
-    """Returns where pictures go: FILE.png holds one or a grid of several; DIR/ a file for each and a grid of a few.
+    """Returns where pictures go: FILE.png holds one or a grid of several; DIR/ one file each, and a grid of a few.
 
     Args:
         out: as the caller gave it: ends in .png, or names a folder.
-        names: prompt of every picture; files in a folder are called after their number and prompt.
-        first: number of the first.
+        names: the prompt of every picture; files in a folder are named after their number and prompt.
+        first: number of the first picture.
 
     Raises:
-        LanternError: another ending than .png, or a grid of too many pictures.
+        LanternError: an ending other than .png, or a grid of too many pictures.
     """
     path = Path(out)
     is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
@@ -178,7 +178,7 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
 
 
 def _free(path: Path) -> Path:
-    """Returns the path, or where something is there the next of PATH-2, PATH-3 that is free."""
+    """Returns the path, or if it exists the first free one of PATH-2, PATH-3 and so on."""
     others = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
     return next(one for one in itertools.chain([path], others) if not os.path.lexists(one))
 

@@ -27,7 +27,7 @@ def _run(arguments: argparse.Namespace) -> None:
     check_new(arguments.out, arguments.overwrite)
     directory = model_directory(arguments.model)
     if is_quantized(load(directory, abstract=True).target_params):
-        raise LanternError(f"{arguments.model} has its weights in eight bits already: nothing is to be done")
+        raise LanternError(f"{arguments.model} has its weights in eight bits already: there is nothing to do")
     with sole(arguments.out), working("quantizing") as tell:
         checkpoint = load(directory, dtype=None)
         made = dataclasses.replace(checkpoint, target_params=quantize(checkpoint.target_params))

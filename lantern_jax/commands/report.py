@@ -22,23 +22,23 @@ from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.choice import Choice
 from lantern_jax.settings.settings import settings_json
 
-# Defaults that are numbers of a model's sampling, of which a line is short.
+# The numbers among a model's sampling defaults, which fit one short line.
 _NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
 
 
 @contextlib.contextmanager
 def working(text: str) -> Iterator[Callable[[str], None]]:
-    """Says what is going on; yields a function that says what now."""
+    """Shows what is being done; yields a function that adds the current step."""
     with telling(text) as tell:
         yield lambda now: tell(f"{text}: {now}")
 
 
 @contextlib.contextmanager
 def decoding_progress(count: int, compare: bool, key: str) -> Iterator[Callable[[Progress], None]]:
-    """Says how far the decoding of ``count`` pictures is, and before that how far compiling is.
+    """Shows how far the decoding of ``count`` pictures has come, and before that the compiling.
 
     Args:
-        key: of such calls, by which the seconds are found that it took the last time.
+        key: identifies such calls, to look up how many seconds compiling took the last time.
     """
     count *= 2 if compare else 1
     told: list[Progress] = []
@@ -70,7 +70,7 @@ def _bar(now: Progress, width: int = 10) -> str:
 
 
 def rates(now: Progress, count: int) -> str:
-    """Returns a line: pictures done of ``count``, tokens done and a second, the time left at that speed."""
+    """Returns a line: pictures done of ``count``, tokens done and per second, and the time left at that speed."""
     speed = now.tokens / max(now.seconds, 1e-9)
     left = timedelta(seconds=round((now.total - now.tokens) / max(speed, 1e-9)))
     pictures = f"{now.pictures}/{count} pictures, {now.tokens}/{now.total} tokens"
@@ -80,8 +80,8 @@ def rates(now: Progress, count: int) -> str:
 def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path, bytes]:
     """Returns the contents of the files of pictures.
 
-    A grid of a whole call of several prompts has a row for each. A file of one picture says inside from which prompt,
-    seed and settings it is. Comparisons have plain decoding's picture on the left.
+    The grid of a complete call with several prompts has a row for each. The file of a single picture records its
+    prompt, seed and settings. Comparisons show plain decoding's picture on the left.
     """
     settings = settings_json(plan.settings)
     if plan.keep_rows is not None:
@@ -132,7 +132,7 @@ def _pair(generation: Generation, number: int):
 
 
 def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
-    """Prints the table of a generation, plain decoding beside it where it was compared, and what was written."""
+    """Prints a generation's table, with plain decoding beside it if it was compared, and what was written."""
     runs = {"speculative": generation.statistics}
     if generation.plain is not None:
         runs = {"plain": generation.plain.statistics, **runs}
@@ -158,7 +158,7 @@ def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
 
 
 def show_choice(choice: Choice | None, tuned: Path | None) -> None:
-    """Prints what ``auto`` chose from, the chosen way marked, or why nothing is chosen.
+    """Prints the ways that ``auto`` chose from, with the chosen one marked, or why it chose none.
 
     Args:
         tuned: the file whose settings are used in place of a choice; None for none.
@@ -185,7 +185,7 @@ def show_choice(choice: Choice | None, tuned: Path | None) -> None:
 
 
 def show_main_facts(checkpoint: Checkpoint) -> None:
-    """Prints what most people want to know of a checkpoint, in a dozen lines of 80 columns."""
+    """Prints what most people want to know about a checkpoint, in a dozen lines of 80 columns."""
     described, console = describe(checkpoint), Console(soft_wrap=True)
     target, vocabulary, size = (described[name] for name in ("target", "vocabulary", "picture_size"))
     tokens = f"{described['tokens']} tokens"

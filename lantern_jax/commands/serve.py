@@ -16,7 +16,7 @@ from lantern_jax.io.interruption import left_alone
 from lantern_jax.io.terminal import say, telling
 
 TOKEN = "LANTERN_TOKEN"
-# Bytes of its file.
+# The most bytes of its file.
 _LONGEST_TOKEN = 4096
 # A week; the system's clocks overflow at a few hundred years.
 MOST_SECONDS = 7 * 24 * 3600
@@ -31,8 +31,8 @@ def add(commands) -> None:
     take("--port", "N", "port; 0 finds a free one", 8000, type=whole(0, 65535))
     take("--batch", "B", "pictures decoded together (default: 8, on CPUs 4)", type=whole())
     take("--queue", "N", "pictures that may wait", 64, type=whole())
-    take("--most", "N", "pictures of a request", 10, type=whole())
-    take("--seconds", "S", "a request may take", 600, type=number(0, MOST_SECONDS, above=True))
+    take("--most", "N", "pictures per request, at most", 10, type=whole())
+    take("--seconds", "S", "seconds that a request may take", 600, type=number(0, MOST_SECONDS, above=True))
     connections = "connections of one client address; behind a proxy all clients have its address"
     take("--connections", "N", connections, 256, type=whole())
     programs = "compiled programs that are kept besides those of the default settings"
@@ -49,7 +49,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # A client reads the error; a warning would end in the server's log.
+    # A client sees an error; a warning would end up in the server's log.
     arguments.strict_words = True
     token = _token(arguments.token_file)
     try:
@@ -69,7 +69,7 @@ def _run(arguments: argparse.Namespace) -> None:
     log_to_stderr(arguments.log)
     with bound:
         pipeline = open_pipeline(arguments)
-        # More than fit the queue could never be served.
+        # A request for more pictures than the queue holds could never be served.
         most = min(arguments.most, arguments.queue)
         limits = Limits(
             queue=arguments.queue,
@@ -100,7 +100,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _tell(log: str, level: int, line: str) -> None:
-    """Says a line on stderr; where the log is for programs, as one of its records."""
+    """Prints a line on stderr; if the log is for programs, as one of its records."""
     if log == "json":
         logging.getLogger(__name__).log(level, line)
     else:
@@ -108,7 +108,7 @@ def _tell(log: str, level: int, line: str) -> None:
 
 
 def _token(file: str | None) -> str | None:
-    """Returns the token of a file or the environment. Raises LanternError unless it is a word of ASCII."""
+    """Returns the token of a file or the environment. Raises LanternError unless it is one word of ASCII."""
     if file is None:
         token = os.environ.get(TOKEN)
         place = f"the variable {TOKEN}"

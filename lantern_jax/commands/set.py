@@ -35,7 +35,7 @@ def add(commands) -> None:
     )  # fmt: skip
     take = command.take
     command.group("pictures", "--model", "--num", "--seed", "--size", "--negative")
-    take("--prompts", "FILE", "prompts: one a line, a .tsv with --column, or COCO's captions in .json")
+    take("--prompts", "FILE", "prompts: one per line, a .tsv with --column, or COCO's captions in .json")
     take("--column", "NAME", "column of the table that holds the prompts")
     take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
@@ -66,7 +66,7 @@ def _run(arguments: argparse.Namespace) -> None:
         arguments.model, prompts, arguments.knobs, negatives=negatives, size=arguments.picture_size, **fields
     )
     check_knobs(request.knobs)
-    # Without a mesh processes that joined are workers, each with its own devices.
+    # Without a mesh, joined processes are separate workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     worker = _worker(arguments)
     if worker.why:
@@ -79,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
 
 def _worker(arguments: argparse.Namespace) -> Worker:
-    """Returns the worker that this process is; processes that share one mesh are one worker together."""
+    """Returns the worker that this process is; processes that share one mesh form one worker."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
         return Worker()
     processes = None
@@ -145,7 +145,7 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
 
 @contextlib.contextmanager
 def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
-    """Says after Ctrl-C what was written and what is kept, and how to go on; yields what ``hearing`` does."""
+    """Reports after Ctrl-C what was written, what is kept and how to go on; yields what ``hearing`` yields."""
     try:
         with hearing() as check:
             yield check

@@ -15,13 +15,13 @@ from lantern_jax.measuring.clock import Clock
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.text.prompt_files import read_prompts
 
-# What a tuning is for; everything else is what it finds.
+# The knobs that a tuning is for; it finds all the others.
 KNOBS = ("batch", "guidance", "temperature", "top_k", "top_p")
-# Prompts of our own, where none are given.
+# How many sample prompts are used where none are given.
 PROMPTS = 64
-# For statistics, and as many per minute at the most.
+# Pictures for the statistics: the default, and the most per minute of tuning.
 PICTURES, PICTURES_A_MINUTE = 16, 4
-# Rows of the table.
+# The most rows of the table.
 SHOWN = 20
 
 
@@ -33,14 +33,14 @@ def add(commands) -> None:
     )  # fmt: skip
     take = tune.take
     take("words", "PROMPT", "prompts like those to come (default: some of our own)", nargs="*")
-    take("--prompts", "FILE", "prompts, one a line, or those that `lantern encode` wrote (.npz)")
-    # Without a batch, the aim is one picture as soon as can be.
+    take("--prompts", "FILE", "prompts, one per line, or those that `lantern encode` wrote (.npz)")
+    # Without a batch, the aim is one picture as soon as possible.
     tune.knobs(KNOBS, batch=1)
     share, distance = "at most this share of tokens", "at most this mean codebook distance"
     take("--max-substituted", "X", f"allow relaxed rules: {share}", type=number(0, 1))
     take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
     take("--minutes", "M", "how long it may take", 5, type=number(above=True))
-    # Two at least, for the errors of what is measured.
+    # At least two, for the errors of the measurements.
     pictures = f"decoded together for statistics (default: {PICTURES}, fewer where --minutes are)"
     take("--pictures", "N", pictures, type=whole(2, MOST_PICTURES))
     take("--out", "FILE.json", "write here, not to your cache directory, where `generate` looks")
@@ -93,7 +93,7 @@ def _run(arguments: argparse.Namespace) -> None:
         if arguments.out is None:
             notes.add(*tuning.runs())
     finally:
-        # What was measured is seen even where it cannot be written.
+        # Results are shown even if they cannot be written.
         _show(tuning)
     wrote = f"wrote {file}: {tuning.tuned.words}"
     if tuning.is_stopped:

@@ -51,7 +51,7 @@ class Codebook(Record):
     spacing: Float[Array, ""] | None = None
 
     def measured(self) -> "Codebook":
-        """Returns the codebook with its ``spacing``, over the codes that have a neighbour; 0 where none has."""
+        """Returns the codebook with its ``spacing``, taken over the codes that have a neighbour; 0 if none has."""
         if self.spacing is not None:
             return self
         if not self.neighbours.shape[1]:
@@ -137,11 +137,11 @@ class Claim(NamedTuple):
 class Rule:
     """The interface of an acceptance rule.
 
-    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. Fields of the names of its
-    ``knobs`` are made of Python numbers by ``create``.
+    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. ``create`` makes the fields
+    named by its ``knobs`` from Python numbers.
 
     Attributes:
-        kind: the rule's class, static; sets itself.
+        kind: the rule's class, static; set automatically.
 
     Example:
         >>> import flax.struct
@@ -154,8 +154,8 @@ class Rule:
     """
 
     knobs: ClassVar[tuple[Knob, ...]] = ()
-    # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules of
-    # the same fields apart, one process in some thirty ran one rule's program for the other.
+    # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules
+    # with the same fields apart, about one process in thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
@@ -163,10 +163,10 @@ class Rule:
 
     @classmethod
     def create(cls, **numbers: Any) -> Self:
-        """Returns the rule of Python numbers by the names of ``knobs``, the default for those left out.
+        """Returns the rule made from Python numbers, named as its ``knobs``; those left out have their defaults.
 
         Raises:
-            LanternError: another name, or a number outside the knob's range.
+            LanternError: an unknown name, or a number outside the knob's range.
         """
         names = [knob.name for knob in cls.knobs]
         for name in numbers:
@@ -181,12 +181,12 @@ class Rule:
 
     @property
     def is_strict(self) -> bool:
-        """Whether the rule, by its static part, can never lend anything; ``lend`` is then not called."""
+        """Whether the rule's static part says that it never lends anything; ``lend`` is then not called."""
         return False
 
     @property
     def k(self) -> int:
-        """Neighbours a token that the rule reads; 0 where it needs no codebook."""
+        """Number of neighbours per token that the rule reads; 0 if it needs no codebook."""
         return 0
 
     def lend(
@@ -237,7 +237,7 @@ class Rule:
 
         Args:
             p, q: the current distributions after x's parent: earlier siblings were refused.
-            max_depth: the tree's.
+            max_depth: the tree's depth.
         """
         return None
 
@@ -294,7 +294,7 @@ class Lantern(_NearestCodes):
     k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns what the neighbours of a token with probability ``p_x`` may lend."""
+        """Returns how much the neighbours of a token with probability ``p_x`` may lend."""
         return jnp.broadcast_to(jnp.asarray(self.delta, jnp.float32), p_x.shape)
 
 
@@ -313,7 +313,7 @@ class LanternPlusPlus(_NearestCodes):
     k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
-        """Returns what the neighbours of a token with probability ``p_x`` may lend."""
+        """Returns how much the neighbours of a token with probability ``p_x`` may lend."""
         return (jnp.asarray(self.lam, jnp.float32) - jnp.float32(1)) * p_x
 
 

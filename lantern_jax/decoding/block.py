@@ -1,11 +1,11 @@
-"""Block verification: one test decides how much of a chain stands, instead of one per token (arXiv 2403.10444).
+"""Block verification: one test decides how much of a chain is kept, instead of one per token (arXiv 2403.10444).
 
 The drafted tokens x_1 .. x_D of a chain keep a joint weight, a_0 = 1 and a_i = min(1, a_{i-1} p(x_i) / q(x_i)). With
 S_i = sum of max(a_i p - q, 0) over the codes that follow x_i, the first i tokens are offered with probability
 h_i = S_i / (S_i + 1 - a_i), and h_D = a_D; the largest i whose test u_i < h_i passes is taken, and the next token is
-drawn from normalize(max(a_i p - q, 0)), after x_D from p. So a token that its own test would refuse may be kept for the
-sake of later ones: the law is exactly p's, and no other test of a single chain accepts more on average. Since a token's
-fate depends on later tokens, those behind the last one taken no longer follow q, and a window may not keep them
+drawn from normalize(max(a_i p - q, 0)), or from p after x_D. So a token that its own test would refuse may be kept for
+the sake of later ones: the law is exactly p's, and no other test of a single chain accepts more on average. Since a
+token's fate depends on later tokens, those after the last one taken no longer follow q, and a window may not keep them
 (``Streams.reads_ahead``).
 
 Axes: B batch, N nodes = D + 1 (root included), D depth, V vocabulary.
@@ -36,11 +36,11 @@ class Block:
     """
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """Draws as ``Coupling.draws``."""
+        """Implements ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds, reads_ahead=True)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """Verifies as ``Coupling.verify``; a draft without log q is a point mass on every token.
+        """Implements ``Coupling.verify``; a draft without log q is a point mass on every token.
 
         Raises:
             LanternError: a tree that is not a chain, a rule that is not strict, draws of another coupling, or log q of
@@ -60,7 +60,7 @@ class Block:
     def walk(
         self, draft, log_probs, uniforms: Float[Array, "B N"], max_count: Int[Array, " B"]
     ) -> tuple[Int[Array, " B"], Float[Array, "B V"]]:
-        """Returns how many tokens stand, and the distribution of the bonus token after them.
+        """Returns how many tokens are kept, and the distribution of the bonus token after them.
 
         Args:
             uniforms: in [0, 1), one for the test of each node; the root's is not read.
@@ -77,7 +77,7 @@ class Block:
             # The rows that the chain's tokens were drawn from.
             q = jnp.exp(take_nodes(draft.log_q, draft.topology.draft_rows[..., :-1]))
         p_x, q_x = (jnp.take_along_axis(mass, token, axis=-1)[..., 0] for mass in (p[:, :-1], q))
-        # A token that q cannot draw, from a user's drafting, passes no test.
+        # A token that q cannot draw (a user's drafting may propose one) passes no test.
         ratio = jnp.where(q_x > 0, p_x / jnp.where(q_x > 0, q_x, 1), jnp.float32(0))
         weights = [jnp.ones_like(ratio[:, 0])]
         for i in range(depth):

@@ -59,7 +59,7 @@ def slots_mask(
     slots: int,
     visible: Bool[Array, "B N slots"] | None = None,
 ) -> Bool[Array, "G B N S"]:
-    """Tells which of a cache's P + ``slots`` places queries see: the prefix and committed ones, if ``visible``.
+    """Tells which of a cache's P + ``slots`` places queries see: the prefix and, if ``visible``, committed ones.
 
     N is 1, for all queries, or as in ``visible``.
     """
@@ -120,8 +120,8 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
 
 def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], nodes: int) -> None:
-    """Raises LanternError unless lengths are whole numbers, and a path holds a block's nodes and fits behind the
-    committed ones, where that is known: rows beyond the last slot would be lost, or moved."""
+    """Raises LanternError unless lengths are whole numbers and, as far as is known, a path holds a block's nodes and
+    fits behind the committed ones: rows beyond the last slot would be lost or moved."""
     check_ids("lengths of the cache", length, None)
     check_ids("nodes of the path", path, nodes)
     known = at_hand(length)
@@ -136,7 +136,7 @@ def _choose(rows, path):
 
 
 def _choose_by_product(rows, path):
-    """Does the same for TPUs, where gathering costs more than a product whose sums have one term each."""
+    """Does what ``_choose`` does, for TPUs: gathering costs more there than a product whose sums have one term each."""
     if path.shape[1] == rows.shape[3] == 1:
         return rows  # Elsewhere the compiler must not know: see the round's commit.
     chosen = jax.nn.one_hot(path, rows.shape[3], dtype=rows.dtype)
@@ -152,7 +152,7 @@ def _append_to_each(layers: Block, block: Block, path, start, choose=_choose) ->
 
 @jax.custom_jvp
 def _append_to_all(layers: Block, block: Block, path, start) -> Block:
-    """Does the same by one kernel."""
+    """Does what ``_append_to_each`` does, in one kernel."""
     slots, structure = jax.tree.flatten(layers)
     rows = slots[0].shape[0]
 

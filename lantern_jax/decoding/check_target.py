@@ -1,4 +1,4 @@
-"""Checks that a target keeps its record's promises: a tree in one pass against its paths token by token.
+"""Checks that a target keeps its record's promises: a tree scored in one pass against its paths token by token.
 
 Axes: B batch, N nodes (root included), S positions of a path, V codes.
 """
@@ -20,7 +20,7 @@ from lantern_jax.io.errors import LanternError
 
 _TREE = DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [1, 0], [0, 0, 0]])
 _CHAIN = DraftTree.chain(3)
-# The most tokens committed in one piece, and places written beyond a stream's end.
+# The most tokens committed in one piece, and the most places written beyond a stream's end.
 _PIECE = 64
 
 
@@ -35,14 +35,14 @@ def check_target(
 ) -> float:
     """Tries a target on random tokens; returns the largest difference between logits that should be equal.
 
-    In float32 good records differ by some 1e-6 and broken ones by 0.1 or more; in bfloat16 give a tolerance of 0.1.
-    A whole picture's tokens are committed. With a ``first_code``, prompts that end in codes are tried too.
+    In float32 good records differ by about 1e-6 and broken ones by 0.1 or more; for bfloat16 give a tolerance of 0.1. A
+    whole picture's tokens are committed. With a ``first_code``, prompts that end in codes are tried too.
 
     Args:
         conditioning: leaves [B, ...] of at least two sequences, so that mixing them shows.
         guidance: a scale, for targets with unconditional rows; None leaves those out.
         tolerance: the largest difference allowed.
-        seed: the random tokens'.
+        seed: for the random tokens.
 
     Raises:
         LanternError: one line that names the broken part and what it should do.
@@ -97,7 +97,7 @@ class _Trial:
         self._commit = jax.jit(target.commit)
 
     def check_mixing(self) -> None:
-        """Checks that the first and the last sequence stay what they are when the others change."""
+        """Checks that the logits of the first and the last sequence stay the same when the others change."""
         rule, tokens = "sequences of a batch do not see each other", self._tokens(_TREE.depth)
         whole = self._logits(self.cache, tokens, _nodes(_TREE))
         for row in (0, self.batch - 1):
@@ -107,7 +107,7 @@ class _Trial:
             self._same(self._logits(self.cache, mixed, _nodes(_TREE))[row], whole[row], "score", rule)
 
     def check_ids(self) -> None:
-        """Checks that the model has a row for every id: past the end of a table JAX reads its last row."""
+        """Checks that the model has a row for every id: JAX reads a table's last row for ids past its end."""
         last = self.target.vocab_size - 1
         alone = _nodes(DraftTree.empty())
         codes = np.array([max(last - 1, 0), last]).repeat(self.batch).reshape(2, self.batch, 1)
@@ -149,7 +149,7 @@ class _Trial:
         self._same(turned, whole[:, order], "score", rule)
 
     def check_chain(self) -> None:
-        """Checks a chain in one pass against its tokens one after the other."""
+        """Checks a chain scored in one pass against its tokens scored one after the other."""
         tokens = self._tokens(_CHAIN.depth)
         at_once = self._logits(self.cache, tokens, _nodes(_CHAIN))
         rule = "a block's root stands at the cache's end, at depth 0, and sees itself"
@@ -157,7 +157,7 @@ class _Trial:
         self._same(at_once[:, 0], one_by_one[:, 0], "score", rule)
         others = np.concatenate([self._tokens(_CHAIN.depth)[:, :1], tokens[:, 1:2]], axis=1)
         if np.array_equal(self._one_by_one(others)[:, 1], one_by_one[:, 1]):
-            # A Markov chain may do so; then the block's nodes see nothing before them either.
+            # A Markov chain may ignore what was committed; then the block's nodes ignore what is before them too.
             rule = "what was committed is seen by what comes after: append the block's rows"
             self._same(at_once, one_by_one, "commit", rule)
         rule = (
@@ -166,7 +166,7 @@ class _Trial:
         self._same(at_once, one_by_one, "score", rule)
 
     def check_commit(self) -> None:
-        """Commits paths through a block: all rows, fewer, none, and twice."""
+        """Checks commits of a path through a block: of all rows, of fewer, of none, and two one after the other."""
         tokens, deepest = self._tokens(_TREE.depth), _TREE.num_nodes - 1
         path = np.repeat(_TREE.node_paths[deepest][None], self.batch, axis=0)
         root = self._tokens(np.array([path.shape[1]]))
@@ -274,12 +274,12 @@ class _Trial:
         return np.full(self.batch, count)
 
     def _scored(self, cache, tokens, topology) -> tuple:
-        """Returns logits, features and block; depth and ancestors are traced, for every sequence."""
+        """Returns logits, features and block, with depth and ancestors traced and given for every sequence."""
         rows = (np.repeat(np.asarray(leaf)[None], self.batch, axis=0) for leaf in topology)
         return self._score(self.params, cache, jnp.asarray(tokens, jnp.int32), *map(jnp.asarray, rows))
 
     def _logits(self, cache, tokens, topology, part: str | None = None) -> Float[np.ndarray, "B N V"]:
-        """Returns logits after every node; ``part`` is to blame where they are not numbers."""
+        """Returns logits after every node; errors blame ``part`` if they are not numbers."""
         logits = np.asarray(self._scored(cache, tokens, topology)[0])
         _check_numbers(logits, part or ("score" if cache is self.cache else "commit"))
         return logits

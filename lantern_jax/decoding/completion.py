@@ -1,13 +1,13 @@
-"""Completion: the first tokens of a stream are given, the rest is decoded.
+"""Completion: the first tokens of a stream are given and the rest is decoded.
 
 The given tokens are read like a prompt: scored in pieces and committed. Then the drafting is led along them: a short
 stream of only the given tokens is decoded with a target that looks its results up instead of computing them. So a
-drafting needs no code for completion: it sees the tokens and the target's features as if it had guessed all of them.
-Of the target's distributions it sees point masses at the given tokens, and nothing of what comes after them: so what
-echo and led remember of nodes is forgotten.
+drafting needs no code for completion: it sees the tokens and the target's features as if it had guessed all of them. In
+place of the target's distributions it sees point masses at the given tokens, and nothing of what comes after them: so
+the nodes that echo and led remember are forgotten.
 
 What follows is plain decoding's continuation of the same tokens, since token i reads the noise of position i in any
-case. So a picture's own seed completes its beginning to the same picture.
+case. So a picture's own seed completes its beginning into the same picture.
 
 Axes: G guidance rows, B batch, K given tokens, N nodes, R pending tokens at most, S = R - 1 + L positions, V codes, D
 feature width.
@@ -42,8 +42,8 @@ class Completion(Record):
 
     Attributes:
         conditioning: as the target takes it.
-        tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, without forced tokens
-            after the last free one.
+        tokens: int32 [B, K], the stream's first tokens, forced ones included; K is 1 to T - 1, and the last given token
+            is a free one.
 
     Example:
         >>> labels, tokens = jnp.array([[207], [281]]), jnp.array([[5, 7, 7], [3, 1, 4]])
@@ -101,14 +101,14 @@ def check_tokens(name: str, target: Target, tokens: Int[Array, "B K"]) -> None:
 def read(
     target: Target, params, cache, given: Int[Array, "B K"], take: Callable[..., Array], axis: int
 ) -> tuple[Any, Array]:
-    """Commits the given tokens but the last, some at a time.
+    """Commits all given tokens but the last, in pieces.
 
     Args:
-        take: (logits [B, M, V], features [G, B, M, D], the token after each [B, M]) -> what is wanted of a piece.
-        axis: of the M positions in it, along which pieces are joined.
+        take: (logits [B, M, V], features [G, B, M, D], the token after each [B, M]) -> what to take from a piece.
+        axis: its axis of the M positions, along which pieces are joined.
 
     Returns:
-        (cache, what was taken of all K - 1 tokens).
+        (cache, what was taken from all K - 1 tokens).
     """
     batch, count = given.shape[0], given.shape[1] - 1
 
@@ -141,12 +141,12 @@ def along(
 ) -> tuple[Target, Drafting]:
     """Returns what decodes only the given tokens: a target that looks them up, and a drafting that guesses them."""
     short = _looked_up(target, given, features)
-    # The short stream may have fewer pending tokens; the drafting gets as many places as later.
+    # The short stream may have fewer pending tokens; the drafting gets as many places as it has later.
     return short, _led(drafting, given, Stream(target).longest - Stream(short).longest)
 
 
 def forgotten(drafting: Any) -> Any:
-    """Returns a drafting's state without nodes that are remembered: after those of given tokens nothing was said."""
+    """Returns a drafting's state without remembered nodes: the target said nothing after those of the given tokens."""
 
     def is_memory(part) -> bool:
         return isinstance(part, Memory)
@@ -180,7 +180,7 @@ def _looked_up(target: Target, given, features) -> Target:
 
 
 def _led(drafting: Drafting, given, more: int) -> Drafting:
-    """Makes a drafting that guesses the given tokens, with ``more`` places for pending ones than the stream has."""
+    """Makes a drafting that guesses the given tokens; it has ``more`` places for pending tokens beyond the stream's."""
 
     def propose(params, state, pending: Pending, draws, sampling):
         pending = pending.replace(tokens=jnp.pad(pending.tokens, ((0, 0), (more, 0))))
@@ -197,7 +197,7 @@ def _led(drafting: Drafting, given, more: int) -> Drafting:
 
 
 def _ids_at(given: Int[Array, "B K"], place: Int[Array, "B M"]) -> Int[Array, "B M"]:
-    """Returns the tokens at places of the stream, -1 behind the given ones."""
+    """Returns the tokens at places of the stream, -1 past the given ones."""
     count = given.shape[1]
     ids = jnp.take_along_axis(given, jnp.minimum(place, count - 1), axis=1)
     return jnp.where(place < count, ids, jnp.int32(-1))

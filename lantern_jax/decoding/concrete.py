@@ -1,4 +1,4 @@
-"""Checks of ids, masks and prompts before any work, where their numbers are known: not while a program is traced.
+"""Checks of ids, masks and prompts before any work, where their values are known: not while a program is traced.
 
 JAX wraps negative ids and reads the last row for ids past the end, without an error, and nothing tells padding from a
 prompt's last token.

@@ -1,4 +1,4 @@
-"""Checks that records and arguments fit each other, when a program is traced: one clear line where they do not.
+"""Checks, when a program is traced, that records and arguments fit each other: one clear line where they do not.
 
 Axes: G guidance rows, B batch, N nodes (root included), L = max depth + 1, V codes, D feature width.
 """
@@ -16,12 +16,12 @@ from lantern_jax.io.errors import LanternError
 
 
 def check_batch(keys, conditioning, guidance, active) -> int:
-    """Returns B, the number of keys; raises LanternError unless everything has as many rows."""
+    """Returns B, the number of keys; raises LanternError unless everything else has as many rows."""
     shape, dtype = _kind(keys)
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or len(shape) != 1:
         legacy = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if dtype == jnp.uint32 else ""
         raise LanternError(
-            f"keys are {shape} of {dtype}: give one key a sequence, such as jax.random.split(key, batch){legacy}"
+            f"keys are {shape} of {dtype}: give one key per sequence, such as jax.random.split(key, batch){legacy}"
         )
     batch = shape[0]
     check_rows(conditioning, batch)
@@ -67,7 +67,7 @@ def check_arrays(tree: Any, name: str = "") -> None:
 
 
 def check_on_no_mesh(inputs: Any) -> None:
-    """Raises LanternError where arrays lie on a mesh with explicit axes, but whole on the context's."""
+    """Raises LanternError if arrays lie on a mesh with explicit axes, unless they lie whole on the context's mesh."""
     context = jax.sharding.get_abstract_mesh()
     for path, leaf in jax.tree_util.tree_leaves_with_path(inputs):
         lies = jax.typeof(leaf).sharding
@@ -91,7 +91,7 @@ def check_mesh(mesh: Mesh | AbstractMesh, mesh_axis: str, batch: int) -> Mesh | 
 
 
 def run(name: str, function: Callable, *arguments) -> Any:
-    """Calls ``function`` of a record; any error but its own LanternError becomes one line that names it."""
+    """Calls a record's ``function``; any error other than a LanternError becomes one line that names the function."""
     try:
         return function(*arguments)
     except LanternError:
@@ -148,7 +148,7 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
     shape, dtype = _kind(draft.tokens)
     if shape != wanted or dtype != jnp.int32:
         raise LanternError(
-            f"drafting.propose returns tokens {shape} of {dtype}: return int32 {wanted}, one a node"
+            f"drafting.propose returns tokens {shape} of {dtype}: return int32 {wanted}, one per node"
         )
     return draft, state
 
@@ -187,5 +187,5 @@ def _check_logits(name: str, logits, wanted: tuple[int, ...]) -> None:
 
 
 def _kind(values: Any) -> tuple[tuple[int, ...] | str, Any]:
-    """Returns an array's shape and dtype; of anything else its type's name, and that it is an object."""
+    """Returns an array's shape and dtype; for anything else, the name of its type and the dtype object."""
     return getattr(values, "shape", type(values).__name__), getattr(values, "dtype", np.dtype(object))

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class CouplingKind(Late):
-    """A coupling that has a name; ``make`` takes its options."""
+    """A named coupling; ``make`` takes its options."""
 
     make: Callable[..., "Coupling"]
 
@@ -35,7 +35,7 @@ COUPLINGS: Table[CouplingKind] = Table(
 
 
 def base_of(coupling: "Coupling | str") -> str:
-    """Returns the name of a coupling, for an object that of the class it derives from, or ""."""
+    """Returns a coupling's name; for an object, that of the class it derives from, or ""."""
     if isinstance(coupling, str):
         return coupling
     made = (name for name, kind in COUPLINGS.items() if isinstance(coupling, kind.make))
@@ -43,9 +43,9 @@ def base_of(coupling: "Coupling | str") -> str:
 
 
 def as_coupling(coupling: "Coupling | str") -> "Coupling":
-    """Returns the coupling of a name, with its default options, or the coupling itself.
+    """Returns the coupling with this name and default options, or the coupling itself.
 
     Raises:
-        LanternError: an unknown name, or no coupling.
+        LanternError: an unknown name, or an object that is not a coupling.
     """
     return COUPLINGS.find(coupling).make()

@@ -1,13 +1,13 @@
-"""Echo: memory of what the target already said of the coming positions, in slightly wrong contexts. Ours.
+"""Echo (ours): memory of what the target already said about the coming positions, in slightly wrong contexts.
 
-A round scores many nodes and keeps a few; what the target said after the others is still of use. When guesses are made
-after a node, one of the last round's nodes at its position is recalled: the one whose last tokens agree longest with
-the node's. What the target said after it, p_old, is mixed with the drafter's q:
+A round scores many nodes and keeps a few; what the target said after the others is still useful. When guesses are made
+after a node, one of the last round's nodes at the same position is recalled: the one whose last tokens agree longest
+with the node's. What the target said after it, p_old, is mixed with the drafter's q:
 
     log q' = a log q + b log p_old + a constant,
 
-where (a, b) depends on how long they agree: in position only, in token too, in parent's token, in grandparent's.
-Guesses are drawn from q', so strict decoding stays strict with every coupling. It costs no pass.
+where (a, b) depends on how long they agree: in position only, in the token too, in the parent's token, or in the
+grandparent's. Guesses are drawn from q', so strict decoding stays strict with every coupling. Echo costs no pass.
 
 Axes: G guidance rows, B batch, N nodes of the last round (root included), M nodes after which something is guessed,
 H = 3 tokens compared, V codes, D feature width.
@@ -27,7 +27,7 @@ from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
-# Least log-probability of an old node: a code that was filtered out there must not rule out a likely one.
+# Least log-probability after an old node: a code that was filtered out there may be likely now.
 LEAST = -20.0
 # H: the tokens of a node, its parent and its grandparent.
 COMPARED = 3
@@ -35,13 +35,14 @@ COMPARED = 3
 
 @dataclass(frozen=True)
 class Echo:
-    """The mixture of old and new: (a, b) by what the recalled node agrees in.
+    """The mixture of old and new: (a, b) for each way in which the recalled node may agree.
 
-    The numbers are fitted on the demo (``train.fit``): where the last tokens are the same, nearly all is p_old.
+    The numbers are fitted on the demo (``train.fit``): where the last tokens are the same, nearly all weight is on
+    p_old.
 
     Attributes:
-        position: of a node that agrees in position only; ``token``: in its token too; ``parent``: in its parent's
-            too; ``grandparent``: in all that is compared.
+        position: for a node that agrees in position only; ``token``: in its token too; ``parent``: in its parent's too;
+            ``grandparent``: in all that is compared.
 
     Raises:
         LanternError: shares that are not two finite numbers >= 0.
@@ -61,7 +62,7 @@ class Echo:
 
     @classmethod
     def of(cls, mixture: tuple[float, ...] | None) -> "Echo":
-        """Returns the mixture of eight numbers, the parts in order; None is the library's own."""
+        """Returns the mixture given by eight numbers, the pairs in order; None gives the library's own."""
         return cls() if mixture is None else cls(*zip(mixture[::2], mixture[1::2], strict=True))
 
     def __post_init__(self):
@@ -85,8 +86,8 @@ class Memory:
         history: int32 [B, N, H], the tokens of a node, its parent and its grandparent.
         positions: int32 [B, N], the position after the node; -1 where there is no node.
         common: int32 [B, N], how many nodes of the path to it were accepted, the root and itself included.
-        log_probs: float32 [B, N, V], the target's after the node.
-        features: [G, B, N, D], the target's at the node; None where nothing reads them.
+        log_probs: float32 [B, N, V], the target's log-probabilities after the node.
+        features: [G, B, N, D], the target's features at the node; None where nothing reads them.
     """
 
     history: Int[Array, "B N H"]
@@ -99,7 +100,7 @@ class Memory:
 def nothing(
     batch: int, nodes: int, vocab_size: int, features: Float[Array, "G B S D"] | None = None
 ) -> Memory:
-    """Makes the memory before the first round; with ``features`` it has room for such."""
+    """Makes the memory before the first round; if ``features`` are given, it has room for features like them."""
     none = jnp.full((batch, nodes), -1, jnp.int32)
     return Memory(
         history=jnp.full((batch, nodes, COMPARED), -1, jnp.int32),
@@ -133,7 +134,7 @@ def accepted_above(outcome: Outcome) -> Int[Array, "B N"]:
 
 
 def histories(draft: Draft, pending: Pending) -> Int[Array, "B N H"]:
-    """Returns the tokens of every node, its parent and its grandparent, known ones above the root."""
+    """Returns the tokens of every node, its parent and its grandparent; above the root these are the known tokens."""
     above = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
     above = jnp.broadcast_to(above, draft.tokens.shape)
     tokens = [draft.tokens]
@@ -152,10 +153,10 @@ def recalled(
 
     Args:
         history: tokens of the nodes, their parents and grandparents.
-        positions: after them.
+        positions: the positions after them.
 
     Returns:
-        the old nodes' ids, and their agreement: 0 for none at the position, 1 in position alone, up to 1 + H.
+        the old nodes' ids, and their agreement: 0 if none is at the position, 1 for position alone, up to 1 + H.
     """
     same = positions[:, :, None] == memory.positions[:, None, :]
     agreement = same.astype(jnp.int32)
@@ -175,7 +176,7 @@ def mixed(
     history: Int[Array, "B M H"],
     positions: Int[Array, "B M"],
 ) -> Float[Array, "B M V"]:
-    """Returns log q', normalized; ``log_q`` is the drafter's after nodes as ``recalled`` takes them."""
+    """Returns log q', normalized; ``log_q`` is the drafter's, after nodes given as to ``recalled``."""
     node, agreement = recalled(memory, history, positions)
     old = jnp.take_along_axis(memory.log_probs, node[..., None], axis=1)
     return blended(echo, log_q, old, agreement)
@@ -188,5 +189,5 @@ def blended(
     shares = [(1, 0), *(getattr(echo, field.name) for field in dataclasses.fields(echo))]
     shares = jnp.float32(shares)[agreement]
     a, b, old = shares[..., :1], shares[..., 1:], jnp.maximum(old, LEAST)
-    # Without a share q rules nothing out: 0 times -inf would be NaN.
+    # With a share of 0, q rules nothing out: 0 times -inf would be NaN.
     return jax.nn.log_softmax(jnp.where(a > 0, a * log_q, jnp.float32(0)) + b * old, axis=-1)

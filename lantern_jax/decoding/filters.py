@@ -22,9 +22,9 @@ def filtered(
 ) -> Float[Array, "*rows V"]:
     """Applies top-k, then top-p to tempered logits: -inf where a code is removed.
 
-    A threshold takes many passes over a row, and over a model axis each would wait for all devices. Where codes are
-    split, devices exchange parts so that each holds whole rows, of the same total size, and one number a row comes
-    back: the least value that stays.
+    A threshold takes many passes over a row, and on a model axis each pass would wait for all devices. Where codes are
+    split, devices therefore exchange parts so that each holds whole rows, of the same total size, and one number per
+    row comes back: the least value that stays.
 
     Args:
         filters: the ``FILTERS`` to apply; static.
@@ -58,11 +58,11 @@ def _keep(values: Float[Array, "*rows V"], threshold: Float[Array, "*rows"]) -> 
 
 
 def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) -> Float[Array, "*rows"]:
-    """Finds the smallest float whose strictly larger values weigh less than ``limit`` together (limit > 0), exactly.
+    """Finds, exactly, the smallest float above which the values together weigh less than ``limit`` (> 0).
 
-    -inf where all values weigh less. Comparisons bind a CPU, and 32 passes of one are the fewest; passes bind an
-    accelerator, which makes 8 of 15 comparisons, unrolled. The choice is made in lowering: XLA's HLO for a platform
-    holds only that platform's passes.
+    It is -inf where all values weigh less. A CPU is bound by comparisons, and 32 passes of one comparison need the
+    fewest; an accelerator is bound by passes, and makes 8 of 15 comparisons, unrolled. The choice is made in lowering:
+    XLA's HLO for a platform holds only that platform's passes.
     """
     return by_platform(
         values,
@@ -77,10 +77,10 @@ def _threshold(values: Float[Array, "*rows V"], weights: Array, limit: Array) ->
 def _search(
     values: Float[Array, "*rows V"], weights: Array, limit: Array, *, bits: int, unroll: bool
 ) -> Float[Array, "*rows"]:
-    """Finds the threshold, ``bits`` binary digits a pass from the first to the last.
+    """Finds the threshold, ``bits`` binary digits per pass, from the first to the last.
 
-    The digits count floats upwards from -inf, on the floats' order-preserving int32 image. A candidate is not above
-    the threshold when the floats above its predecessor weigh ``limit`` or more; nothing is above candidates past
+    The digits count floats upwards from -inf, through int32 numbers that keep the floats' order. A candidate is not
+    above the threshold when the values above its predecessor weigh ``limit`` or more; no value is above candidates past
     infinity, which are NaNs. Weights are float32 even for counting (exact up to 2**24 codes): XLA vectorizes that sum
     better than an integer one.
     """

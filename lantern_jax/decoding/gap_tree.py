@@ -1,13 +1,13 @@
-"""Gap trees, ours: windows whose tree is chosen in each round by the gaps of the race, around a spine that is kept.
+"""Gap trees (ours): windows whose tree is chosen each round by the gaps in the race, around a spine that is kept.
 
-Each place of a window has its best few guesses, and a guess is worth softmax(beta (log q' + g)): how far it leads in
-the race with the noise that draft and target share. A path is worth the product of its guesses', and the best nodes are
-kept. The spine, the path of all best guesses, is kept to most of its length at any worth, for the target's pass over it
-is what refines the far places.
+Each place of a window has a few best guesses. A guess is worth softmax(beta (log q' + g)), which says how far it leads
+in the race under the noise that draft and target share. A path is worth the product of its guesses' worths, and the
+best nodes are kept. Most of the spine, the path of best guesses, is kept however little it is worth, because the
+target's pass over it is what refines the far places.
 
-Which paths there may be is fixed, the *pool*, so that a tree is chosen by a product of matrices and a top-k: those that
-leave the spine in any way within the first ``FRONT`` places, or once after them, and then go on with best guesses for
-up to ``TAIL`` places. Needs no JAX.
+The possible paths, the *pool*, are fixed, so that choosing a tree takes one matrix product and a top-k. Besides the
+spine they are the paths that leave it in any way within the first ``FRONT`` places, or once after them, and then
+continue with best guesses for up to ``TAIL`` places. Needs no JAX.
 """
 
 import itertools
@@ -21,7 +21,7 @@ from jaxtyping import Float, Int
 from lantern_jax.decoding.knobs import SHARPNESS, Knob, check_count
 from lantern_jax.io.errors import LanternError
 
-# Guesses for a place at most; places where a path may leave the best guesses again and again; best guesses after.
+# The most guesses per place; the first places, where a path may leave the spine repeatedly; best guesses afterwards.
 BRANCHES, FRONT, TAIL = 4, 3, 8
 
 
@@ -30,9 +30,9 @@ class Pool(NamedTuple):
 
     Attributes:
         ranks: float32 [P, W * K], 1 where a node's path has that guess for that place.
-        paths: int32 [P, W + 1], ids from the root, which is -1 here, to a node, padded by repeating it.
-        parents: int32 [P], -1 where it is the root.
-        children: int32 [P + 1, K], ids of a node's children, the root's last; -1 for none.
+        paths: int32 [P, W + 1], ids from the root, which is -1 here, to a node, padded by repeating the node.
+        parents: int32 [P], -1 for the root.
+        children: int32 [P + 1, K], ids of each node's children, the root's in the last row; -1 for none.
         depth: int32 [P].
         place, rank: int32 [P], a node's guess.
         on_spine: bool [P].
@@ -53,8 +53,8 @@ class GapTree:
     """The sizes of a gap tree.
 
     Attributes:
-        window: W, places that are guessed, 1 to 64.
-        nodes: kept, the root not counted, 1 to 1024.
+        window: W, the number of places guessed, 1 to 64.
+        nodes: the number of nodes kept, the root not counted, 1 to 1024.
         sharpness: beta, a finite number > 0; the default is fitted on the demo.
 
     Raises:
@@ -97,7 +97,7 @@ class GapTree:
 
     @property
     def spine(self) -> int:
-        """Nodes of the spine that are always kept."""
+        """Number of spine nodes that are always kept."""
         return min(self.nodes, max(1, self.window * 5 // 6))
 
     @property
@@ -108,7 +108,7 @@ class GapTree:
 
 @lru_cache(8)
 def _pool(window: int) -> Pool:
-    """Makes the pool of all gap trees of a window, up to 3 MB."""
+    """Makes the pool shared by all gap trees of a window, up to 3 MB."""
     paths = sorted(_paths(window), key=lambda path: (len(path), path))
     ids = {path: i for i, path in enumerate(paths)} | {(): -1}
     count = len(paths)

@@ -1,9 +1,9 @@
-"""The coupling of one shared noise, ours: draft and target race with the same numbers.
+"""The shared-noise coupling (ours): draft and target race with the same numbers.
 
-At a node with the target's distribution p let y = argmax(log p + g), g the Gumbel noise of that position, which plain
-decoding reads too. A child x is accepted when x = y or, under a relaxed rule, when x is the argmax once the codes of
-A(x) are removed and their mass is x's own. So strict decoding gives plain decoding's tokens with any draft: exactly
-where p is computed in float32, up to near-ties in bfloat16.
+At a node with the target's distribution p, let y = argmax(log p + g), where g is the Gumbel noise of that position,
+which plain decoding reads too. A child x is accepted when x = y or, under a relaxed rule, when x is the argmax once the
+codes of A(x) are removed and their mass is given to x. So strict decoding gives plain decoding's tokens with any draft:
+exactly where p is computed in float32, up to near-ties in bfloat16.
 
 Axes: B batch, N nodes (root included), M drafts = N - 1 or nodes of a level, L path length, V vocabulary.
 """
@@ -71,14 +71,14 @@ class Gumbel:
     """The coupling.
 
     Attributes:
-        path: the choice among several accepted children: the ``longest`` accepted path, ties to the earliest in
-            depth-first order, or ``exact_first``: from the root, the child y if there is one, else the first accepted
-            one, never going back; or ``followed``: the longest where a relaxed rule lets in only tokens that a guess of
-            the target's own follows, so that the path goes on behind each, by that guess or a longer way (ours). At
-            temperature 0 it is always the longest.
+        path: how to choose among several accepted children: ``longest``, the longest accepted path, ties to the
+            earliest in depth-first order; ``exact_first``, which takes, from the root on, the child y if there is one,
+            else the first accepted child, and never goes back; or ``followed`` (ours), the longest path where a relaxed
+            rule accepts only tokens that are followed by a guess equal to the target's own token, so that the path
+            continues after each, by that guess or a longer way. At temperature 0 it is always the longest.
 
     Raises:
-        LanternError: another path policy.
+        LanternError: an unknown path policy.
 
     Example:
         >>> lantern_jax.Gumbel(), lantern_jax.Gumbel("exact_first")
@@ -92,14 +92,14 @@ class Gumbel:
             raise errors.unknown("path policy", self.path, PATHS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> SharedNoise | Greedy:
-        """Draws as ``Coupling.draws``: plain decoding's own noise of L positions."""
+        """Implements ``Coupling.draws``: plain decoding's own noise of L positions."""
         if sampling.greedy:
             return Greedy()
         positions = positions[:, None] + jnp.arange(levels, dtype=jnp.int32)[None]
         return SharedNoise(gumbel_noise(keys, positions, vocab_size))
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """Verifies as ``Coupling.verify``."""
+        """Implements ``Coupling.verify``."""
         noise = _noise(draws, log_probs, draft.topology)
         topology, depth = draft.topology, draft.topology.depth
         with jax.named_scope("target_tokens"):
@@ -143,7 +143,7 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
     """Tells which children the rule accepts: by its own test, or because they win the race with their loan.
 
     A child wins iff every code that beats its new value lies in A(x). Both sides are counted, which costs one fused
-    pass over the vocabulary and a gather of K numbers a child.
+    pass over the vocabulary and a gather of K numbers per child.
     """
     parents, child = parents_of(draft), draft.tokens[:, 1:]
     depth = with_batch(drafted(draft.topology.depth), 2)

@@ -1,6 +1,6 @@
-"""A knob: what is known of one setting of a generation, and the checks of numbers.
+"""Knobs: the description of one setting of a generation, and checks of numbers.
 
-The knobs there are stand in ``settings.settings``.
+The knobs themselves are in ``settings.settings``.
 """
 
 import dataclasses
@@ -14,14 +14,14 @@ import numpy as np
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-# What one call makes, and holds until it returns; more are a set's business.
+# The most that one call makes, and holds until it returns; more are a job for a set.
 MOST_PICTURES = 10_000
 MOST_SEED = 2**32 - 1
-# Devices compute in these, and take smaller numbers than the least normal one for 0.
+# Devices compute in float32, and take numbers below its least normal one for 0.
 _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
 MOST_INT = int(np.iinfo(np.int32).max)
-# float32 tells logits of ten thousand a thousandth apart. Divided by less than that the step between two of them
-# would be larger than the noise that draws a token; by very little, all would be infinite.
+# At ten thousand, float32 logits lie a thousandth apart. Divided by less than that, the step between two of them would
+# exceed the noise that draws a token; divided by very little, all would be infinite.
 TEMPERATURE = {"low": 1e-3, "also": 0, "note": "0 is greedy"}
 TOP_K = {"low": 0, "note": "0 turns it off"}
 TOP_P = {"low": 0, "low_open": True, "high": 1, "note": "1 turns it off"}
@@ -31,20 +31,20 @@ THRESHOLD = {"low": 0, "high": 1, "high_open": True, "note": "0 is never"}
 
 @dataclass(frozen=True)
 class Knob:
-    """What is known of a knob.
+    """The description of a knob.
 
     Attributes:
         name: as in ``Settings``.
-        type: float, int or str; object where ``resolve_settings`` has to know it (``tree``).
-        default: of ``Settings``.
+        type: float, int or str; object where ``resolve_settings`` has to judge the value (``tree``).
+        default: the default in ``Settings``.
         help: one line.
-        metavar: what stands for its value in the command's help.
-        low, high: the least and the greatest number.
-        low_open, high_open: whether the bound itself is out.
-        also: one more number that may be given, below ``low``.
-        note: what a number of special meaning does.
-        choices: the names there are; empty for numbers.
-        by_platform: the default where it differs by platform.
+        metavar: the placeholder for its value in the command's help.
+        low, high: the least and the greatest number allowed.
+        low_open, high_open: whether the bound itself is excluded.
+        also: one more number that is allowed, below ``low``.
+        note: what a number with a special meaning does.
+        choices: the valid names; empty for numbers.
+        by_platform: the default for each platform, where they differ.
 
     Example:
         >>> sharpness = lantern_jax.Knob("sharpness", float, 1.0, "how sharp", low=0, low_open=True)
@@ -68,7 +68,7 @@ class Knob:
 
     @property
     def range(self) -> str:
-        """What may be given, in words; empty where names or types of its own say it."""
+        """What may be given, in words: a range, or the valid names; empty for any other object or text."""
         if self.type not in (int, float):
             return ", ".join(self.choices)
         bounded, other = math.isfinite(self.high), "" if self.also is None else f"{self.also:g} or "
@@ -80,7 +80,7 @@ class Knob:
         return other + " ".join(filter(None, ("a", kind, "number", limits)))
 
     def check(self, value: Any) -> None:
-        """Raises LanternError for a value of another type, out of range or of no known name."""
+        """Raises LanternError for a value that has another type, is out of range or is not a known name."""
         if self.choices:
             if value not in self.choices and not (value is None and self.default is None):
                 raise errors.unknown(self.name, value, self.choices)
@@ -90,15 +90,15 @@ class Knob:
                 raise errors.invalid(self.name, value, wanted)
 
     def read(self, text: str) -> int | float:
-        """Returns the number that a text is; LanternError for one that ``check`` refuses, or for none."""
+        """Reads a number from text; raises LanternError if it is not one, or one that ``check`` refuses."""
         try:
             value = self.type(text)
         except ValueError:
-            # Python's own line would show all of a number of thousands of digits.
+            # Python's own message would show every digit of a number that has thousands.
             raise errors.invalid(self.name, text, self._described) from None
         wanted = self._wanted(value)
         if wanted:
-            # Of hundreds of digits a float is infinite, which is not what was given.
+            # A float of hundreds of digits becomes infinite, which is not what was given.
             raise errors.invalid(self.name, text if math.inf in (value, -value) else value, wanted)
         return value
 
@@ -107,13 +107,13 @@ class Knob:
         return self.range + (f" ({self.note})" if self.note else "")
 
     def _wanted(self, value: Any) -> str:
-        """Says what to give in place of a number; empty where it may be given."""
+        """Says what to give in place of a value; empty if the value is valid."""
         numbers = int | np.integer if self.type is int else int | float | np.integer | np.floating
         if isinstance(value, bool) or not isinstance(value, numbers):
             return self._described
         if self.also is not None and value == self.also:
             return ""
-        # Whole numbers have no bound in Python: they are compared, never made floats of.
+        # Python's integers have no bound: they are compared, never converted to floats.
         above = value > self.low if self.low_open else value >= self.low
         below = value < self.high if self.high_open or self.high == math.inf else value <= self.high
         if not (above and below):
@@ -141,19 +141,19 @@ def knob_of(field: dataclasses.Field) -> Knob:
 
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:
-    """Returns a whole number from 1 to ``most``; LanternError for anything else."""
+    """Returns a whole number from 1 to ``most``; raises LanternError for anything else."""
     Knob(name, int, 1, "", low=1, high=most).check(value)
     return int(value)
 
 
 def check_seed(seed: Any, name: str = "seed") -> int:
-    """Returns a whole number from 0 to 2**32 - 1; LanternError for anything else."""
+    """Returns a whole number from 0 to 2**32 - 1; raises LanternError for anything else."""
     Knob(name, int, 0, "", high=MOST_SEED).check(seed)
     return int(seed)
 
 
 def check_numbers(prompts: int, num: Any, seed: Any, first: Any, most: int = MOST_PICTURES) -> int:
-    """Returns how many pictures a call makes; LanternError for no prompts, or a number that is not valid."""
+    """Returns how many pictures a call makes; raises LanternError if there are no prompts or a number is not valid."""
     if not prompts:
         raise LanternError("no prompts: give at least one")
     count = check_count("num", num) * prompts

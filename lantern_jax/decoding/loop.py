@@ -1,7 +1,7 @@
 """The decoding loop: prefill, then rounds of draft, verify, accept, commit inside one ``while_loop``.
 
 Plain autoregressive decoding is the same loop with nothing drafted. ``start``, ``advance`` and ``finish`` are the parts
-of ``decode``, for callers that look in between rounds; the rounds are the same.
+of ``decode``, for callers that look in between two rounds; the rounds are the same.
 
 Axes: G guidance rows, B batch, T stream tokens, N nodes (root included), L = max depth + 1, V codes.
 """
@@ -54,23 +54,23 @@ def speculative_decode(
 
     Args:
         target, target_params, conditioning: the model and its conditioning, leaves [B, ...]: conditional rows only.
-        keys: one key a sequence, of Threefry, JAX's default; fold_in of a seed with the sequence's global index makes
-            results independent of batching.
+        keys: one key per sequence, of Threefry, JAX's default; ``fold_in`` of a seed's key with the sequence's global
+            index makes results independent of batching.
         drafting, drafting_params: the source of guesses, such as ``eagle(drafter, tree)``.
         guidance: classifier-free guidance scale of each sequence; None for none, which is half the work.
         sampling: temperature, top-k, top-p (``SamplingParams.create``); None samples from the plain distribution.
         rule, codebook: acceptance rule, or its name, and the neighbours that a relaxed one needs.
         coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``, or its name; static.
         active: False marks padding sequences, which are finished from the start.
-        rows: rows in parallel instead of drafting (``zipar``); static, not lossless.
+        rows: decodes rows in parallel instead of drafting (``zipar``); static, not lossless.
         mesh, mesh_axis: a mesh (an abstract one to export with) and the axis that sequences are spread over. The whole
-            loop runs under ``shard_map`` over that axis, each device looping as often as its own sequences need; B
-            must divide by its size. Over an axis "model" the compiler splits the computation as the parameters lie
-            (``partition``).
+            loop runs under ``shard_map`` over that axis, each device looping as often as its own sequences need; B must
+            divide by its size. Over an axis "model" the compiler splits the computation the way the parameters are
+            split (``partition``).
 
     Raises:
         LanternError: arguments or records that do not fit each other, ids or padding that the target does not take, a
-            relaxed rule without neighbours, a batch that does not divide.
+            relaxed rule without neighbours, a batch that does not divide over the mesh.
     """
     rule, coupling = as_rule(rule), as_coupling(coupling)
     check_codebook(rule, codebook, target.vocab_size)

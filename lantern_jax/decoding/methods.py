@@ -1,6 +1,6 @@
 """Methods: named combinations of drafting, coupling and acceptance rule.
 
-A method fixes some knobs of a generation; the others, and fixed ones that are given, are as without it.
+A method fixes some knobs of a generation. The other knobs, and fixed ones that the caller gives, are as without it.
 """
 
 from collections.abc import Collection, Mapping
@@ -18,8 +18,8 @@ class Method:
 
     Attributes:
         help: one line: its idea and its promise.
-        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}, TPUs
-            as GPUs without an entry of their own.
+        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}; TPUs without an
+            entry of their own use the GPUs'.
 
     Example:
         >>> lantern_jax.methods()["ar"]
@@ -44,8 +44,8 @@ _METHODS = {
         "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",
         _STRICT,
     ),
-    # Few nodes where each costs, many where a pass costs no more than a step. A TPU v5e is done with 32 nodes of
-    # LlamaGen-XL, by its compiler's account, when it has read the weights (docs/scale.md).
+    # Few nodes where each one costs, many where a pass costs no more than a step. By its compiler's account, a TPU v5e
+    # is done with 32 nodes of LlamaGen-XL by the time it has read the weights (docs/scale.md).
     "led": Method(
         "a window of the target's latest predictions, refined by a drafter: plain decoding's tokens",
         _STRICT | {"drafting": "led", "nodes": {"cpu": 7, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3},

@@ -20,13 +20,14 @@ _BLOCK_ELEMENTS = 1 << 19
 def nearest_codes(codebook: Float[Array, "V C"], k: int, normalize: bool = False) -> Int[Array, "V {k}"]:
     """Returns the ``k`` codes nearest to every code, nearest first: int32 [V, k].
 
-    By Euclidean distance, without the code itself, ties to the lowest id. Works in blocks, never with a V x V array.
-    Differences are squared and summed directly: |a|^2 - 2ab + |b|^2 would lose the order of near neighbours in float32.
+    Distances are Euclidean, the code itself is left out, and ties go to the lowest id. Works in blocks, never with a
+    V x V array. Differences are squared and summed directly: |a|^2 - 2ab + |b|^2 would lose the order of near
+    neighbours in float32.
 
     Args:
         codebook: the codes as the decoder sees them.
-        k: their number, 0 <= k < V.
-        normalize: scale every code to length 1 first (LlamaGen's decoder does).
+        k: the number of neighbours, 0 <= k < V.
+        normalize: scale every code to length 1 first (as LlamaGen's decoder does).
 
     Raises:
         LanternError: k is outside its range, or the codebook is not a matrix of numbers.

@@ -36,7 +36,7 @@ class Program(NamedTuple):
 
 
 class Inputs(Record):
-    """The traced half of a generation, swept without compiling again; fields as in ``speculative_decode``."""
+    """The traced half of a generation, which can be swept without recompiling; fields as in ``speculative_decode``."""
 
     target_params: Any
     drafting_params: Any

@@ -26,7 +26,7 @@ from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.topology import AnyTopology
 from lantern_jax.io.errors import LanternError
 
-# Records of one kind that are kept: callers of a server choose what they are made of, so they may be any number.
+# The most records of one kind that are kept: a server's callers choose their contents, so there may be any number.
 MOST_RECORDS = 256
 
 
@@ -103,12 +103,12 @@ class Target:
             are [B, ...], conditional rows only. ``guidance`` is float32 [B], or None for none; the target makes the
             unconditional rows, and so the axis G, itself. ``slots`` is the number of tokens after the prefix that the
             cache must hold, rows that ``commit`` writes beyond the committed ones included.
-        score: (params, cache, tokens [B, N], depth, ancestors) -> (logits [B, N, V], features [G, B, N, D], block).
-            A node at depth d stands d positions after the cache's end and sees the cache and its ``ancestors``, itself
+        score: (params, cache, tokens [B, N], depth, ancestors) -> (logits [B, N, V], features [G, B, N, D], block). A
+            node at depth d stands d positions after the cache's end and sees the cache and its ``ancestors``, itself
             included. ``depth`` [N] and ``ancestors`` [N, N] are NumPy where the topology is static and no token is
             forced, else traced [B, N] and [B, N, N]. Logits come out guided, in float32, -inf where an id is not
-            allowed. Decoding out of raster order (``zipar``) gives one more argument: ``visible`` bool
-            [B, N, slots], which of the committed tokens, in the order of their commits, a node sees.
+            allowed. Decoding out of raster order (``zipar``) passes one more argument: ``visible`` bool [B, N, slots],
+            which of the committed tokens, in the order of their commits, a node sees.
         commit: (cache, block, path [B, S], count [B]) -> cache with the first ``count`` nodes of the path, root or
             pending tokens included, appended to each sequence. ``count`` is 0 for a finished sequence.
         vocab_size: V.
@@ -161,8 +161,8 @@ class Pending(Record):
     """The tokens that a round begins with.
 
     Attributes:
-        tokens: int32 [B, R], right-aligned: the last one is the root; only the last ``count`` are pending, those
-            before them are committed already.
+        tokens: int32 [B, R], right-aligned: the last one is the root; only the last ``count`` are pending, those before
+            them are already committed.
         count: int32 [B], 1 to R.
         position: int32 [B], the position that the root predicts, counted from 0 along the stream.
         history: int32 [B, 3], the last known tokens: the root, the one before it, and the one before that; -1 where
@@ -245,7 +245,7 @@ class Drafting:
         init: (params, prefix, slots, span) -> state, before the first token is known. ``slots`` as in ``Target``;
             ``span`` is S, the most positions that a round commits.
         propose: (params, state, pending, draws, sampling) -> (draft, state). ``pending`` is a ``Pending``;
-            ``process_logits(logits, sampling)`` makes log q of logits; ``draws`` are the round's random numbers: the
+            ``process_logits(logits, sampling)`` turns logits into log q; ``draws`` are the round's random numbers: the
             children of M nodes at a depth are the best codes, in order, of
             ``draws.perturb(log_q [B, M, V], depth, nodes)``, with ``nodes`` their ids in the topology.
         observe: (params, state, outcome) -> state, from the state that ``propose`` returned; drops what that added

@@ -7,7 +7,7 @@ from jax import export
 
 
 class Record(PyTreeNode):
-    """A frozen pytree of arrays with a ``replace`` that type checkers know; programs with it can be serialized.
+    """A frozen pytree of arrays with a ``replace`` that type checkers know; programs that use it can be serialized.
 
     Static fields are strings, numbers and tuples of them.
     """

@@ -46,13 +46,13 @@ from lantern_jax.io.errors import LanternError
 
 
 class Streams(Record):
-    """The draws of ``Rejection``: the places of a round's random numbers.
+    """The draws of ``Rejection``: what a round's random numbers are drawn from.
 
     Attributes:
-        keys: one a sequence.
+        keys: one per sequence.
         positions: int32 [B], the position that the root predicts.
         rounds: int32 [B], the round's number.
-        reads_ahead: static; whether the tests read guesses behind the place where they stop, as ``Block``'s do. Such
+        reads_ahead: static; whether the tests read guesses beyond the place where they stop, as ``Block``'s do. Such
             guesses no longer follow the q they were drawn from, and must not be kept for the next round.
 
     Example:
@@ -68,7 +68,7 @@ class Streams(Record):
     reads_ahead: bool = flax.struct.field(pytree_node=False, default=False)
 
     def perturb(self, log_q: Float[Array, "B R V"], depth: int, nodes) -> Float[Array, "B R V"]:
-        """Returns what ranks the children of ``nodes``: log q with their own noise, whose top-K are draws from q."""
+        """Returns what ranks the children of ``nodes``: log q plus noise of their own, whose top-K are draws from q."""
         return log_q + draft_noise(self.keys, self.positions, self.rounds, nodes, log_q.shape[-1])
 
 
@@ -77,16 +77,16 @@ class Rejection:
     """The coupling.
 
     Attributes:
-        residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its
-            variant for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``). That code zeroes
-            the k + 1 nearest codes where any of the k lends, and is uniform over all V ids where nothing is left. It
-            needs k + 1 stored neighbours; with k stored, k are zeroed. A neighbour without probability (one that top-k
+        residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its variant
+            for LlamaGen and Anole (``published``) or for Lumina-mGPT (``published_lumina``). That code zeroes the k + 1
+            nearest codes where any of the k lends, and makes p uniform over all V ids where nothing is left. It needs
+            k + 1 stored neighbours; with k stored, k are zeroed. A neighbour without probability (one that top-k
             removed) counts as a lender even where the bound is 0, so delta 0 or lam 1 is not strict there, and
-            neighbours of such codes can put down a code that was removed. ``exact`` does neither. Under the strict
-            rule all three are the same.
+            neighbours can lend to such a code, so that a removed code is accepted. ``exact`` does neither. Under the
+            strict rule all three are the same.
 
     Raises:
-        LanternError: another residual.
+        LanternError: an unknown residual.
 
     Example:
         >>> lantern_jax.Rejection(), lantern_jax.Rejection("published")
@@ -100,11 +100,11 @@ class Rejection:
             raise errors.unknown("residual", self.residual, RESIDUALS)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """Draws as ``Coupling.draws``."""
+        """Implements ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """Verifies as ``Coupling.verify``; a draft without log q is a point mass on every token."""
+        """Implements ``Coupling.verify``; a draft without log q is a point mass on every token."""
         if isinstance(draws, Greedy):
             return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
         _check(draft, log_probs, draws)
@@ -147,7 +147,7 @@ class Rejection:
         """Tests all children, each as if its earlier siblings were refused.
 
         ``_parents`` sorts nodes by their number of children, most first. So the nodes with a child in column c are a
-        prefix, and shrink from column to column; what lies behind it is done, and put aside.
+        prefix, which shrinks from column to column; the nodes behind it are done, and put aside.
         """
         topology, drafts = draft.topology, draft.tokens.shape
         nodes, given = _parents(topology), _Given(draft, uniforms, jnp.exp(noise)[:, None], rule, codebook)
@@ -164,7 +164,7 @@ class Rejection:
         return _Tried(tried.accepted[:, 1:], tried.swapped[:, 1:], tried.strict[:, 1:], p)
 
     def _try_column(self, given: "_Given", allowed, child: Int[Array, "B W"], tried: "_Tried", q):
-        """Tests one child of each of W nodes, -1 for none: returns the results with p, and q, after its refusal."""
+        """Tests one child of each of W nodes, -1 for none; returns the results with p, and q, after the refusal."""
         draft, uniforms, odds, rule, codebook = given
         topology, batch = draft.topology, jnp.arange(child.shape[0], dtype=jnp.int32)[:, None]
         accepted, swapped, strict, p = tried
@@ -172,13 +172,13 @@ class Rejection:
         token = draft.tokens[batch, child]
         depth = take_nodes(topology.depth, child)
         trial = _put_on_trial(p, q, token, depth, topology.max_depth, rule, codebook)
-        # Strictly such a code has mass 0 anyway, and the published code knows no such test.
+        # Under the strict rule a code that is not allowed has mass 0 anyway, and the published code has no such test.
         if self.residual == "exact" and not rule.is_strict:
             trial = trial.only_where(allowed[batch, child])
         luck = uniforms[batch, child] * trial.q_x
         possible = there & (trial.q_x > 0)
         accept = possible & (luck < trial.mass)
-        # A child is written to its own place; what is not there falls off the end.
+        # A child's result is written to its own place; a missing child's falls off the end.
         place = jnp.where(there, child, topology.num_nodes)
         accepted = accepted.at[batch, place].set(accept, mode="drop")
         if not rule.is_strict:
@@ -194,7 +194,7 @@ class Rejection:
         return _Tried(accepted, swapped, strict, p), q
 
     def _after_refusal(self, p, token, trial: "_Trial", rule, codebook) -> Float[Array, "B R V"]:
-        """Returns the residual of p once ``token`` was refused."""
+        """Returns the residual of p after ``token`` is refused."""
         if trial.claim is not None:
             return _residual(p, trial.claim.kept, p)
         if self.residual == "exact" or rule.is_strict:
@@ -231,7 +231,7 @@ class _Given(NamedTuple):
 
 
 class _Tried(NamedTuple):
-    """The tests' results for every draft, and the residual of every node with children once all are refused."""
+    """The tests' results for every drafted node, and the residual of every node with children once all are refused."""
 
     accepted: Bool[Array, "B M"]
     swapped: Bool[Array, "B M"]
@@ -240,8 +240,8 @@ class _Tried(NamedTuple):
 
 
 class _Trial(NamedTuple):
-    """One child x of every node on trial: its p and q, the mass its luck is compared with and that mass's source, and
-    the current q (a point mass without log q)."""
+    """One child x of every node, on trial: its p and q, the mass its luck is compared with and that mass's source, and
+    the current q (a point mass if there is no log q)."""
 
     p_x: Float[Array, "B R"]
     q_x: Float[Array, "B R"]
@@ -252,7 +252,7 @@ class _Trial(NamedTuple):
     is_point_mass: bool
 
     def only_where(self, allowed: Bool[Array, "B R"]) -> "_Trial":
-        """Refuses codes that are not allowed, which borrow nothing."""
+        """Refuses codes that are not allowed; they borrow nothing."""
         loan = self.loan
         if loan is not None:
             lenders = jnp.where(allowed[..., None], loan.lenders, -1)
@@ -288,7 +288,7 @@ def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
 
 
 def _parents(topology: AnyTopology) -> Int[np.ndarray, " R"]:
-    """Returns the nodes whose children are tried, most children first; all nodes where that is not known."""
+    """Returns the nodes whose children are tried, most children first; all nodes if their children are not known."""
     if not isinstance(topology, DraftTree):
         return np.arange(topology.num_nodes)
     internal = np.asarray(topology.internal, np.int32)
@@ -300,7 +300,7 @@ def _num_children(topology: DraftTree) -> Int[np.ndarray, " N"]:
 
 
 def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, Int[Array, "*B W"]]]:
-    """Yields for each place among siblings how many of ``nodes`` have a child there, and which, -1 for none."""
+    """Yields for each place among siblings how many of ``nodes`` have a child there, and their ids, -1 for none."""
     for column in range(topology.children.shape[-1] if len(nodes) else 0):
         width = len(nodes)
         if isinstance(topology, DraftTree):
@@ -309,7 +309,7 @@ def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, In
 
 
 def _rows_of(topology: AnyTopology) -> Int[np.ndarray, " N"]:
-    """Returns the place of a node among ``_parents``, -1 for leaves."""
+    """Returns each node's place among ``_parents``, -1 for leaves."""
     if not isinstance(topology, DraftTree):
         has = topology.children[..., 0] >= 0
         return jnp.where(has, jnp.arange(topology.num_nodes, dtype=jnp.int32)[None], -1)
@@ -348,7 +348,7 @@ def _places(token: Int[Array, "B R"]) -> tuple[Int[Array, "B 1"], Int[Array, "1 
 
 
 def _zeroed(values: Float[Array, "B R V"], ids: Int[Array, "B R K"]) -> Float[Array, "B R V"]:
-    """Sets ``values`` to 0 at ``ids``; -1 is no id."""
+    """Sets ``values`` to 0 at ``ids``; -1 stands for none."""
     batch, row = (place[..., None] for place in _places(ids[..., 0]))
     return values.at[batch, row, jnp.where(ids >= 0, ids, values.shape[-1])].set(0, mode="drop")
 

@@ -4,8 +4,9 @@ Axes: G guidance rows, B batch, L positions, M tree nodes, V vocabulary.
 
 All sampling is by Gumbel-max: the token at position i of a sequence is the argmax of the *perturbed log-probabilities*
 ``log_probs + gumbel_noise``, with the noise of exactly that sequence and position. Plain decoding, drafting and
-verification read the same numbers, so strict speculative decoding repeats plain decoding wherever the log-probabilities
-are the same. Nothing here branches or loops on data: on a GPU the host would have to read every predicate.
+verification read the same numbers, so strict speculative decoding reproduces plain decoding wherever the
+log-probabilities are the same. Nothing here branches or loops on data: on a GPU the host would have to read every
+predicate.
 """
 
 from collections.abc import Callable
@@ -28,12 +29,12 @@ from lantern_jax.io.errors import LanternError
 _DRAFT_STREAM = 0x80000001
 _ACCEPT_STREAM = 0x80000002
 _RESIDUAL_STREAM = 0x80000003
-# Streams of windows, for guesses that are drawn again.
+# Streams of windows, for redrawn guesses.
 _KEEP_STREAM = 0x80000011
 _WINDOW_STREAM = 0x80000012
 
 _ARGMAX_BLOCK = 128
-# JAX's other generators give a row numbers that depend on the rows beside it.
+# With JAX's other generators a row's numbers depend on the rows beside it.
 _GENERATOR = "threefry2x32"
 
 
@@ -41,7 +42,7 @@ class SamplingParams(Record):
     """Knobs of the sampling distribution, shared by the batch.
 
     The set of filters is static and the values are traced, so a sweep over values compiles once for each set. Programs
-    for any values apply both filters.
+    that serve any values apply both filters.
 
     Attributes:
         temperature: float32 [], at least 0.001; not read when ``greedy``.
@@ -50,7 +51,7 @@ class SamplingParams(Record):
         top_p: float32 [], in (0, 1], keeps the codes with less than this mass strictly above them, on the
             renormalized top-k; 1 keeps all.
         greedy: static; the token is the argmax, without filters or noise.
-        filters: static; the filters of "top_k" and "top_p" that are applied. The others' values are not read.
+        filters: static; which of "top_k" and "top_p" are applied. The values of the others are not read.
 
     Example:
         >>> lantern_jax.SamplingParams.create(temperature=0.9, top_k=100).filters
@@ -76,7 +77,7 @@ class SamplingParams(Record):
                 make them infinite.
             top_k: 0 is off, and so is ``vocab_size``.
             top_p: 1 is off.
-            vocab_size: None where it is not known, so that any ``top_k`` above 0 is a filter.
+            vocab_size: None if it is not known; any ``top_k`` above 0 is then a filter.
 
         Raises:
             LanternError: a number outside its range; a ``top_k`` above ``vocab_size``.
@@ -131,7 +132,7 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     reads its probabilities. Thresholds take a fixed number of passes; the vocabulary is never sorted.
 
     Args:
-        logits: guided logits, -inf at ids that are not allowed; at least one finite entry a row.
+        logits: guided logits, -inf at ids that are not allowed; at least one finite entry per row.
 
     Returns:
         float32 log-probabilities, -inf where a code was filtered out; a row with a NaN is NaN throughout.
@@ -155,9 +156,9 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
 
 
 def sequence_keys(seeds: Int[Any, "*B"], numbers: Int[Any, " B"]) -> Key[Array, " B"]:
-    """Returns the key of each sequence, fold_in(key(seed), number), whatever JAX's default generator is.
+    """Returns the key of each sequence, fold_in(key(seed), number), independent of JAX's default generator.
 
-    ``seeds`` are one for all, or one each.
+    ``seeds`` is one seed for all sequences, or one for each.
     """
 
     def key(seed, number) -> Key[Array, ""]:
@@ -172,8 +173,8 @@ def gumbel_noise(
 ) -> Float[Array, "B L V"]:
     """Draws the shared noise of positions: row [b, l] depends only on ``keys[b]`` and ``positions[b, l]``.
 
-    ``positions`` count generated tokens from 0. Greedy decoding draws no noise. Raises LanternError for keys of another
-    generator than Threefry, JAX's default.
+    ``positions`` count generated tokens from 0. Greedy decoding draws no noise. Raises LanternError for keys of a
+    generator other than Threefry, JAX's default.
 
     Example:
         >>> keys = jax.random.split(jax.random.key(7), 1)
@@ -205,8 +206,9 @@ def _gumbel(key, vocab_size: int) -> Float[Array, " V"]:
 
 @partial(jax.jit, static_argnums=1)
 def _gumbel_of_words(key, vocab_size: int) -> Float[Array, " V"]:
-    """Draws noise as fine in the upper tail, up to 22.9, from one random word an entry: half the work, for the many
-    rows of a draft. The word is 1 - u, which float32 holds to the last bit where it is small and the noise is large."""
+    """Draws noise that is as fine in the upper tail, up to 22.9, from one random word per entry: half the work, for the
+    many rows of a draft. The word is 1 - u, which float32 holds to the last bit where it is small and the noise is
+    large."""
     words = jax.random.bits(key, (vocab_size,), jnp.uint32)
     rest = jnp.minimum((words.astype(jnp.float32) + 0.5) * 2.0**-32, 1 - 2.0**-24)
     return -jnp.log(-jnp.log1p(-rest))
@@ -284,7 +286,7 @@ def top_children(
 def _best_over_shards(
     values: Float[Array, "*rows V"], k: int
 ) -> tuple[Float[Array, "*rows k"], Int[Array, "*rows k"]]:
-    """Does as ``top_children`` for codes split over the model axis: brings the best of each device together."""
+    """Does what ``top_children`` does, for codes split over the model axis: gathers each device's best codes."""
     count, rows = shards(), values.shape[:-1]
     parts = split(values.reshape(*rows, count, -1), -2)
     if k == 1:
@@ -318,7 +320,7 @@ def draft_noise(
     Args:
         positions: the position that each root predicts.
         rounds: the number of each sequence's round.
-        nodes: ids of the nodes whose children are drafted, for all sequences or for each.
+        nodes: ids of the nodes whose children are drafted, the same for all sequences or given for each.
     """
     nodes = jnp.asarray(nodes, jnp.int32)
     nodes = jnp.broadcast_to(nodes, (keys.shape[0], nodes.shape[-1]))
@@ -329,9 +331,10 @@ def draft_noise(
 def acceptance_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], num_nodes: int
 ) -> Float[Array, "B N"]:
-    """Draws uniform numbers in [0, 1) for the rejection coupling's accept tests, one a tree node.
+    """Draws uniform numbers in [0, 1) for the rejection coupling's accept tests, one per tree node.
 
-    Multiples of 2**-23: ``u < ratio`` holds with the ratio's probability to within that, the rounding of the ratio.
+    They are multiples of 2**-23: ``u < ratio`` holds with probability ``ratio`` to within that step, the ratio's own
+    rounding.
     """
     return jax.vmap(lambda key: jax.random.uniform(key, (num_nodes,), jnp.float32))(
         _stream(keys, _ACCEPT_STREAM, positions, rounds)
@@ -349,7 +352,7 @@ def residual_noise(
 def keep_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], window: int
 ) -> Float[Array, "B W"]:
-    """Draws uniform numbers in [0, 1) that decide which guesses of a window are kept, one a place."""
+    """Draws uniform numbers in [0, 1) that decide which guesses of a window are kept, one per place."""
     return jax.vmap(lambda key: jax.random.uniform(key, (window,), jnp.float32))(
         _stream(keys, _KEEP_STREAM, positions, rounds)
     )
@@ -358,7 +361,7 @@ def keep_uniforms(
 def window_noise(
     keys: Key[Array, " B"], positions: Int[Array, "B W"], vocab_size: int
 ) -> Float[Array, "B W V"]:
-    """Draws Gumbel noise of guesses, the same in every round for a position; no test or residual draw reads it."""
+    """Draws Gumbel noise for guesses, the same for a position in every round; no test or residual draw reads it."""
     streams = jax.vmap(lambda key: jax.random.fold_in(key, _WINDOW_STREAM))(keys)
     return gumbel_noise(streams, positions, vocab_size)
 

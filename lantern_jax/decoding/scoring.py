@@ -1,7 +1,7 @@
-"""Log-probabilities of tokens that are known, by one more reading of them.
+"""Log-probabilities of known tokens, found by reading them once more.
 
-They are the target's own, no matter what chose the tokens: what it says of the finished stream, token by token in
-raster order. Nothing of it is in the programs that decode.
+They are the target's own, no matter what chose the tokens: what it says about the finished stream, token by token in
+raster order. The programs that decode contain none of this.
 
 Axes: B batch, M positions of a piece, T stream tokens, V codes.
 """
@@ -26,9 +26,9 @@ def stream_log_probs(
 ) -> Float[Array, "B T"]:
     """Returns log p of every token of a stream under the sampling distribution: after guidance, temperature, filters.
 
-    Tokens that the format forces have 0, those that a filter takes out (a relaxed rule may choose them) -inf. When
-    greedy they are those of temperature 1, as in ``process_logits``. Traceable: jit it, or differentiate it by
-    ``params``.
+    Tokens that the format forces have 0, those that a filter removes (a relaxed rule may choose them) -inf. When
+    greedy, the values are those of temperature 1, as in ``process_logits``. Traceable: jit it, or differentiate it with
+    respect to ``params``.
 
     Args:
         target, params, conditioning, guidance, sampling: as in ``speculative_decode``.
@@ -57,7 +57,7 @@ def stream_log_probs(
     completion.check_tokens("token", target, tokens)
 
     def chosen(logits: Float[Array, "B M V"], tokens: Int[Array, "B M"]) -> Float[Array, "B M"]:
-        # A forced token may be no code: its place is overwritten below.
+        # A forced token may not be a code: its place is overwritten below.
         codes = jnp.minimum(tokens, target.vocab_size - 1)[..., None]
         return jnp.take_along_axis(process_logits(logits, sampling), codes, axis=-1)[..., 0]
 

@@ -1,11 +1,12 @@
-"""A round of rows in parallel: some places of each row that goes on, guessed where their codes are not known.
+"""A round of rows in parallel: some places of each row in progress, guessed where their codes are not known.
 
-A place is right once all places that the staircase puts before it are (``zipar.Schedule``): then its logits are those
-of decoding without guesses, and so is the code it makes. Guesses are made as a window's (``drafting.jacobi``): what the
-last pass made of a place with the noise of that place, and the newest distribution of the row, or of the row above,
-with that noise where no pass has been. Rows advance on their own, as far as the row above allows.
+A place is right once all places that the staircase puts before it are right (``zipar.Schedule``): then its logits, and
+the code it makes, are those of decoding without guesses. Guesses are made as in a window (``drafting.jacobi``): they
+are what the last pass made at a place with that place's noise or, where no pass has been, what the newest distribution
+of the row, or of the row above, gives with that noise. Each row advances at its own pace, as far as the row above
+allows.
 
-Axes: B batch, A rows that go on, K places of a row, N = A K places of a pass, H rows, T stream tokens, S cache slots,
+Axes: B batch, A rows in progress, K places of a row, N = A K places of a pass, H rows, T stream tokens, S cache slots,
 V vocabulary.
 """
 
@@ -24,14 +25,14 @@ from lantern_jax.devices.partition import split
 
 
 class Staircase(Record):
-    """How far the rows of each sequence are.
+    """How far the rows of each sequence have got.
 
     Attributes:
-        done: int32 [B, H], the places of a row that are in the cache.
+        done: int32 [B, H], how many places of a row are in the cache.
         known: bool [B, T], which free positions have their token.
         placed: int32 [B, S], the place in each slot of the cache; M where none is.
         guesses: int32 [B, T], the newest guess of a position; -1 where there is none. None without guesses.
-        log_p: float32 [B, A, V], the newest distribution of row r in r modulo A; None without guesses.
+        log_p: float32 [B, A, V], the newest distribution of row r at index r modulo A; None without guesses.
     """
 
     done: Int[Array, "B H"]
@@ -134,7 +135,7 @@ def decode_pass(program, stream: Stream, inputs, state):
 def _places(
     schedule: Schedule, width: int, done: Int[Array, "B H"]
 ) -> tuple[Int[Array, "B A"], Int[Array, "B N"]]:
-    """Returns the rows [B, A] that go on, H and more past the last, and their coming places [B, N]."""
+    """Returns the rows [B, A] in progress, numbered H or more past the last, and their next places [B, N]."""
     unfinished = done < jnp.asarray(schedule.lengths)[None]
     first = jnp.argmax(unfinished, axis=1).astype(jnp.int32)
     row = first[:, None] + jnp.arange(schedule.active, dtype=jnp.int32)[None]
@@ -145,7 +146,7 @@ def _places(
 
 
 def _before(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M"]) -> Bool[Array, "B N M"]:
-    """Tells which others come before a place in the stream, and not after it in the passes; or are it."""
+    """Tells which others come no later than a place in the stream and in the passes, the place itself included."""
     position, number = (
         jnp.asarray(table)[other][:, None, :] <= jnp.asarray(table)[place][:, :, None]
         for table in (schedule.position, schedule.number)
@@ -154,7 +155,7 @@ def _before(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M
 
 
 def _stays(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M"]) -> Bool[Array, "B N M"]:
-    """Tells which others no other place has replaced before the pass of a place."""
+    """Tells which others have not been replaced yet in the pass of a place."""
     return jnp.asarray(schedule.until)[other][:, None, :] > jnp.asarray(schedule.number)[place][:, :, None]
 
 
@@ -203,6 +204,6 @@ def _take(values: Array, where: Int[Array, "B M"]) -> Array:
 
 
 def _put(values: Array, where: Int[Array, "B N"], which: Bool[Array, "B N"], new) -> Array:
-    """Writes ``new`` at some of these positions."""
+    """Writes ``new`` at the positions that ``which`` selects."""
     batch = jnp.arange(len(where), dtype=jnp.int32)[:, None]
     return values.at[batch, jnp.where(which, where, values.shape[1])].set(new, mode="drop")

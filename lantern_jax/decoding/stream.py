@@ -58,7 +58,7 @@ class Stream:
         vocab_size: V.
         forced: int32 [T], the forced id, -1 where free.
         run: int32 [T + 1], length of the run of forced tokens that starts at a position.
-        free: int32 [T + 1], the number of free positions before this one.
+        free: int32 [T + 1], the number of free positions before a position.
         longest: R, the most tokens that are ever pending.
     """
 
@@ -87,11 +87,11 @@ class Stream:
         )
 
     def pending(self, decoded: Decoded, length: Int[Array, " B"], count: Int[Array, " B"]) -> Pending:
-        """Returns the pending tokens of sequences of which ``length`` tokens are known."""
+        """Returns the pending tokens of sequences with ``length`` known tokens."""
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
         before = length[:, None] - np.arange(1, 4, dtype=np.int32)[None]
         history = jnp.where(before >= 0, _take(decoded.tokens, before), jnp.int32(-1))
-        # A finished sequence may count a longer run at the stream's end, which is fed to nothing.
+        # A finished sequence may count a longer run at the stream's end, which is never fed to the target.
         count = jnp.minimum(count, jnp.int32(self.longest))
         return Pending(_take(decoded.tokens, length[:, None] + behind), count, length, history)
 
@@ -100,7 +100,7 @@ class Stream:
         return jnp.maximum(self.length - length - 1, 0)
 
     def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
-        """Puts forced tokens on the nodes of forced positions, so that paths continue behind them, and codes elsewhere.
+        """Puts forced tokens on the nodes of forced positions, so that paths continue past them, and codes elsewhere.
 
         A guess that is not a code (a row end copied to a free place) becomes one before it is compared, so that what
         is tested is what is written. ``position`` is the one that the root predicts.
@@ -128,7 +128,7 @@ class Stream:
         """Lays out what the target scores: pending tokens but the root, right-aligned in R - 1 places, then the draft.
 
         Returns tokens [B, R - 1 + N], depth and ancestors as ``Target.score`` takes them. Empty places see only
-        themselves and are not seen.
+        themselves, and no other place sees them.
         """
         topology, extra = draft.topology, self.longest - 1
         if not extra:
@@ -166,7 +166,7 @@ class Stream:
         drafted: Int[Array, "B N"],
         verdict: Verification,
     ) -> tuple[Decoded, Int[Array, " B"]]:
-        """Writes a round's tokens and statistics; returns also how many stream tokens [B] became known."""
+        """Writes a round's tokens and statistics; also returns how many stream tokens [B] became known."""
         end = jnp.minimum(length + verdict.count + 1, self.length)
         added = jnp.where(running, verdict.count + 1 + jnp.asarray(self.run)[end], 0)
         decoded = decoded.replace(rounds=decoded.rounds + running.astype(jnp.int32))
@@ -190,9 +190,9 @@ class Stream:
         )
 
     def _with_statistics(self, decoded: Decoded, length, running, verdict: Verification) -> Decoded:
-        """Counts the round among those that accepted as many free tokens, and sums up its substitutions."""
+        """Counts the round under the number of free tokens it accepted, and adds up its substitutions."""
         step = jnp.arange(decoded.accepted.shape[1], dtype=jnp.int32)[None]
-        # The bonus token is none of them, and may be a forced one.
+        # The bonus token is not counted, and may be a forced one.
         free_before, free_then = (jnp.asarray(self.free)[known] for known in (length, length + verdict.count))
         this_round = (step == (free_then - free_before)[:, None]) & running[:, None]
         kept = (step[:, :-1] < verdict.count[:, None]) & running[:, None]
@@ -219,7 +219,7 @@ def draft_of(draft: Draft, ids_after: Callable[[Int[Array, "*B M"]], Int[Array, 
 def point_masses(logits: Float[Array, "B M V"], ids: Int[Array, "B M"]) -> Float[Array, "B M V"]:
     """Replaces logits by point masses at these ids; where an id is -1 they stay.
 
-    An id outside the V codes (a row end) stands for the last code: nothing else can be drafted there.
+    The last code stands in for an id outside the V codes (a row end): nothing else can be drafted there.
     """
     ids = jnp.minimum(ids, logits.shape[-1] - 1)[..., None]
     codes = jnp.arange(logits.shape[-1], dtype=jnp.int32)[None, None]

@@ -1,4 +1,4 @@
-"""The shape of a round's draft: the same fields static, in NumPy, or traced with a batch axis.
+"""The shape of a round's draft: the same fields, either static in NumPy or traced with a batch axis.
 
 Axes: B batch, N nodes (root included), L = max depth + 1, C children of the widest node.
 
@@ -128,7 +128,7 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
 
 
 def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"], Int[Array, "B N-1"]]:
-    """Gives the chosen places of a pool of ``size`` their numbers, from 1 on in the pool's order.
+    """Assigns numbers to the chosen places of a pool of ``size``, from 1 on in the pool's order.
 
     With Q = 6 and three places chosen:
 
@@ -138,7 +138,7 @@ def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"],
         order    0  2  4               places of numbers 1, 2 and 3
 
     Returns:
-        the numbers, of places that are not chosen those of the last chosen one before; and the order.
+        the numbers, where a place that is not chosen has that of the last chosen one before it; and the order.
     """
     batch, count = chosen.shape
     rows = jnp.arange(batch, dtype=jnp.int32)[:, None]

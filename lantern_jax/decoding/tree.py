@@ -34,14 +34,14 @@ class DynamicTree:
     """The settings of a tree grown anew in each round for each sequence (EAGLE-2, arXiv 2406.16858).
 
     Level by level the best ``frontier`` nodes are expanded, each into ``children``; of all drafted nodes the best
-    ``nodes`` are kept, by the product of a node's worth and its ancestors'.
+    ``nodes`` are kept, ranked by the product of a node's worth and its ancestors' worths.
 
     Attributes:
-        nodes: nodes that are kept, without the root.
+        nodes: the number of nodes kept, the root not counted.
         depth: levels below the root, each a pass of the drafter.
-        ranking: a node's worth: ``probability``, its q, children being the most probable codes and point masses to an
-            accept test (as published); or ``gap``, for the shared noise, how clearly it leads in the race log q + g
-            that the target runs too.
+        ranking: what a node is worth: ``probability``, its q, where children are the most probable codes and an accept
+            test sees them as point masses (as published); or ``gap``, for the shared noise, how clearly it leads in the
+            race log q + g that the target runs too.
         sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes.
         threshold: dynamic depth (DDD, arXiv 2409.00142): a sequence's tree gets no deeper once its frontier's total
             worth falls below it; 0 is never.
@@ -147,7 +147,7 @@ class DraftTree:
 
     @classmethod
     def empty(cls) -> "DraftTree":
-        """Makes the root alone: a round is then one step of plain decoding."""
+        """Makes a tree of the root alone: a round is then one step of plain decoding."""
         return cls(())
 
     @classmethod
@@ -252,7 +252,7 @@ class DraftTree:
 
     @cached_property
     def draft_rows(self) -> np.ndarray:
-        """int32 [N]: place of a node in ``internal``, its row of a draft's log q; -1 for leaves."""
+        """int32 [N]: place of a node in ``internal``, which is its row in a draft's log q; -1 for leaves."""
         index = np.full(self.num_nodes, -1, np.int32)
         index[list(self.internal)] = np.arange(len(self.internal))
         return _frozen(index)
@@ -290,7 +290,7 @@ def tree_names() -> tuple[str, ...]:
 
 
 def named_tree(name: str) -> DraftTree:
-    """Returns the shipped tree ``name``; raises LanternError, which lists the names, for another one.
+    """Returns the shipped tree ``name``; for any other name, raises a LanternError that lists the names.
 
     Example:
         >>> lantern_jax.named_tree("chain").paths[-1]
@@ -317,7 +317,7 @@ def load_tree(file: str | Path) -> DraftTree:
     paths = read_json(Path(file), _LARGEST_FILE)
     if not isinstance(paths, list):
         raise LanternError(
-            f"{file} does not hold a list of child-rank paths: give such as [[0], [1], [0, 0]]"
+            f"{file} does not hold a list of child-rank paths: give one such as [[0], [1], [0, 0]]"
         )
     return DraftTree.from_paths(paths)
 
@@ -374,7 +374,7 @@ def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
             isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 0 <= rank < 2**31
             for rank in path
         ):
-            raise LanternError(f"tree path {shown} holds something else than ranks >= 0: {advice}")
+            raise LanternError(f"tree path {shown} holds something other than ranks >= 0: {advice}")
         if path in known:
             raise LanternError(f"tree path {shown} appears twice: give every node once")
         known.add(path)

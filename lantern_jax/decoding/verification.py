@@ -1,6 +1,6 @@
 """Verification of a round's draft: which path the target accepts, and the bonus token after it.
 
-Shared by the couplings, which decide which nodes are accepted: the records, and the way from such nodes to a path.
+Couplings decide which nodes are accepted; what they share is here: the records, and the way from such nodes to a path.
 
 Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth + 1, M drafts = N - 1.
 """
@@ -74,7 +74,7 @@ class Coupling(Protocol):
         """Makes the round's random numbers, which also rank the children of a node (``perturb``).
 
         Args:
-            keys: one a sequence.
+            keys: one per sequence.
             positions: the position that each root predicts, counted from 0.
             rounds: the number of each sequence's round.
             levels: L.
@@ -89,7 +89,7 @@ class Coupling(Protocol):
         codebook: Codebook | None,
         max_count: Int[Array, " B"],
     ) -> Verification:
-        """Verifies as ``verify_tree``, which has checked the arguments."""
+        """Verifies for ``verify_tree``, which has checked the arguments."""
 
 
 def verify_tree(
@@ -108,12 +108,12 @@ def verify_tree(
     of plain decoding with the same noise and log-probabilities.
 
     Args:
-        draft: tokens [B, N] on a static or traced topology (the root's token is not read), with the log q that
-            children were drawn from where the coupling needs it.
+        draft: tokens [B, N] on a static or traced topology (the root's token is not read), with the log q that children
+            were drawn from if the coupling needs it.
         log_probs: the target's sampling log-probabilities after every node (``process_logits``).
         draws: this round's, made by ``coupling.draws``; ``Greedy()`` at temperature 0.
         coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``.
-        rule: acceptance rule or its name; it needs ``codebook`` if it reads neighbours, and so do distances.
+        rule: acceptance rule or its name; a rule that reads neighbours needs ``codebook``, and so do distances.
         max_count: the most accepted tokens; the path is cut there and the bonus token is the cut node's.
 
     Raises:
@@ -137,7 +137,7 @@ def verify_tree(
         raise LanternError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
     check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)
     check_codebook(rule, codebook, log_probs.shape[2])
-    # NumPy's arrays cannot be read at traced ids.
+    # NumPy arrays cannot be indexed by traced ids.
     draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
     if max_count is None:
         max_count = jnp.full(tokens.shape[0], topology.max_depth, jnp.int32)
@@ -162,7 +162,7 @@ def siblings(topology: AnyTopology) -> Bool[Array, "B M M"]:
 
 
 def deepest(topology: AnyTopology, taken: Bool[Array, "B M"]) -> Int[Array, " B"]:
-    """Returns the deepest node taken with all its ancestors, ties to the lowest id; the root if there is none."""
+    """Returns the deepest taken node whose ancestors are all taken, ties to the lowest id; else the root."""
     if not topology.max_depth:
         return jnp.zeros(taken.shape[0], jnp.int32)
     ancestors = with_batch(topology.ancestors, 3)[:, 1:, 1:]
@@ -173,7 +173,7 @@ def deepest(topology: AnyTopology, taken: Bool[Array, "B M"]) -> Int[Array, " B"
 
 
 def cut(topology: AnyTopology, node: Int[Array, " B"], max_count: Int[Array, " B"]) -> Int[Array, " B"]:
-    """Returns the node's ancestor at depth ``max_count``, or the node itself if it is not as deep."""
+    """Returns the node's ancestor at depth ``max_count``, or the node itself if it is not that deep."""
     path = take_nodes(topology.node_paths, node)
     where = jnp.clip(max_count, 0, topology.max_depth)
     return jnp.take_along_axis(path, where[:, None], axis=1)[:, 0]

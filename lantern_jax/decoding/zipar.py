@@ -1,18 +1,19 @@
-"""ZipAR: rows of a picture in parallel (arXiv 2412.04062). Not lossless.
+"""ZipAR: decoding the rows of a picture in parallel (arXiv 2412.04062). Not lossless.
 
-A code depends mostly on those around it, so a row begins once the row above is ``window`` codes ahead, and every row
-that has begun goes on beside the others: the rows form a *staircase*. What is sampled stands, although the rest of the
-row above was missing.
+A code depends mostly on the codes around it, so a row begins once the row above is ``window`` codes ahead, and all rows
+that have begun advance together: the rows form a *staircase*. A sampled code is final, although the rest of the row
+above was missing when it was sampled.
 
-A pass feeds the last known code of each row. A row's first code follows the end of the row above: where that is forced
-(a row end) it is fed; where it is a code not known yet, the last code of the nearest finished row stands in, and while
-none is finished the newest code of the row above (ours; the paper does not say). When a row is finished its end is fed
-again, forced tokens included, and replaces the stand-in (the published code feeds the last code alone). Places of a
-pass see each other in raster order. Token i still reads the noise g(i), and with a window of a row or more nothing is
-missing: the tokens are plain decoding's.
+A pass feeds the last known code of each row. A row's first code follows the end of the row above. If that end is forced
+(a row end), it is fed; if it is a code that is not known yet, the last code of the nearest finished row stands in for
+it or, while no row is finished, the newest code of the row above (ours; the paper does not say). When a row is
+finished, its end is fed again, forced tokens included, and replaces the stand-in (the published code feeds the last
+code alone). The places of a pass see each other in raster order. Token i still reads the noise g(i), and with a window
+of a row or more nothing is missing: the tokens are plain decoding's.
 
-So the staircase alone says what every place sees, and in which pass one code a row would make it; that is the
-``Schedule`` here. ``staircase`` runs it, and may guess several codes of each row in a pass: the result is the same.
+The staircase alone therefore determines what every place sees, and in which pass it would be fed at one code per row;
+that is the ``Schedule`` here. ``staircase`` runs it, and may guess several codes of each row in a pass: the result is
+the same.
 
 Axes: H rows, M places of the schedule, C places of the longest row, T stream tokens, N places of a pass.
 """
@@ -34,14 +35,14 @@ NEVER = np.iinfo(np.int32).max
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows of a picture, their delay, and how far each is guessed ahead; static.
+    """The rows of a picture, the delay between them, and how far each is guessed ahead; static.
 
     Attributes:
-        width: codes of a row.
-        window: s, codes that a row must be ahead of the next one; ``width`` or more is plain decoding. The paper uses
-            16, LlamaGen's code 8.
-        guesses: codes of every row that are guessed in a pass and then tested (the windows of PJD, arXiv 2606.05703,
-            on the shared noise). They change how many passes there are, and no token.
+        width: the number of codes in a row.
+        window: s, how many codes a row must be ahead of the next one; ``width`` or more is plain decoding. The paper
+            uses 16, its code for LlamaGen 8.
+        guesses: how many codes of every row are guessed in a pass and then tested (the windows of PJD, arXiv
+            2606.05703, on the shared noise). They change the number of passes, but no token.
 
     Raises:
         LanternError: a width or window below 1, guesses below 0.
@@ -59,11 +60,11 @@ class Rows:
     def __post_init__(self):
         for name, least in (("width", 1), ("window", 1), ("guesses", 0)):
             Knob(name, int, least, "", low=least).check(getattr(self, name))
-        # Longer ones are the same, and the same record: programs are found by it.
+        # Longer windows do the same, so they are the same record: compiled programs are found by it.
         object.__setattr__(self, "window", min(self.window, self.width))
 
     def schedule(self, target: Target) -> "Schedule":
-        """Returns the tables of a target's stream; raises LanternError unless it is made of such rows."""
+        """Returns the tables for a target's stream; raises LanternError unless the stream is made of such rows."""
         return _schedule(self, target.num_tokens, target.forced_tokens)
 
     def places(self, target: Target) -> int:
@@ -71,7 +72,7 @@ class Rows:
         return self.guesses + Stream(target).longest
 
     def slots(self, target: Target, drafting: Drafting) -> int:
-        """Returns the rows of keys that the cache must hold; raises LanternError for a drafting that guesses."""
+        """Returns how many rows of keys the cache must hold; raises LanternError for a drafting that guesses."""
         if drafting.max_depth:
             raise LanternError("rows in parallel leave nothing to draft: give no drafting, or rows=None")
         schedule = self.schedule(target)
@@ -86,13 +87,14 @@ class Schedule(NamedTuple):
         position: int32 [M + 1], stream position of a place.
         source: int32 [M + 1], position of the token that is fed there.
         made: int32 [M + 1], position of the token that it makes; T where it makes none.
-        number: int32 [M + 1], the pass that would feed it without guesses, from 1.
-        until: int32 [M + 1], the first such pass whose places do not see it: another one has replaced it.
-        above: int32 [M + 1], how many other places must be right for it to be: those up to its position and its pass.
-        chain: int32 [H, C], the places of a row in their order, filled up with M.
-        lengths: int32 [H], their number.
-        passes: the passes after prefill without guesses.
-        active: the most rows that go on beside each other.
+        number: int32 [M + 1], the pass that would feed it without guesses, counted from 1.
+        until: int32 [M + 1], the first such pass whose places no longer see it, because another place has replaced it.
+        above: int32 [M + 1], how many other places must be right for it to be right: those up to its position and its
+            pass.
+        chain: int32 [H, C], the places of each row in order, padded with M.
+        lengths: int32 [H], the number of places in each row.
+        passes: the number of passes after prefill, without guesses.
+        active: the most rows that advance together.
     """
 
     position: Int[np.ndarray, " M+1"]
@@ -113,7 +115,7 @@ class Schedule(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place: its stream position, that of the token fed there and of the token it makes, and its pass."""
+    """A place: its stream position, the positions of the token fed there and of the token it makes, and its pass."""
 
     position: int
     source: int
@@ -128,7 +130,7 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
     The passes that make the codes of 3 rows of 4, with a window of 2; prefill makes code 0 of row 0:
 
         row 0    0 1 2 3
-        row 1        2 3 4 5        pass 2 makes code 0: what ends row 0 is not known, and has a stand-in
+        row 1        2 3 4 5        pass 2 makes code 0: the end of row 0 is not known, and has a stand-in
         row 2            4 5 6 7    pass 4 feeds the end of row 0 again, pass 6 the end of row 1
     """
     grid = _grid(rows, total, forced)
@@ -150,7 +152,7 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
         return [Place(position, source, grid[row, 0], number)]
 
     def row_end(row: int) -> list[Place]:
-        """Feeds the end of a finished row again; the last of it makes the next row's first code if it begins now."""
+        """Feeds a finished row's end again; its last token makes the next row's first code if that row begins now."""
         if row + 1 == height:
             return []
         first = grid[row + 1, 0]
@@ -190,7 +192,7 @@ def _tables(chains: list[list[Place]], total: int, passes: int, active: int) -> 
     places = np.array([place for chain in chains for place in chain], np.int32)
     position, number = places[:, 0], places[:, 3]
     until = np.full(len(places), NEVER, np.int32)
-    # Of two places of a position the later one replaces the earlier.
+    # Of two places at one position, the later replaces the earlier.
     order = np.lexsort((number, position))
     twice = np.flatnonzero(np.diff(position[order]) == 0)
     until[order[twice]] = number[order[twice + 1]]
@@ -205,5 +207,5 @@ def _tables(chains: list[list[Place]], total: int, passes: int, active: int) -> 
 
 
 def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Rows:
-    """Returns the rows that ``Settings`` describe, as ``DraftingKind.make``."""
+    """Implements ``DraftingKind.make``: returns the rows that ``Settings`` describe."""
     return Rows(grid, settings.ahead, settings.guesses)

@@ -1,4 +1,4 @@
-"""Compiling ahead of time, timed, and keeping compiled programs between runs."""
+"""Compiling ahead of time, with timing, and keeping compiled programs between runs."""
 
 import contextlib
 import json
@@ -18,14 +18,14 @@ from jax.experimental.compilation_cache import compilation_cache
 from lantern_jax.devices.partition import outside_mesh
 from lantern_jax.io.files import read_json, write_file
 
-# Bytes of the file of seconds, and the seconds of compiling above which programs were not all found.
+# The most bytes of the file of compile times, and the seconds below which all programs were found compiled.
 _MOST_NOTED, _LEAST_NOTED = 10**5, 3.0
-# Programs that are being compiled, and those of them that JAX's cache is to leave alone.
+# How many programs are being compiled now, and how many of them JAX's cache must leave alone.
 _compiled_now, _apart, _counting = 0, 0, threading.Lock()
 
 
 def user_cache_directory() -> Path:
-    """Returns where this user's programs keep caches on this system."""
+    """Returns the directory of this user's caches on this system."""
     if sys.platform == "win32":
         local = os.environ.get("LOCALAPPDATA")
         return Path(local) if local else _home() / "AppData" / "Local"
@@ -36,10 +36,10 @@ def user_cache_directory() -> Path:
 
 
 def _home() -> Path:
-    """Returns the user's home; where there is none, as in some containers, a place below which nothing is kept."""
+    """Returns the user's home; if there is none, as in some containers, a path below which nothing can be kept."""
     try:
         return Path.home()
-    # Into a folder that all share, others could put programs that would run here.
+    # In a shared folder others could put programs that would then run here.
     except RuntimeError:
         return Path(os.devnull)
 
@@ -47,7 +47,7 @@ def _home() -> Path:
 def keep_compiled_programs() -> Path | None:
     """Makes JAX keep compiled programs in the user's cache directory; returns where they are kept.
 
-    A directory that is configured already is left alone. Where none can be written, or JAX's cache is switched off,
+    A directory that is configured already is left alone. If none can be written, or JAX's cache is switched off,
     nothing changes and the result is None.
 
     Example:
@@ -65,16 +65,16 @@ def keep_compiled_programs() -> Path | None:
             pass
     except OSError:
         return None
-    # Nor does anything where it fails later, on a full disk or of a damaged file: JAX would print many lines.
+    # Later failures, from a full disk or a damaged file, are silent too: JAX would print many lines.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
-    # A program may have been compiled before.
+    # This resets the cache, since a program may already have been compiled.
     _set({"jax_compilation_cache_dir": str(directory), "jax_persistent_cache_min_compile_time_secs": 0.0})
     return directory
 
 
 @contextlib.contextmanager
 def nothing_compiled(wanted: bool = True) -> Iterator[None]:
-    """Makes JAX keep compiled programs in an empty cache of its own inside a block.
+    """Makes JAX keep compiled programs in a fresh, empty cache inside a block.
 
     Args:
         wanted: False changes nothing.
@@ -94,7 +94,7 @@ def nothing_compiled(wanted: bool = True) -> Iterator[None]:
 
 @contextlib.contextmanager
 def apart(wanted: bool) -> Iterator[None]:
-    """Makes JAX's cache leave programs alone inside a block: a CPU's that are found there cannot be written again.
+    """Keeps JAX's cache from touching programs inside a block: a CPU program loaded from it cannot be serialised again.
 
     Args:
         wanted: False changes nothing.
@@ -110,7 +110,7 @@ def apart(wanted: bool) -> Iterator[None]:
 
 
 def _count_apart(more: int) -> None:
-    """Switches JAX's cache off with the first block and on after the last: several threads may be in one."""
+    """Switches JAX's cache off with the first block and on after the last: several threads may be in such blocks."""
     global _apart
     with _counting:
         before, _apart = _apart, _apart + more
@@ -126,12 +126,12 @@ def _set(options: dict[str, Any]) -> None:
 
 
 def is_compiling() -> bool:
-    """Tells whether a thread of this process compiles a program now."""
+    """Tells whether a thread of this process is compiling a program."""
     return _compiled_now > 0
 
 
 def compiling_noted(key: str) -> float | None:
-    """Returns the seconds until a call of a kind decoded, when it last compiled; None where that is not known."""
+    """Returns the seconds that this kind of call took to start decoding when it last compiled; None if unknown."""
     with contextlib.suppress(ValueError, OSError, AttributeError):
         seconds = read_json(_noted(), _MOST_NOTED).get(key)
         return seconds if isinstance(seconds, float) else None
@@ -139,7 +139,7 @@ def compiling_noted(key: str) -> float | None:
 
 
 def note_compiling(key: str, seconds: float) -> None:
-    """Keeps the seconds until a call of a kind decoded, unless they are so few that all programs were found."""
+    """Notes the seconds that this kind of call took to start decoding, unless they are too few for any compiling."""
     if seconds < _LEAST_NOTED:
         return
     noted = {}
@@ -160,13 +160,13 @@ def compile_ahead(
 ) -> tuple[Callable, float]:  # fmt: skip
     """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
-    Random numbers are those of JAX's default, however it is configured.
+    Random numbers are JAX's default ones, however JAX is configured.
 
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
-        results: shardings or formats of the results; None where that is left to the compiler.
-        formats: likewise of the arguments; None where they stay as they are.
-        repeats: whether it runs more than once per picture: if not, a CPU's is compiled sooner.
+        results: shardings or formats of the results; None leaves that to the compiler.
+        formats: likewise of the arguments; None leaves them as they are.
+        repeats: whether it runs more than once per picture: if not, a CPU program is compiled faster.
     """
     global _compiled_now
     start = time.perf_counter()
@@ -185,10 +185,10 @@ def compile_ahead(
 
 
 def _options(repeats: bool) -> dict[str, Any]:
-    """Returns XLA's options for a program of a CPU, but those that ``XLA_FLAGS`` names; none for other devices."""
+    """Returns XLA's options for a CPU program, except those that ``XLA_FLAGS`` names; none for other devices."""
     if jax.default_backend() != "cpu":
         return {}
-    # XLA has LLVM make machine code in 32 parts side by side, each with work of its own.
+    # XLA has LLVM generate machine code in 32 parallel parts, each with work of its own.
     options = {"xla_cpu_parallel_codegen_split_count": min(32, 2 * (os.cpu_count() or 1))}
     if not repeats:
         options["xla_backend_optimization_level"] = 1

@@ -1,6 +1,6 @@
-"""Devices that programs are compiled for without having them, and the slices they come in.
+"""Devices that programs can be compiled for without having one, and the slices they come in.
 
-All numbers are of one device as JAX counts them: a chip, of v4 and v5p with both cores as one; a tpu7x chip is two.
+All numbers are per device as JAX counts them: a chip, with both cores of a v4 or v5p as one; a tpu7x chip is two.
 """
 
 import math
@@ -28,9 +28,9 @@ class Device:
         peak: operations per second of 16-bit matrix products, without sparsity.
         clock: the TPU's cycles per second; 0 for a GPU, whose programs have no estimate in cycles.
         one: the slice of a single chip.
-        slices: those of several; sizes that are multiples of 4 exist where there are three axes, too.
-        options: what ``topologies.get_topology_desc`` is told besides.
-        facts: of a GPU, the fields of its ``GpuTargetConfigProto``.
+        slices: those of several chips; with three axes, sizes that are multiples of 4 exist too.
+        options: further arguments of ``topologies.get_topology_desc``.
+        facts: for a GPU, the fields of its ``GpuTargetConfigProto``.
     """
 
     name: str
@@ -46,9 +46,9 @@ class Device:
 
 
 # Memory: what libtpu 0.0.42.1 says is available when it refuses a program. Bandwidth and peak:
-# cloud.google.com/tpu/docs, half a chip's for tpu7x. Clock: the peak over the operations of the matrix units a cycle,
-# an operation each for product and sum: four units of 128 x 128 a core up to v5p, of 256 x 256 since. (A product of
-# 8192 squared has 70 to 93 % of these by the compiler's own cycles.)
+# cloud.google.com/tpu/docs, half a chip's for tpu7x. Clock: the peak divided by the matrix units' operations per
+# cycle, with product and sum as one each: four units of 128 x 128 per core up to v5p, of 256 x 256 since. (By the
+# compiler's own cycles, a product of 8192 squared gets 70 to 93 % of these.)
 _FLAT = ("2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
 _CUBES = ("2x2x1", "2x2x2", "2x2x4", "2x4x4", "4x4x4")
 _V1 = 2 * 4 * 128 * 128
@@ -72,10 +72,10 @@ def _gpu(
     """Returns a GPU.
 
     Args:
-        cores, units: streaming multiprocessors, and units for float32 of each.
-        shared: bytes of shared memory of a core; a block gets 1 KiB less, of Turing all.
-        threads: resident ones of a core.
-        cache: bytes of the second level.
+        cores, units: streaming multiprocessors, and float32 units of each.
+        shared: bytes of shared memory per core; a block gets 1 KiB less, on Turing all of it.
+        threads: resident threads per core.
+        cache: bytes of the second-level cache.
         clock: GHz.
     """
     major, minor = capability.split(".")
@@ -173,12 +173,12 @@ DEVICES: Mapping[str, Device] = {device.name: device for device in (*_TPUS, *_GP
 
 @dataclass(frozen=True)
 class Slice:
-    """Devices of one kind that are joined.
+    """Connected devices of one kind.
 
     Attributes:
         device: their kind.
-        shape: their chips along each axis, "4x4"; of GPUs their number, or "hosts x GPUs of each".
-        data, model: the mesh of those that are used.
+        shape: the chips along each axis, such as "4x4"; for GPUs their number, or "hosts x GPUs per host".
+        data, model: the mesh of the devices that are used.
     """
 
     device: Device
@@ -205,7 +205,7 @@ class Slice:
 def slice_of(text: str, mesh: str | None = None) -> Slice:
     """Parses a device such as "v5e", "h100" or a slice such as "v5e:4x4", "h100:8", with a mesh over it.
 
-    Without a mesh a slice has a whole model on every device.
+    Without a mesh every device has a whole model.
 
     Raises:
         LanternError: an unknown device, a slice that does not exist, a mesh that does not fit it.
@@ -237,7 +237,7 @@ def slice_of(text: str, mesh: str | None = None) -> Slice:
 
 
 def target_config(device: Device) -> str:
-    """Returns a GPU's ``GpuTargetConfigProto`` as a text."""
+    """Returns a GPU's ``GpuTargetConfigProto`` as text."""
     facts = dict(device.facts)
     title = facts.pop("title")
     fields = " ".join(

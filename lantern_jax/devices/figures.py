@@ -1,7 +1,7 @@
-"""What a device does per second: from its data sheet, or, where there is none, measured once and kept.
+"""What a device does per second: from its data sheet, or, if there is none, measured once and kept.
 
-What a real pass gets of these is less: the shares below are what passes were seen to get (docs/results.md, H100; the
-demo on two cores of a CPU).
+A real pass gets less than that: the shares below are what passes were seen to get (docs/results.md, H100; the demo on
+two cores of a CPU).
 """
 
 import contextlib
@@ -25,39 +25,39 @@ from lantern_jax.devices.platform import device_name
 from lantern_jax.devices.products import EIGEN_ROWS, dot_by_columns
 from lantern_jax.io.files import read_json, write_file
 
-# The shares of the bandwidth, and of the rate of products in 16 bits and in float32, that passes get.
+# The shares that passes get of the bandwidth, and of the rate of products in 16 bits and in float32.
 _READING, _PRODUCTS, _IN_FULL = 0.87, 0.5, 0.125
-# Of a CPU: operations of attention per second of those of a product; and the fewest nodes that attention over several
-# takes the time of, since it turns all keys around for these.
+# On a CPU: attention's operations per second as a share of a product's; and the number of nodes whose time attention
+# over several takes at least, since it transposes all keys for these.
 _ON_CPU: dict[str, Any] = {"attending": 0.125, "nodes": 8}
-# Seconds of a kernel that does next to nothing, in a loop on the device.
+# Seconds that a kernel doing next to nothing takes, in a loop on the device.
 _LAUNCH = {GPU: 2e-6, "tpu": 1e-6, "cpu": 2e-6}
-# The share of a cache that passes of a GPU read: their attention stops at what is filled.
+# The share of a cache that passes on a GPU read: their attention stops at the end of what is filled.
 _CACHED = 0.5
-# JAX's name of a kind of device matches the word of its data sheet; the first that fits counts.
+# Patterns in JAX's name of a kind of device -> its data sheet; the first that matches counts.
 _WORDS = {
     "v5 lite": "v5e", "v5e": "v5e", "v6 lite": "v6e", "v6e": "v6e", "v5p": "v5p", "v5": "v5p", "v4(?! lite)": "v4",
     "tpu7x": "tpu7x",
 } | {name: name for name, device in DEVICES.items() if device.platform == GPU}  # fmt: skip
-# Words of cards that share a data sheet's word, and are slower or smaller than the card it is of.
+# Words of cards that match a data sheet's pattern, but are slower or smaller than its card.
 _OTHERS = r"\b(pcie|nvl|mig|40gb|64gb)\b"
 # Bytes of weights, more than the caches of most processors hold; their shape; the rows of the products that are
-# measured; and the seconds that each of these takes.
+# measured; and the seconds spent on each of these.
 _BYTES, _SHAPE, _ROWS, _SECONDS = 64 << 20, (512, 1024), (2, 8, 24, 64), 0.06
 
 
 @dataclass(frozen=True)
 class Figures:
-    """What passes get of a device.
+    """What passes get out of a device.
 
     Attributes:
         bandwidth: bytes of memory per second.
         rate: operations of matrix products per second.
-        launch: seconds that an operation takes at least.
-        cached: the share of a cache that a pass reads: half on average where attention stops at what is filled.
-        attending: operations of attention per second of those of a product.
-        nodes: the fewest whose time attention over more than one takes.
-        products: seconds per byte of weights of a product, by its rows, where that was measured.
+        launch: the least seconds that an operation takes.
+        cached: the share of a cache that a pass reads: half on average where attention stops at the filled part.
+        attending: attention's operations per second as a share of a product's.
+        nodes: the number of nodes whose time attention over more than one takes at least.
+        products: seconds per byte of weights that a product takes, by its rows, if that was measured.
     """
 
     bandwidth: float
@@ -69,7 +69,7 @@ class Figures:
     products: Mapping[int, float] = field(default_factory=dict)
 
     def product(self, rows: int, itemsize: float) -> float:
-        """Returns the seconds that a product of this number of rows takes per byte of weights."""
+        """Returns the seconds that a product of this many rows takes per byte of weights."""
         if not self.products:
             return 1 / self.bandwidth + 2 * rows / (itemsize * self.rate)
         measured = sorted(self.products)
@@ -78,7 +78,7 @@ class Figures:
 
 
 def data_sheet(kind: str) -> Device | None:
-    """Returns the row of ``DEVICES`` of a device by JAX's name of its kind; None for one that is not there."""
+    """Returns a device's entry in ``DEVICES`` by JAX's name of its kind; None if there is none."""
     kind = kind.lower()
     if re.search(_OTHERS, kind):
         return None
@@ -87,7 +87,7 @@ def data_sheet(kind: str) -> Device | None:
 
 
 def sheet_figures(device: Device, is_full: bool) -> Figures:
-    """Returns what passes get by a data sheet; ``is_full``: with products of float32, of TPUs in six parts."""
+    """Returns what passes get by a data sheet; ``is_full``: with float32 products, which TPUs do in six parts."""
     rate = device.peak * _PRODUCTS
     if is_full and device.platform == GPU:
         facts = device.facts
@@ -100,7 +100,7 @@ def sheet_figures(device: Device, is_full: bool) -> Figures:
 
 
 def figures_of(grid: np.ndarray, is_full: bool, directory: Path) -> Figures:
-    """Returns what passes get of each device of an engine.
+    """Returns what passes get out of each device of an engine.
 
     Args:
         grid: devices [data, model].
@@ -127,7 +127,7 @@ def figures_of(grid: np.ndarray, is_full: bool, directory: Path) -> Figures:
 
 
 def _read(kept: Mapping[str, Any]) -> Figures:
-    """Reads figures that were kept; raises ValueError, TypeError, KeyError or AttributeError for what is none."""
+    """Reads figures that were kept; raises ValueError, TypeError, KeyError or AttributeError for anything else."""
     products = {int(rows): seconds for rows, seconds in kept["products"].items()}
     figures = Figures(**{**kept, "products": products})
     values = [*products.values(), *(value for name, value in vars(figures).items() if name != "products")]
@@ -138,13 +138,13 @@ def _read(kept: Mapping[str, Any]) -> Figures:
 
 @lru_cache(16)
 def _measured_once(device, is_full: bool) -> Figures:
-    """Measures a device unless this process did: where nothing can be kept, the next call would measure again."""
+    """Measures a device once per process: where nothing can be kept, the next call would measure again."""
     return _measured(device, is_full)
 
 
 @outside_mesh()
 def _measured(device, is_full: bool) -> Figures:
-    """Measures a device: the quickest of many short pieces, so that others who compute meanwhile count little."""
+    """Measures a device by the quickest of many short runs, so that other work on it meanwhile counts little."""
     dtype = jnp.float32 if is_full else jnp.bfloat16
     height, width = _SHAPE
     # Programs compute products of float32 in full, as ``engine.programs`` does.
@@ -153,7 +153,7 @@ def _measured(device, is_full: bool) -> Figures:
         layers = [jnp.full(_SHAPE, 1 / height, dtype) for _ in range(count)]
         through = partial(_through, device.platform)
         times = [_quickest(through, jnp.ones((rows, height), dtype), layers) for rows in _ROWS]
-    # A busy moment is no property of a device: more rows take no less time.
+    # More rows take no less time: a busy moment is not a property of the device.
     seconds = np.minimum.accumulate(times[::-1])[::-1] / _BYTES
     rate = 2 * _ROWS[-1] / (dtype.dtype.itemsize * seconds[-1])
     launch = _LAUNCH.get(device.platform, _LAUNCH[GPU])

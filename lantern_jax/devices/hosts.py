@@ -1,7 +1,7 @@
-"""One program over several processes, one a host: joining them, and agreeing on what must be the same on all.
+"""One program over several processes, one per host: joining them, and agreeing on what must be the same on all.
 
 Every process runs the same commands in the same order on a mesh of all their devices (``jax.distributed``). What
-decides which computation comes next must be the same everywhere: the process with number 0 says it (``agreed``).
+decides which computation comes next must be the same everywhere: process number 0 announces it (``agreed``).
 """
 
 import itertools
@@ -11,7 +11,7 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax._src import distributed  # No public barrier has a time-out to choose.
+from jax._src import distributed  # No public barrier lets one choose its time-out.
 from jax.experimental import multihost_utils
 from jaxtyping import PyTree
 
@@ -19,7 +19,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 AUTO = "auto"
-# A dead process is noticed immediately by its connections, a dead machine after this many seconds.
+# A dead process is noticed immediately through its connections, a dead machine after this many seconds.
 HEARTBEAT_SECONDS = 30
 # Processes leave together, and one may be done long before another.
 _LEAVE_SECONDS = 7 * 24 * 3600
@@ -30,18 +30,18 @@ def join(hosts: str) -> None:
     """Makes this process one of several; call it before anything is computed.
 
     Args:
-        hosts: "auto", as a TPU pod, SLURM or Open MPI says; or the address of process 1 and the number of this one
+        hosts: "auto", to ask a TPU pod, SLURM or Open MPI; or the address of process 1 and the number of this one
             among all: "10.0.0.2:1234,1/4".
 
     Raises:
-        LanternError: another text, no cluster that says it, or the others do not come.
+        LanternError: any other text, no cluster to ask, or the other processes do not join.
     """
     given = {} if hosts == AUTO else _parsed(hosts)
     try:
         jax.distributed.initialize(
             **given, heartbeat_timeout_seconds=HEARTBEAT_SECONDS, shutdown_timeout_seconds=_LEAVE_SECONDS
         )
-    # Where nothing is known it is a ValueError, what cannot be reached a RuntimeError; clusters raise what they like.
+    # A ValueError if nothing is known, a RuntimeError if nothing can be reached; clusters raise what they like.
     except Exception as error:
         if hosts == AUTO and isinstance(error, ValueError):
             raise LanternError(
@@ -89,7 +89,7 @@ def spans(grid: np.ndarray) -> bool:
 
 
 def fetched(tree: PyTree) -> PyTree:
-    """Fetches whole arrays to this host; where parts lie on other hosts all processes must call it."""
+    """Fetches whole arrays to this host; if parts lie on other hosts, all processes must call it."""
 
     def fetch(leaf):
         if leaf.is_fully_addressable or leaf.is_fully_replicated:
@@ -100,8 +100,8 @@ def fetched(tree: PyTree) -> PyTree:
 
 
 def wait() -> None:
-    """Waits for all processes: some may take much longer than others before they compute together, and the connections
-    of a computation time out soon.
+    """Waits for all processes: some may be ready to compute together much later than others, and the connections of a
+    computation soon time out.
     """
     if joined():
         name = f"lantern_jax {next(_WAITS)}"

@@ -1,8 +1,8 @@
 """What earlier processes compiled and traced, found without tracing it again.
 
 JAX's own cache knows a program by its text, and writing the text of a model takes longer than decoding a small picture.
-Here it is known by what it is made of: the functions and values that are static in it, the shapes of its arguments,
-this package's source, and all that is around it. What cannot be described so, such as a caller's own rule, is not kept.
+Here it is known by what it is made of: its static functions and values, the shapes of its arguments, this package's
+source, and its environment. What cannot be described this way, such as a caller's own rule, is not kept.
 """
 
 import contextlib
@@ -27,26 +27,26 @@ from lantern_jax.devices.compilation import user_cache_directory
 from lantern_jax.devices.platform import versions
 from lantern_jax.io.files import open_file, write_file
 
-# Bytes that are kept, those used last: a picture takes some megabytes.
+# Bytes that are kept, the last used ones: what a picture needs takes some megabytes.
 _MOST = 500 * 2**20
-# Rooms of this package that traced functions are in, and those that these import from: their source is described.
+# Rooms of this package that hold traced functions, and those that these import from: their source is described.
 ROOMS = (
     "checkpoints", "decoding", "devices", "engine", "families", "io", "kernels", "models", "pictures", "tensors",
     "text",
 )  # fmt: skip
-# What is found by its name in these is the same, wherever versions and source are.
+# What is found by its name in these is the same wherever versions and source are the same.
 _OTHERS = ("builtins", "flax", "functools", "jax", "jaxlib", "numpy")
 _KNOWN = (*_OTHERS, *(f"lantern_jax.{room}" for room in ROOMS))
 _DIGEST = 32
 
 
 def place_of(*parts: Any, arguments: Any = (), device: Any = None) -> Path | None:
-    """Returns the file of what is made of static parts, for arguments like these; None where it is not to be kept.
+    """Returns the file for what is made of static parts, for arguments like these; None if it is not to be kept.
 
-    Files are where JAX keeps its own in the user's cache directory; none where another place was configured for those.
+    Files lie beside JAX's own in the user's cache directory; there are none if another place is configured for JAX's.
 
     Args:
-        device: that it is compiled for.
+        device: the device that it is compiled for.
     """
     folder = user_cache_directory() / "lantern_jax"
     is_ours = jax.config.jax_compilation_cache_dir == str(folder / "xla")
@@ -58,12 +58,12 @@ def place_of(*parts: Any, arguments: Any = (), device: Any = None) -> Path | Non
         text = repr((_described(parts), str(structure), kinds, _around(device)))
     except (_Unknown, AttributeError, RecursionError):
         return None
-    # An address is another one in the next process.
+    # An address is different in the next process.
     return None if " at 0x" in text else folder / "kept" / hashlib.sha256(text.encode()).hexdigest()
 
 
 def load_program(place: Path | None, device: Any) -> Callable | None:
-    """Loads the compiled program of a file for a device; None where there is none that can be used."""
+    """Loads the compiled program in a file for a device; returns None if there is none that can be used."""
 
     def made(kept: tuple) -> Callable:
         return deserialize_and_load(*kept, device.client, [device])
@@ -72,7 +72,7 @@ def load_program(place: Path | None, device: Any) -> Callable | None:
 
 
 def keep_program(place: Path | None, program: Callable) -> None:
-    """Writes a compiled program into its file, or that JAX does not write this one, unless that fails."""
+    """Writes a compiled program to its file, or a note that JAX cannot serialise it; ignores failures."""
     try:
         written = None if place is None else serialize(program)
     except Exception:
@@ -86,7 +86,7 @@ def may_keep(place: Path | None) -> bool:
 
 
 def remembered(function: Callable, *arguments: Any) -> Any:
-    """Returns what a pure function makes of static arguments, as an earlier process found it where that was kept."""
+    """Returns what a pure function makes of static arguments, from an earlier process if that was kept."""
     place = place_of(function, *arguments)
     found = _read(place, lambda kept: kept)
     if found is None:
@@ -96,7 +96,7 @@ def remembered(function: Callable, *arguments: Any) -> Any:
 
 
 def _read(place: Path | None, make: Callable[[Any], Any]) -> Any:
-    """Returns what is made of a file; None where it is not there, or anything is wrong with it."""
+    """Returns what ``make`` makes of a file; None if it is missing or anything is wrong with it."""
     try:
         if place is None:
             return None
@@ -107,13 +107,13 @@ def _read(place: Path | None, make: Callable[[Any], Any]) -> Any:
         with contextlib.suppress(OSError):
             os.utime(place)
         return make(pickle.loads(content[_DIGEST:]))
-    # It can be made anew, with all that this may say.
+    # A file that cannot be used is made anew, and real errors appear then.
     except Exception:
         return None
 
 
 def _write(place: Path | None, made: Any) -> None:
-    """Writes a file, unless that fails, and removes those that were not used for longest."""
+    """Writes a file, ignoring failures, and removes those unused for longest."""
     if place is None:
         return
     try:
@@ -124,7 +124,7 @@ def _write(place: Path | None, made: Any) -> None:
             size += status.st_size
             if size > _MOST and file != place:
                 file.unlink(missing_ok=True)
-    # On a full disk, say, the next process compiles.
+    # If the disk is full, say, the next process compiles.
     except Exception:
         return
 
@@ -133,12 +133,12 @@ def _files(folder: Path) -> Iterator[tuple[os.stat_result, Path]]:
     return ((file.stat(), file) for file in folder.iterdir() if not file.name.startswith("."))
 
 
-# Reading a pickle may run anything, as may loading a program, JAX's own cache's too. So a file is read only if this
+# Reading a pickle may run anything, and so may loading a program, as JAX's cache does. So a file is read only if this
 # user wrote it, into a folder that no one else can enter. Windows keeps others out of a user's folders by itself.
 
 
 def _is_private(folder: Path) -> bool:
-    """Tells whether a folder, which is made where there is none, is this user's alone."""
+    """Tells whether a folder, made if it is missing, is this user's alone."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         status = folder.lstat()
@@ -152,11 +152,11 @@ def _is_own(status: os.stat_result) -> bool:
 
 
 class _Unknown(Exception):
-    """Tells that a value has no description that another process would give it."""
+    """A value has no description that another process would give it too."""
 
 
 def _described(value: Any) -> Any:
-    """Returns what a static value is, in words and numbers."""
+    """Describes a static value in words and numbers."""
     kind = type(value)
     if kind in (NoneType, bool, int, float, str, bytes) or isinstance(value, np.dtype):
         return kind.__name__, repr(value)
@@ -184,7 +184,7 @@ def _described(value: Any) -> Any:
 
 
 def _nodes(structure: PyTreeDef) -> Iterator[str]:
-    """Yields the names of a tree's classes, which have methods: a rule's decide its program."""
+    """Yields the names of a tree's classes, since their methods count: a rule's methods decide its program."""
     if structure.node_data() is not None:
         yield _name(structure.node_data()[0])
         for child in structure.children():
@@ -192,7 +192,7 @@ def _nodes(structure: PyTreeDef) -> Iterator[str]:
 
 
 def _closure(function: FunctionType) -> Any:
-    """Describes a function that has no name of its own by where it stands, and by what it closes over."""
+    """Describes a function without a name of its own by where it stands and by what it closes over."""
     if not _is_known(function.__module__):
         raise _Unknown
     held = (cell.cell_contents for cell in function.__closure__ or ())
@@ -217,7 +217,7 @@ def _is_known(module: str) -> bool:
 
 @cache
 def _source() -> str:
-    """Returns a digest of this package's source that decides a program; "" where it is not in files."""
+    """Returns a digest of the source in this package that decides a program; "" if it is not in files."""
     digest, package = hashlib.sha256(), resources.files("lantern_jax")
     rooms = ROOMS if isinstance(package, Path) else ()
     files = [file for room in rooms for file in sorted((package / room).rglob("*.py"))]
@@ -240,7 +240,7 @@ def _around(device: Any) -> tuple:
 
 @cache
 def _processor() -> str:
-    """Returns what this machine's processor can do, as far as the system tells: home directories are shared."""
+    """Returns what this machine's processor can do, if the system tells: machines may share home directories."""
     try:
         with open("/proc/cpuinfo", encoding="utf-8") as lines:
             return next((line for line in lines if line.startswith(("flags", "Features"))), "")

@@ -1,4 +1,4 @@
-"""The sizes of a mesh of devices, as a text names them; needs no JAX."""
+"""The sizes of a mesh of devices, as a text gives them; needs no JAX."""
 
 from lantern_jax.io import errors
 

@@ -1,9 +1,9 @@
-"""Models over several devices: which axis of a parameter is split, and how the work of a sequence is.
+"""Models over several devices: which axis of a parameter is split, and how the work on a sequence is.
 
 A mesh has the axes "data", over which sequences are spread, and "model", over which heads, feed-forward columns and
-codes are. Programs are manual over "data" alone (``over_mesh``): code speaks of one group's sequences.
-Along "model" the compiler splits what is computed, by the parameters it is given; ``split`` and ``whole`` tell it
-where it would choose otherwise. Without a model axis both change nothing.
+codes are. Programs are manual over "data" alone (``over_mesh``): code sees one group's sequences.
+Along "model" the compiler splits the computation as the parameters are split; ``split`` and ``whole`` tell it where
+it would choose otherwise. Without a model axis both change nothing.
 
 Axes: V codes.
 """
@@ -36,7 +36,7 @@ from lantern_jax.io import errors
 DATA, MODEL = AXES
 
 _WHOLE = None
-# The first rule whose pattern ends a parameter's path and that has as many axes decides; what none names is whole.
+# The first rule with as many axes whose pattern ends a parameter's path decides; other parameters are whole.
 # Heads, feed-forward columns and codes have axes of their own, so that what is split stays so from product to product.
 # Embeddings are split along the width: a look-up then moves nothing but the rows it found.
 _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
@@ -44,7 +44,7 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"out/kernel", (MODEL, _WHOLE, _WHOLE)),
     (r"gate_up/kernel", (_WHOLE, _WHOLE, MODEL)),
     (r"down/kernel", (MODEL, _WHOLE)),
-    # Scales of kernels in eight bits, one an output.
+    # Scales of kernels in eight bits, one per output.
     (r"qkv/kernel_scale", (_WHOLE, MODEL, _WHOLE)),
     (r"gate_up/kernel_scale", (_WHOLE, MODEL)),
     (r"(query|key)_norm/(scale|bias)", (MODEL, _WHOLE)),
@@ -71,7 +71,7 @@ _WHOLE_PARTS = ("tokenizer", "text_encoder", "codebook", "neighbours", "codes")
 
 
 def parameter_spec(path: Sequence[str], shape: Sequence[int], shards: int) -> PartitionSpec:
-    """Returns how a parameter lies on ``shards`` devices of the model axis; an axis that does not divide is whole.
+    """Returns how a parameter lies on ``shards`` devices of the model axis; an axis that does not divide stays whole.
 
     Args:
         path: names from the outside in: "target", "params", "head", "kernel".
@@ -93,7 +93,7 @@ class Layout:
     mesh: Mesh
 
     def sharding(self, path: Sequence[str], shape: Sequence[int]) -> NamedSharding:
-        """Returns where the parameter of that path lies."""
+        """Returns where the parameter at that path lies."""
         return NamedSharding(self.mesh, parameter_spec(path, shape, self.mesh.shape[MODEL]))
 
 
@@ -102,7 +102,7 @@ Where = Sharding | Layout
 
 
 def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Sharding:
-    """Returns where the parameter of that path goes, given keys of a JAX tree's path, or names."""
+    """Returns where the parameter at that path goes; a path is keys of a JAX tree, or names."""
     if isinstance(where, Sharding):
         return where
     return where.sharding([_name(key) for key in path], shape)
@@ -116,7 +116,7 @@ def place(tree: PyTree, where: Where) -> PyTree:
 
 
 def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
-    """Puts a tree's host values whole on every device; other processes, which have the same, do so too."""
+    """Puts a tree's host values whole on every device; other processes, which have the same values, do so too."""
 
     def spread(leaf):
         is_there = isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
@@ -129,7 +129,7 @@ def put(leaf: Any, sharding: Sharding) -> Array:
     """Puts an array where it belongs."""
     if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
         return jax.device_put(leaf, sharding)
-    # Each process puts its own devices' parts; ``device_put`` would send the whole around to compare it first.
+    # Each process puts its own devices' parts; ``device_put`` would first send all of it around to compare.
     return jax.make_array_from_callback(leaf.shape, sharding, np.asarray(leaf).__getitem__)
 
 
@@ -156,7 +156,7 @@ def divides(size: int) -> bool:
 
 
 def split(array: Array, axis: int) -> Array:
-    """Splits an axis of an array over the model axis; the array is whole where that does not divide."""
+    """Splits an axis of an array over the model axis; the array stays whole if the axis does not divide."""
     if shards() == 1:
         return array
     axes: list[str | None] = [None] * array.ndim
@@ -184,7 +184,7 @@ def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
 def varying_like(tree: Any, source: Array) -> Any:
     """Makes the arrays of ``tree`` vary along the ``shard_map`` axes of ``source``, as loop carries must.
 
-    A select between the same two values: it carries the type and compiles to nothing, inside ``shard_map`` (with
+    A select between two equal values: it carries the type and compiles to nothing, inside ``shard_map`` (with
     ``check_vma`` or without) and outside. (JAX's own name for this, and that of the axes, changed between versions.)
 
     Args:
@@ -201,12 +201,12 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
     """Returns the devices of a mesh, [data, model].
 
     Args:
-        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones there are, and all of them where
-            there are several processes (``jax.distributed``); a mesh with axes of those names, one or both, in any
+        devices: a text as ``mesh_sizes`` takes it, whose devices are the first ones there are, and must be all of them
+            if there are several processes (``jax.distributed``); a mesh with axes of those names, one or both, in any
             order; devices [data] or [data, model]; None for all devices of this process, each with a whole model.
 
     Raises:
-        LanternError: a text or an axis that is not valid, another number of devices than there are, or a platform that
+        LanternError: an invalid text or axis, a number of devices that does not fit those there are, or a platform that
             JAX is asked for and does not have here.
     """
     check_platform()
@@ -257,7 +257,7 @@ def outside_mesh() -> Iterator[None]:
 
 def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
     """Puts ``function`` under ``shard_map``, manual over these axes of the mesh alone."""
-    # A mesh of jax.make_mesh has explicit axes; types are the loop's own matter, in any context.
+    # A mesh from jax.make_mesh has explicit axes; the loop sets its own types, in any context.
     mesh = mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
     names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
     mapped = jax.shard_map(

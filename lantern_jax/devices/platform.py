@@ -17,7 +17,7 @@ from lantern_jax.kernels.ways import BFLOAT16_CAPABILITY, capability_of
 
 
 def check_platform() -> None:
-    """Raises LanternError where JAX is asked for a platform that it does not have here; it looks for devices."""
+    """Looks for devices; raises LanternError if JAX is asked for a platform that it does not have here."""
     try:
         jax.devices()
     # JAX asserts that the extra of a platform is installed.
@@ -32,7 +32,7 @@ def check_platform() -> None:
             ) from None
         finally:
             jax.config.update("jax_platforms", asked)
-            # Else JAX keeps what it found just now.
+            # Else JAX would keep what it found just now.
             backend.clear_backends()
         raise LanternError(
             f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
@@ -41,10 +41,10 @@ def check_platform() -> None:
 
 
 def default_dtype(device: Any = None) -> np.dtype:
-    """Returns the dtype of parameters and matrix products where none is asked for, on a device or the first one here.
+    """Returns the default dtype of parameters and matrix products, on a device or else the first one here.
 
-    It is bfloat16 on accelerators that multiply it; float32 on CPUs and older GPUs (a T4 or a V100). float16, which
-    these multiply, ends at 65504: no model here is known to stay below.
+    It is bfloat16 on accelerators that multiply it; float32 on CPUs and older GPUs (a T4 or a V100). Those multiply
+    float16, but that ends at 65504, and no model here is known to stay below.
     """
     device = jax.devices()[0] if device is None else device
     capability = capability_of(device)

@@ -1,4 +1,4 @@
-"""Products of few rows in float32, as a CPU computes them in the least time."""
+"""Float32 products of few rows, as a CPU computes them fastest."""
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +10,6 @@ EIGEN_ROWS = range(5, 25)
 
 
 def dot_by_columns(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "M N"]:
-    """Multiplies the rows, M in all, with the left side stored by columns: XLA's CPU compiler leaves that to Eigen."""
+    """Multiplies all M rows, with the left side stored by columns: XLA's CPU compiler leaves that to Eigen."""
     columns = jax.lax.optimization_barrier(x.reshape(-1, x.shape[-1]).T)
     return jnp.einsum("km,kn->mn", columns, matrix, preferred_element_type=jnp.float32)

@@ -1,4 +1,4 @@
-"""Compiles an engine's programs, those that a first picture needs side by side: XLA leaves the interpreter's lock."""
+"""Compiles an engine's programs, those for a first picture in parallel: XLA releases the interpreter's lock."""
 
 import contextlib
 import math
@@ -25,21 +25,24 @@ from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.models.vq import VQModel
 
-Compiled = tuple[Callable, float]  # a program, and the seconds that compiling it took
+Compiled = tuple[Callable, float]  # a program, and the seconds spent compiling it
 
 
 class Compiler:
-    """Compiles programs for where an engine's parameters lie.
+    """Compiles programs for the devices that hold an engine's parameters.
 
     Attributes:
-        programs: what was compiled, by ``ProgramKey``.
+        programs: the compiled programs, by ``ProgramKey``.
     """
 
     def __init__(self, placement: Placement, tokenizer: VQModel | None):
         self._placement, self._tokenizer, self.programs = placement, tokenizer, ProgramCache()
 
     def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **options: Any) -> Compiled:
-        """Compiles a program unless it is there or kept, on all processes that share it; returns it and the seconds."""
+        """Compiles a program unless it is in memory or on disk; returns it and the seconds.
+
+        All processes that share it compile it.
+        """
 
         def make() -> Compiled:
             began, place = time.perf_counter(), self._place(key, function, arguments)
@@ -56,7 +59,7 @@ class Compiler:
         return self.programs.obtain(key, make)
 
     def _find(self, key: ProgramKey, function: Callable, *arguments: Any) -> Callable | None:
-        """Returns a program that is there or that an earlier process kept, else None."""
+        """Returns a program from memory, or one that an earlier process kept on disk, else None."""
         program = self.programs.get(key)
         if program is None:
             place = self._place(key, function, arguments)
@@ -66,11 +69,11 @@ class Compiler:
         return program
 
     def _place(self, key: ProgramKey, function: Callable, arguments: tuple) -> Path | None:
-        """Returns the file of a program; None where none is kept, as of several devices."""
+        """Returns the file that keeps a program; None if none is kept, as for several devices."""
         placement = self._placement
         if key.own or placement.spans or placement.chooses_layouts or placement.mesh(key.groups) is not None:
             return None
-        # Keys and state are made by an earlier program of the same parts.
+        # Without keys and state: an earlier program of the same parts makes them.
         arguments = tuple(
             one.replace(keys=None) if isinstance(one, Inputs) else one
             for one in arguments
@@ -81,7 +84,7 @@ class Compiler:
     def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
 
-        Where one of them is new, both run once, for a round: what a first execution sets up counts as compiling.
+        If either is new, both run once, for one round, so that the set-up of a first execution counts as compiling.
         """
         start_key = replace(key, kind="start", rule=None, shapes=shape_of(beginning.conditioning, 1))
         starter = self.programs.get(start_key)
@@ -94,7 +97,7 @@ class Compiler:
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
             stepping = beside.submit(self._find, key, self._step(key), inputs, one)
             starter, step = self._find(start_key, begin, first, sequences), stepping.result()
-            # Over several devices it is the first program that decides how a state lies.
+            # Over several devices the first program decides how the state is laid out.
             alone = state_lies is None and mesh is None and not self._placement.spans
             if starter is None and step is None and alone:
                 device = self._placement.devices[0, 0]
@@ -110,22 +113,22 @@ class Compiler:
         return starter, time.perf_counter() - began
 
     def step(self, run: Run) -> Compiled:
-        """Returns the program that advances a run, and the seconds of compiling it where it was dropped meanwhile."""
+        """Returns the program that advances a run, and the seconds spent compiling it again if it was dropped."""
         step = self.programs.get(run.key)
         if step is not None:
             return step, 0.0
         return self._advancing(run.key, run.inputs, run.state, self._placement.given(np.int32(1)))
 
     def lying(self, key: ProgramKey, inputs: Inputs, arguments: tuple) -> tuple[Any, float]:
-        """Returns how what regroups is to leave keys and state, and the seconds of compiling.
+        """Returns where the regrouping program should put keys and state, and the seconds spent compiling.
 
-        Where compilers choose layouts that is as the program wants them that advances them, which is compiled first:
-        tiles, and even the order of axes, follow from the number of sequences.
+        Where compilers choose layouts, that is where the program that advances them wants them, so this one is compiled
+        first: tiles, and even the order of axes, depend on the number of sequences.
 
         Args:
-            key: of that program.
-            inputs: what it reads; the keys are those of before.
-            arguments: of ``programs.regroup`` after the mesh.
+            key: of the program that advances them.
+            inputs: what it reads, with the keys from before regrouping.
+            arguments: those of ``programs.regroup`` after the mesh.
         """
         placement, (*_, before) = self._placement, arguments
         if not placement.chooses_layouts:
@@ -144,7 +147,7 @@ class Compiler:
         return (*placement.state_lies(program), None), seconds
 
     def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
-        """Compiles the program that advances a batch unless it is there; returns it and the seconds."""
+        """Compiles the program that advances a batch unless it exists already; returns it and the seconds."""
         lies = self._placement.kept(state)
         return self.obtain(key, self._step(key), inputs, state, rounds, donate="state", results=lies)
 
@@ -154,7 +157,7 @@ class Compiler:
     def of_tokenizer(
         self, kind: str, rows: np.ndarray, most: int | None
     ) -> tuple[Callable, PyTree, int, float]:
-        """Returns a program of the tokenizer for rows, its parameters, the rows of a pass, seconds of compiling."""
+        """Returns the tokenizer's program for rows, its parameters, the rows per pass, and the seconds of compiling."""
         key = self._tokenizer_key(kind, rows, most)
         is_new = key not in self.programs
         parameters = self._placement.on(key.groups).tokenizer
@@ -162,16 +165,16 @@ class Compiler:
         padded = self._placement.given(np.zeros((key.size, *rows.shape[1:]), rows.dtype))
         began = time.perf_counter()
         program, _ = self.obtain(key, function, parameters, padded)
-        # Another thread may have been at it.
+        # Another thread may have been compiling it.
         return program, parameters, key.size, time.perf_counter() - began if is_new else 0.0
 
     def begin_drawing(self, rows: np.ndarray, most: int | None) -> None:
-        """Begins to compile in a thread what draws rows of codes, unless it is there."""
+        """Starts a thread that compiles the program for drawing rows of codes, unless it exists already."""
         if self._placement.spans or self._tokenizer_key("draw", rows, most) in self.programs:
             return
 
         def compile_quietly() -> None:
-            # What goes wrong here goes wrong again where pictures are drawn.
+            # An error here occurs again when pictures are drawn.
             with contextlib.suppress(BaseException):
                 self.of_tokenizer("draw", rows, most)
 
@@ -184,6 +187,6 @@ class Compiler:
         most = programs.pictures_per_pass(pixels, devices.size, most)
         groups, size = self._placement.spread(min(len(rows), most), most)
         if kind == "encode":
-            # Parameters that lie on more groups of devices stay there: what is encoded is decoded on these.
+            # Parameters already on more groups of devices stay there: what is encoded is decoded on those.
             groups = max(groups, self._placement.groups)
         return ProgramKey(kind, size + -size % (groups * devices.shape[1]), groups, (shape,))

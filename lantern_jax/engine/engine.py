@@ -1,7 +1,7 @@
 """Starts batches of sequences on devices, advances them some rounds at a time, and finishes them.
 
-Which programs there are and how many sequences they take is decided here; where parameters lie, in ``placement``.
-A batch has one of a few sizes, so that another number of pictures finds its program compiled.
+It decides which programs there are and how many sequences they take; ``placement`` decides where parameters lie.
+Batches come in a few sizes, so that a different number of pictures finds its program compiled.
 
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens, C codes of a picture, H W pixels.
 """
@@ -38,13 +38,13 @@ class Engine:
     Args:
         read: where -> ``Parameters`` there; called once, when first needed.
         read_drafter: (name, parameters, where) -> parameters of a drafting that ``read`` left out; likewise.
-        tokenizer: the VQ tokenizer, or None where nothing is to be drawn.
-        devices: as in ``device_grid``: sequences are spread over groups of them, the model is split within each.
-            Processes that share them all make the same calls, and get the same results.
+        tokenizer: the VQ tokenizer, or None if nothing is to be drawn.
+        devices: as in ``device_grid``: sequences are spread over groups of devices, and the model is split within
+            each group. Processes that share the devices all make the same calls and get the same results.
 
     Attributes:
         devices: [data, model].
-        spans: whether several processes share them.
+        spans: whether several processes share the devices.
         placement: where the parameters lie.
     """
 
@@ -68,13 +68,13 @@ class Engine:
 
         Args:
             conditioning: leaves [n, ...], conditional rows on the host.
-            seed, numbers: sequence j of any batch draws from fold_in(key(seed), j). One seed for all, or each
-                sequence has a seed of its own.
-            first: number of the first sequence where ``numbers`` is None; the others follow.
-            most: a program takes no more sequences than this; None for no limit.
+            seed, numbers: sequence j of any batch draws from fold_in(key(seed), j). One seed for all, or one
+                per sequence.
+            first: number of the first sequence if ``numbers`` is None; the others follow.
+            most: the most sequences that a program takes; None for no limit.
 
         Raises:
-            ValueError: conditioning that the target does not take; seeds or numbers that are not 0 to 2**32 - 1.
+            ValueError: conditioning that the target does not take; seeds or numbers outside 0 to 2**32 - 1.
         """
         count = contracts.check_rows(conditioning)
         groups, size = self.placement.spread(count, most)
@@ -83,7 +83,7 @@ class Engine:
         numbers = first + np.arange(count) if numbers is None else np.asarray(numbers)
         programs.check_new(job.program, conditioning, seed, numbers)
         seeds = np.broadcast_to(np.asarray(seed, np.int64), numbers.shape)
-        # Which tokens were given does not matter once they are read.
+        # Which tokens were given makes no difference once they are read.
         taken, _ = completion.parts(conditioning)
         key = ProgramKey(
             "advance", size, groups, shape_of(taken, 1), job.program, job.sampling.greedy, job.sampling.filters,
@@ -118,17 +118,17 @@ class Engine:
         self, run: Run, slots: Int[np.ndarray, " k"], conditioning: Any, numbers: Int[np.ndarray, " k"],
         seeds: Int[np.ndarray, " k"] | None = None,
     ) -> Run:  # fmt: skip
-        """Replaces sequences, finished or not, by new ones, and donates the state of ``run``.
+        """Replaces sequences, finished or not, with new ones, and donates the state of ``run``.
 
-        The new ones get the tokens that they get in any other batch.
+        The new ones get the same tokens as in any other batch.
 
         Args:
-            slots: of the n of the run, each once.
+            slots: the slots to fill, of the run's n, each at most once.
             conditioning, numbers: of the new sequences, as in ``start``.
-            seeds: likewise; None for the seeds of the slots.
+            seeds: likewise; None keeps the seeds of the slots.
 
         Raises:
-            NotRefillable: the target or the drafting keeps a state that cannot be told apart by sequence.
+            NotRefillable: the target or the drafting keeps state that cannot be separated by sequence.
             ValueError: as ``start``.
         """
         programs.check_new(run.job.program, conditioning, run.seeds if seeds is None else seeds, numbers)
@@ -148,13 +148,13 @@ class Engine:
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing)
 
     def has_program(self, run: Run, count: int) -> bool:
-        """Tells whether the program is compiled that advances a run of ``count`` slots, else like this one."""
+        """Tells whether the program that advances a run like this one, but of ``count`` slots, is compiled."""
         return replace(run.key, size=count) in self.programs
 
     def regroup(self, run: Run, slots: Int[np.ndarray, " k"]) -> Run:
-        """Returns a run of k slots that continue sequences of another, which stays as it is.
+        """Returns a run of k slots that continue sequences of another run, which stays as it is.
 
-        There are fewer once some are done, or more before new ones come, some of them twice until then.
+        There are fewer once some sequences are done, or more before new ones come; until then some appear twice.
 
         Raises:
             NotRefillable: as ``refill``; or the sequences are spread over several groups of devices.
@@ -176,7 +176,7 @@ class Engine:
         return replace(after, timing=after.timing + Timing(compiling=compiling))
 
     def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:
-        """Runs a program that makes the state of other sequences; returns the run, and the seconds of compiling."""
+        """Runs a program that makes the state of other sequences; returns the run, and the seconds spent compiling."""
         function = partial(getattr(programs, key.kind), run.job.program, self.placement.mesh(key.groups))
         program, compiling = self._compiler.obtain(key, function, *arguments, **options)
         (keys, state, lengths), seconds = run_timed(program, *arguments)
@@ -185,16 +185,16 @@ class Engine:
         return replace(run, lengths=lengths, inputs=inputs, state=state, timing=timing), compiling
 
     def advance_for(self, run: Run, seconds: float, most: int | None = None) -> Run:
-        """Advances a run by the rounds that take about ``seconds``, by ``most`` at the most.
+        """Advances a run by as many rounds as take about ``seconds``, but at most by ``most``.
 
-        The first time that is one round; later ones know the pace.
+        The first time that is one round; later the pace is known.
         """
         pace = self._pace.get(run.key)
         rounds = max(1, min(int(seconds / pace), most or run.total)) if pace else 1
-        if self.spans:  # Every process has a pace of its own.
+        if self.spans:  # Each process measures its own pace.
             rounds = int(hosts.agreed(rounds))
         after = self.advance(run, rounds)
-        if not after.done:  # Else it may have been fewer.
+        if not after.done:  # Else fewer rounds may have run.
             if pace is None:
                 # The pace of a program that was dropped is dropped too. Another thread may add one meanwhile.
                 self._pace = {key: kept for key, kept in list(self._pace.items()) if key in self.programs}
@@ -206,7 +206,7 @@ class Engine:
         return self._compiler.step(run)[0].as_text()
 
     def finish(self, run: Run) -> Decoded:
-        """Fetches what is known of the n sequences; streams that are not done are known in part."""
+        """Fetches what is known of the n sequences so far; unfinished streams are known in part."""
         return jax.tree.map(lambda leaf: leaf[: len(run.lengths)], hosts.fetched(run.state.decoded))
 
     def log_probs(
@@ -238,7 +238,7 @@ class Engine:
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
-        """Draws codes; returns pictures, which of them are all numbers (others mean nothing), and the seconds.
+        """Draws codes; returns pictures, which of them are finite (the others are meaningless), and the seconds.
 
         Raises:
             LanternError: no codes, or unknown ones.
@@ -257,7 +257,7 @@ class Engine:
         return self._with_tokenizer("encode", pictures, None)[0]
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:
-        """Runs a program of the tokenizer on rows, in passes of as many as it takes, and fetches its results."""
+        """Runs one of the tokenizer's programs on rows, as many per pass as it takes, and fetches the results."""
         program, parameters, size, compiling = self._compiler.of_tokenizer(kind, rows, most)
         passes, drawing = [], 0.0
         for first in range(0, len(rows), size):
@@ -270,12 +270,12 @@ class Engine:
         return results, Timing(drawing=drawing, compiling=compiling)
 
     def compile_drawing(self, count: int, codes: int, most: int | None = None) -> None:
-        """Compiles in a thread what ``draw`` needs for ``count`` pictures of C ``codes``, unless it is there."""
+        """Compiles in a thread what ``draw`` needs for ``count`` pictures of C ``codes``, unless it exists already."""
         self._compiler.begin_drawing(np.zeros((count, codes), np.int32), most)
 
     @property
     def programs(self) -> ProgramCache:
-        """What was compiled, by ``ProgramKey``; runs compile again what was dropped meanwhile."""
+        """The compiled programs, by ``ProgramKey``; runs recompile those dropped meanwhile."""
         return self._compiler.programs
 
     @programs.setter

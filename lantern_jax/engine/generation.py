@@ -24,16 +24,16 @@ class Statistics:
         pictures: n.
         tokens: tokens sampled; forced and given ones are left out.
         rounds: target passes after prefill.
-        step_compression: (tokens - n) / rounds: tokens after the first of each picture, a target pass; with given
-            first tokens, which leave nothing to prefill, tokens / rounds.
-        seconds: wall time of decoding tokens, prefill included, without compiling and without the VQ decoder; of an
-            interrupted call also what was spent on pictures that are not done.
+        step_compression: (tokens - n) / rounds: tokens per target pass, without each picture's first token; with
+            given first tokens, which leave nothing to prefill, tokens / rounds.
+        seconds: wall time of decoding tokens, including prefill but neither compiling nor the VQ decoder; for an
+            interrupted call it includes the time spent on unfinished pictures.
         picture_seconds: wall time of the VQ decoder.
-        compile_seconds: wall time of tracing and compiling in this call; near 0 when programs were at hand.
+        compile_seconds: wall time of tracing and compiling in this call; near 0 when the programs were at hand.
         tokens_per_second: tokens / seconds.
-        substituted: fraction of tokens that a relaxed rule accepted where the strict one, on the same random
+        substituted: fraction of tokens that a relaxed rule accepted and that the strict one, on the same random
             numbers, refuses.
-        mean_distance: mean codebook distance of those to the strict rule's token; 0 when there are none.
+        mean_distance: mean codebook distance from those tokens to the strict rule's; 0 when there are none.
         accepted: how many rounds accepted 0, 1, 2, ... draft tokens.
         speedup: with ``compare``, seconds of plain decoding / seconds; else None.
         same_tokens: with ``compare``, fraction of ``tokens`` equal to plain decoding's; else None.
@@ -105,11 +105,11 @@ def summarise(decoded: Decoded, timing: Timing, given: int = 0) -> Statistics:
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a call is; given to ``progress`` now and then, and once at the end. With ``compare`` plain decoding's
-    tokens and pictures count too.
+    """How far along a call is; passed to ``progress`` now and then, and once at the end. With ``compare``, the tokens
+    and pictures of plain decoding count too.
 
     Attributes:
-        tokens, total: tokens known and tokens there will be, of all pictures of the call.
+        tokens, total: tokens known so far and in the end, over all pictures of the call.
         pictures: pictures whose tokens are all known.
         seconds: wall time of decoding so far, without compiling.
 
@@ -130,7 +130,7 @@ class Interrupted(KeyboardInterrupt):
     """A generation was stopped by Ctrl-C.
 
     Attributes:
-        generation: the pictures that were done by then; None where there were none.
+        generation: the pictures that were done by then; None if there were none.
 
     Example:
         >>> try:  # a generation, stopped before its first picture
@@ -145,7 +145,7 @@ class Interrupted(KeyboardInterrupt):
         self.generation = generation
 
     def __reduce__(self):
-        # Exceptions are sent to another process with the arguments of the line above, which are none.
+        # Exceptions are sent to another process with the arguments of ``super().__init__``, of which there are none.
         return type(self), (self.generation,)
 
 
@@ -154,7 +154,7 @@ class Picture:
     """A single picture, as soon as it is done.
 
     Attributes:
-        number: of the call's pictures, from ``first`` on.
+        number: the picture's number in the call, counted from ``first``.
         prompt: what it was made from.
         picture: uint8 [H, W, 3]; None when the checkpoint has no VQ tokenizer.
         tokens: int32 [T], as in ``Generation``.
@@ -181,7 +181,7 @@ class Picture:
 
 @dataclass(frozen=True, repr=False)
 class Generation:
-    """Pictures of a call, in the order of the prompts, ``num`` for each. In a notebook it shows them.
+    """The pictures of a call, in the order of the prompts, ``num`` for each. A notebook shows them.
 
     Attributes:
         prompts: the prompt of every picture.
@@ -190,11 +190,11 @@ class Generation:
         round_of_token: int32 [n, T], the round that produced a token; 0 is the prefill, or a token that was given.
         statistics: see ``Statistics``.
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
-        plain: the same by plain decoding, with ``compare``; else None.
-        notes: lines for people: tuned settings that were used or not, knobs without effect.
-        log_probs: float32 [n, T], with ``log_probs=True``: what the model itself, in raster order, says of each token
-            under the sampling distribution (guidance, temperature, filters); 0 for tokens that were given, -inf where
-            a relaxed rule chose what a filter takes out. At temperature 0 those of temperature 1. Else None.
+        plain: with ``compare``, the same pictures by plain decoding; else None.
+        notes: remarks for the user: tuned settings that were used or not, knobs without effect.
+        log_probs: float32 [n, T], with ``log_probs=True``, else None: the model's own log probability of each token, in
+            raster order, under the sampling distribution (guidance, temperature, filters); 0 for given tokens, -inf
+            where a relaxed rule chose a token that a filter removes. At temperature 0, those of temperature 1.
 
     Example:
         >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -230,7 +230,7 @@ class Generation:
 
     @property
     def sheet(self) -> Image.Image:
-        """The picture, or all pictures in a grid, as one PIL image; LanternError without pictures."""
+        """The picture, or all pictures in a grid, as one PIL image; raises LanternError without pictures."""
         pictures = self._drawn()
         return Image.fromarray(grid(pictures) if len(pictures) > 1 else pictures[0])
 
@@ -240,19 +240,19 @@ class Generation:
         return self.pictures
 
     def save(self, path: str | Path) -> None:
-        """Writes ``sheet`` into a file, whose ending says the format; raises LanternError as it."""
+        """Writes ``sheet`` to a file, whose suffix decides the format; raises LanternError as ``sheet`` does."""
         self.sheet.save(path)
 
     def show(self) -> None:
-        """Opens ``sheet`` in the system's viewer; raises LanternError as it."""
+        """Opens ``sheet`` in the system's viewer; raises LanternError as ``sheet`` does."""
         self.sheet.show()
 
     def race(self, number: int = 0, passes: bool = False) -> Race:
-        """Returns plain and speculative decoding painting a picture; a notebook plays it, ``save`` writes it.
+        """Returns a race of plain and speculative decoding to paint a picture; a notebook plays it, ``save`` writes it.
 
         Args:
             number: of the picture, from 0.
-            passes: whether they race by passes of the target rather than by seconds: the same on every machine.
+            passes: whether they race by target passes, the same on every machine, rather than by seconds.
 
         Raises:
             LanternError: without ``compare``, or without pictures; no picture of that number.
@@ -266,7 +266,7 @@ class Generation:
         return Race(self, number, passes)
 
     def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
-        """Draws over the pictures the number of draft tokens that each round accepted.
+        """Overlays the pictures with the number of draft tokens that each round accepted.
 
         ``columns`` is the number of tokens per row; None for square cells. Raises LanternError without pictures.
         """
@@ -280,7 +280,7 @@ class Generation:
 
 
 def compared(speculative: Generation, plain: Generation, given: int) -> Generation:
-    """Returns a generation with plain decoding's beside it, and what comparing gives, ``given`` tokens left out."""
+    """Returns a generation with plain decoding's attached and the two compared, ``given`` tokens left out."""
     ours, theirs = speculative.statistics, plain.statistics
     statistics = replace(
         ours,

@@ -1,4 +1,4 @@
-"""What an engine is asked to decode, and how far it is.
+"""What an engine is asked to decode, and how far it has got.
 
 Axes: n sequences asked for, B sequences of a program (with padding), T stream tokens.
 """
@@ -22,10 +22,11 @@ class Job:
 
     Attributes:
         program: what is compiled.
-        guidance: the scale of every sequence; 1 is none and halves the work. It is swept, but for that 1.
-        sampling, rule: swept, but for what is static in them.
-        drafter: whose parameters the drafting takes; None where it has none.
-        own: whether a rule, a drafting or a coupling of the caller's is in it: few such programs are kept.
+        guidance: the scale of every sequence; 1 is no guidance and halves the work. It can be swept without compiling
+            again, except to or from 1.
+        sampling, rule: can be swept too, except for what is static in them.
+        drafter: the drafter whose parameters the drafting takes; None if it takes none.
+        own: whether it holds a rule, a drafting or a coupling of the caller's: few such programs are kept.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -44,15 +45,15 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A batch on its way. ``Engine.advance`` uses it up: go on with what it returns.
+    """A batch in progress. ``Engine.advance`` uses it up: continue with what that returns.
 
     Attributes:
         job: what it was started with.
         seeds, numbers: int64 [n], what the sequence in each slot draws from.
-        lengths: int32 [n], stream tokens that each sequence knows.
+        lengths: int32 [n], the known stream tokens of each sequence.
         timing: seconds so far.
         inputs: what its program reads, on the devices, without conditioning.
-        state: the loop's, on the devices.
+        state: the loop's state, on the devices.
         conditioning: of any one sequence, leaves [1, ...].
         key: of the program that advances it.
     """

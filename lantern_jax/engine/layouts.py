@@ -1,8 +1,8 @@
-"""How parameters and states lie in memory: as the compiler of the program that advances a batch wants them.
+"""Memory layouts of parameters and states: those that the compiler chooses for the program that advances a batch.
 
-A TPU reads matrices and caches in tiles, and which of an array's axes make up a tile is the compiler's choice. Arrays
-that lie otherwise are copied whenever a piece begins and ends, parameters included: a second model in memory. So the
-program that runs most is compiled first, for layouts of its own choice, and its arrays are put into them once.
+A TPU reads matrices and caches in tiles, and the compiler chooses which of an array's axes make up a tile. Arrays in
+another layout, parameters included, are copied whenever a piece begins and ends: a second model in memory. So the
+program that runs most is compiled first, with layouts of its own choice, and its arrays are put into them once.
 """
 
 from collections.abc import Callable
@@ -28,7 +28,7 @@ def are_chosen(platform: str) -> bool:
 
 
 def kept(leaf: Any) -> Format | Sharding | None:
-    """Returns where and how a leaf lies; random keys have no layout to ask for, other values no place."""
+    """Returns a leaf's place and layout; random keys have no layout to ask for, and other values not even a place."""
     if getattr(leaf, "sharding", None) is None or not getattr(leaf, "committed", True):
         return None
     return getattr(leaf, "format", leaf.sharding)
@@ -42,9 +42,9 @@ def shape(leaf: Any) -> Any:
 
 
 def state_shapes(begin: Callable, beginning: Any, sequences: Any, mesh: Mesh | None, device: Any) -> tuple:
-    """Returns shapes and shardings of (keys, state) as ``begin`` makes them.
+    """Returns the shapes and shardings of (keys, state) as ``begin`` makes them.
 
-    Over a model axis its compiler decides how a state is split, so it is compiled for that; else nothing is.
+    With a model axis the compiler decides how a state is split, so ``begin`` is compiled; otherwise nothing is.
     """
     shapes = jax.eval_shape(begin, beginning, sequences)
     if mesh is not None and MODEL in mesh.axis_names:
@@ -59,11 +59,11 @@ def state_shapes(begin: Callable, beginning: Any, sequences: Any, mesh: Mesh | N
 
 
 def chosen(inputs: Inputs, state: PyTree, laid: tuple[bool, bool] = (False, False)) -> tuple:
-    """Returns formats of (inputs, state, rounds) that let the compiler choose how parameters and state lie.
+    """Returns formats of (inputs, state, rounds) that let the compiler choose the layouts of parameters and state.
 
     Args:
         inputs, state: arrays, or shapes with shardings.
-        laid: whether the parameters of the target and of the drafting lie in chosen layouts already, and stay there.
+        laid: whether the parameters of the target and of the drafting are in chosen layouts already, and stay so.
     """
     parameters = (inputs.target_params, inputs.drafting_params)
     target, drafting = (
@@ -75,7 +75,7 @@ def chosen(inputs: Inputs, state: PyTree, laid: tuple[bool, bool] = (False, Fals
 
 
 def to_lower(arguments: PyTree, formats: PyTree) -> PyTree:
-    """Returns shapes to compile for: one whose layout is to be chosen must have none."""
+    """Returns shapes to compile for: those whose layout is to be chosen must have none."""
 
     def bare(format, leaf):
         is_open = isinstance(format, Format) and format.layout is Layout.AUTO
@@ -85,9 +85,9 @@ def to_lower(arguments: PyTree, formats: PyTree) -> PyTree:
 
 
 def choosing(inputs: Inputs, state: PyTree, laid: tuple[bool, bool]) -> tuple[tuple, dict[str, Any]]:
-    """Returns arguments to compile ``advance`` for, and options for that, so that its compiler chooses layouts.
+    """Returns arguments and options for compiling ``advance`` so that its compiler chooses layouts.
 
-    Arguments are as of ``chosen``; the options are those of ``compile_ahead``.
+    Takes the arguments of ``chosen``; the options are those of ``compile_ahead``.
     """
     arguments = inputs, state, np.int32(1)
     formats = chosen(inputs, state, laid)
@@ -96,13 +96,13 @@ def choosing(inputs: Inputs, state: PyTree, laid: tuple[bool, bool]) -> tuple[tu
 
 
 def put(tree: PyTree, formats: PyTree, placed: dict[tuple, Array]) -> PyTree:
-    """Puts a tree's arrays into layouts, one after the other, and forgets each as it goes.
+    """Puts a tree's arrays into layouts one by one, dropping each old array as it goes.
 
     Args:
         tree: a list with the tree as its only entry, which is taken out: nothing else should hold the arrays.
         formats: of its leaves; None where none was asked for.
-        placed: arrays that were put before, by the identity of the old ones and their format; grows. A head that target
-            and drafter share stays one array where both want it alike.
+        placed: arrays put before, by the identity of the old array and the format; grows. A head that target and
+            drafter share stays one array if both want the same layout.
     """
     leaves, structure = jax.tree.flatten(tree.pop())
     wanted = jax.tree.leaves(formats, is_leaf=lambda leaf: leaf is None or isinstance(leaf, Format))

@@ -17,10 +17,10 @@ from lantern_jax.models.quantization import is_fixed
 
 
 def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
-    """Returns the dtype that ``load`` uses for ``dtype``, on a device or the first one here.
+    """Returns the dtype that ``load`` uses for ``dtype``, on a device or else the first one here.
 
     Raises:
-        LanternError: it is none that checkpoints are stored in, nor None.
+        LanternError: it is neither None nor a dtype that checkpoints are stored in.
     """
     if dtype is None:
         return default_dtype(device)
@@ -29,9 +29,9 @@ def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
 
 
 def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:
-    """Reads a checkpoint's parameters by their part in decoding, without drafters; the tokenizer's are float32.
+    """Reads a checkpoint's parameters by their role in decoding, without drafters; the tokenizer's are float32.
 
-    The engine holds this and not its pipeline, else parameters stayed in memory until Python looks for cycles.
+    The engine holds this function, not its pipeline: a cycle would keep parameters in memory until Python collects it.
     """
     if checkpoint.is_abstract:
         checkpoint = load(checkpoint.directory, dtype, where, drafters=())

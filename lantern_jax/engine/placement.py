@@ -1,4 +1,4 @@
-"""Where parameters and batches lie: on one group of devices or on all, each with a copy of the model or a share of it.
+"""Where parameters and batches lie: on one device group or all, each device with a copy of the model or a share of it.
 
 Axes: n sequences asked for, B sequences of a program (with padding).
 """
@@ -27,10 +27,10 @@ from lantern_jax.kernels.ways import traced_on
 
 
 class Placement:
-    """Holds the parameters of an engine where its programs want them. Arguments as of ``Engine``.
+    """Holds an engine's parameters where its programs want them. Arguments as for ``Engine``.
 
     Attributes:
-        groups: of devices that the parameters lie on; 0 before they are read.
+        groups: how many groups of devices the parameters lie on; 0 before they are read.
     """
 
     def __init__(
@@ -44,7 +44,7 @@ class Placement:
         self.spans = hosts.spans(self.devices)
         self.chooses_layouts = layouts.are_chosen(self.devices[0, 0].platform)
         self._parameters: Parameters | None = None
-        # Number of groups -> how its programs want parameters to lie, of the "target" and of drafters by name.
+        # Number of groups -> the layouts that its programs want, of the "target" and of drafters by name.
         self._formats: defaultdict[int, dict[str, PyTree]] = defaultdict(dict)
         self.groups = 0
         self._reading = threading.RLock()
@@ -62,12 +62,12 @@ class Placement:
                 parameters = self._parameters or self.read(where)
                 parts = jax.block_until_ready(place(vars(parameters), where))
                 self._parameters, self.groups = Parameters(**parts), groups
-                del parameters, parts  # So that each array is forgotten once it lies anew.
+                del parameters, parts  # So that each old array is freed once its copy is in place.
                 self._lay(self._formats[groups])
             return self._parameters
 
     def drafter(self, name: str) -> PyTree:
-        """Returns the parameters of a drafting where the others lie, read when first asked for."""
+        """Returns a drafting's parameters on the devices of the others, read when first asked for."""
         with self._reading:
             parameters = self.parameters
             if name not in parameters.drafters:
@@ -78,8 +78,8 @@ class Placement:
             return self._parameters.drafters[name]
 
     def inputs(self, job: Job, groups: int, size: int) -> Inputs:
-        """Returns what a program of ``size`` sequences reads, on the devices, but for conditioning and keys."""
-        with self._reading:  # Else another thread may move the parameters between the two.
+        """Returns what a program of ``size`` sequences reads, on the devices, except conditioning and keys."""
+        with self._reading:  # Else another thread may move the parameters between the two reads.
             parameters = self.on(groups)
             drafting = None if job.drafter is None else self.drafter(job.drafter)
         codebook = None if job.rule.is_strict else parameters.codebook
@@ -91,15 +91,15 @@ class Placement:
     def lay_out(
         self, cache: ProgramCache, key: ProgramKey, drafter: str | None, sequences: Any, read: Callable[[], tuple]
     ) -> float:  # fmt: skip
-        """Puts parameters into the layouts that the program chooses that advances a batch, where compilers choose any.
+        """Puts parameters into the layouts chosen for the program that advances a batch, where compilers choose any.
 
         Args:
-            cache: takes that program, under its ``key``.
-            drafter: whose parameters it reads besides the target's; None for none.
-            read: returns what prefilling and advancing read; not held, else parameters would be in memory twice.
+            cache: receives that program, under its ``key``.
+            drafter: the drafter whose parameters it reads besides the target's; None for none.
+            read: returns what prefilling and advancing read; not held, or parameters would be in memory twice.
 
         Returns:
-            the seconds of compiling.
+            the seconds spent compiling.
         """
         if not self.chooses_layouts or key in cache:
             return 0.0
@@ -123,10 +123,10 @@ class Placement:
         return seconds
 
     def _lay(self, names: Iterable[str]) -> None:
-        """Puts parameters into layouts, by their leaves, where any were chosen for as many groups as they lie on."""
+        """Puts these parameters, leaf by leaf, into the layouts chosen for this number of groups, if any."""
         parameters, known, placed = self._parameters, self._formats[self.groups], {}
         parts = {"target": parameters.target, **parameters.drafters}
-        # ``parts`` alone holds the arrays from here on: each is forgotten once it lies anew.
+        # From here on ``parts`` alone holds the arrays: each is freed once its copy is in place.
         others, self._parameters = replace(parameters, target=None, drafters={}), None
         groups, self.groups = self.groups, 0
         del parameters
@@ -137,7 +137,7 @@ class Placement:
         self._parameters, self.groups = replace(others, target=target, drafters=parts), groups
 
     def state_lies(self, program: Callable | None) -> tuple | None:
-        """Returns how (keys, state) lie that a compiled program advances; None where that is left to the compiler."""
+        """Returns how a compiled program wants the (keys, state) that it advances; None leaves that to the compiler."""
         return (None, program.input_formats[0][1]) if self.chooses_layouts else None
 
     def tracing(self) -> AbstractContextManager[None]:
@@ -149,16 +149,16 @@ class Placement:
         return mesh_of(self.devices[:groups])
 
     def given(self, values: PyTree) -> PyTree:
-        """Turns values of the host into what programs take: over several processes, arrays on all devices."""
+        """Turns host values into what programs take: with several processes, arrays on all devices."""
         return everywhere(values, mesh_of(self.devices)) if self.spans else values
 
     def spread(self, count: int, most: int | None) -> tuple[int, int]:
-        """Returns (groups, B) as ``programs.spread``; each of several processes must have a part in every program."""
+        """Returns (groups, B) as ``programs.spread``; with several processes, each must take part in every program."""
         groups = len(self.devices)
         return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
     def kept(self, *results: PyTree) -> tuple | None:
-        """Returns what keeps results where and as they are; None where there is no choice."""
+        """Returns the shardings or formats that keep results where and as they are; None if there is no choice."""
         if self.chooses_layouts:
             return (*jax.tree.map(layouts.kept, results), None)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, results)

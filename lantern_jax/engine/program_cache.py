@@ -1,4 +1,4 @@
-"""Compiled programs that an engine keeps: each is made once, whichever threads ask, and the last used stay."""
+"""Compiled programs that an engine keeps: each is made once, however many threads ask; the last used stay."""
 
 import contextlib
 import ctypes
@@ -14,13 +14,13 @@ import jax.numpy as jnp
 
 from lantern_jax.decoding.program import Program
 
-# A call takes two or three.
+# A call needs two or three.
 MOST_OWN = 16
 
 
 @dataclass(frozen=True)
 class ProgramKey:
-    """What decides a compiled program; ``dataclasses.replace`` makes that of a related one.
+    """What determines a compiled program; ``dataclasses.replace`` makes the key of a related one.
 
     Attributes:
         kind: the function of ``programs``: "start", "advance", "refill", "regroup", "log_probs", "draw" or
@@ -29,9 +29,9 @@ class ProgramKey:
         shapes: per sequence, of conditioning (``shape_of``), codes or pictures.
         program: the static half of a generation.
         greedy, filters, guided: what is static in its sampling, and whether it is guided.
-        rule: the tree structure of the rule and its leaves' shapes and dtypes, where it is read.
+        rule: the tree structure of the rule and its leaves' shapes and dtypes, if it is read.
         rows: F, the new sequences of a refill; B of the state that a regroup takes from.
-        own: whether a caller's own rule, drafting or coupling is in it; two keys are the same without it.
+        own: whether it holds a caller's own rule, drafting or coupling; ignored when keys are compared.
     """
 
     kind: str
@@ -48,23 +48,23 @@ class ProgramKey:
 
 
 def shape_of(values: Any, axes: int = 0) -> tuple:
-    """Returns what a compiled program knows of values: their structure, and leaves' shapes after ``axes`` and dtypes.
+    """Returns what a compiled program knows of values: their structure, and leaves' dtypes and shapes after ``axes``.
 
-    Of a rule, or with ``axes`` 1 of a sequence's conditioning.
+    For a rule, or with ``axes`` 1 for a sequence's conditioning.
     """
     leaves, structure = jax.tree.flatten(values)
     return structure, tuple((jnp.shape(leaf)[axes:], jnp.result_type(leaf)) for leaf in leaves)
 
 
 class ProgramCache:
-    """Programs by their keys. Any thread may ask.
+    """Programs by their keys. Any thread may use it.
 
-    Programs of callers' own objects are bounded by themselves: one that makes a new rule for every call neither fills
-    memory nor drives out the others.
+    Programs with callers' own objects have a limit of their own: a caller that makes a new rule for every call neither
+    fills memory nor drives out the other programs.
 
     Attributes:
-        most: how many are kept besides the staying ones and those of callers' own objects; None for any number.
-        dropped: how many there was no room for.
+        most: how many are kept besides the staying ones and those with callers' own objects; None for any number.
+        dropped: how many were dropped for lack of room.
     """
 
     def __init__(self, most: int | None = None):
@@ -73,7 +73,7 @@ class ProgramCache:
         self._staying: set[Hashable] = set()
         self._stays = threading.local()
         self._lock = threading.Lock()
-        # Each is held by the thread that makes a program, while others that want it wait.
+        # Locks, each held by the thread that makes a program while others that want it wait.
         self._making: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
 
     def __contains__(self, key: Hashable) -> bool:
@@ -87,7 +87,7 @@ class ProgramCache:
             return iter(tuple(self._held))
 
     def get(self, key: Hashable) -> Any:
-        """Returns the program of a key, now the last one used, or None."""
+        """Returns a key's program, which now counts as the last one used, or None."""
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
@@ -95,10 +95,10 @@ class ProgramCache:
             return self._held.get(key)
 
     def obtain(self, key: Hashable, make: Callable[[], tuple[Callable, float]]) -> tuple[Callable, float]:
-        """Returns the program of a key, and the seconds that making it took: 0 where it is there.
+        """Returns a key's program, and the seconds that making it took: 0 if it existed already.
 
         Args:
-            make: returns both; where it raises, so does this, and the next call tries again.
+            make: returns both; if it raises, so does this, and the next call tries again.
         """
         with self._lock:
             making = self._making.setdefault(key, threading.Lock())
@@ -111,7 +111,7 @@ class ProgramCache:
 
     @contextlib.contextmanager
     def staying(self) -> Iterator[None]:
-        """Makes programs stay that this thread asks for inside the context."""
+        """Makes the programs that this thread asks for inside the context stay."""
         self._stays.now = True
         try:
             yield
@@ -141,6 +141,6 @@ class ProgramCache:
 
 
 def return_memory() -> None:
-    """Gives free memory back to the system, where glibc keeps it: compiling leaves much."""
+    """Gives freed memory back to the system where glibc keeps it: compiling leaves a lot."""
     with contextlib.suppress(OSError, AttributeError, TypeError):
         ctypes.CDLL(None).malloc_trim(0)

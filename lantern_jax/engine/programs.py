@@ -25,7 +25,7 @@ from lantern_jax.devices.partition import DATA, over_mesh
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 
-# Of a device: a picture of 512 x 512 keeps any busy, and each further one takes memory beside the model.
+# Per device: a picture of 512 x 512 keeps any device busy, and each further one takes memory beside the model.
 PIXELS_PER_PASS = 512 * 512
 
 
@@ -74,7 +74,7 @@ class Sequences:
 
 @flax.struct.dataclass
 class _PerDevice:
-    """A scalar of the loop's state, of which every device has its own: [devices]."""
+    """A scalar of the loop's state, one per device: [devices]."""
 
     value: Any
 
@@ -82,7 +82,7 @@ class _PerDevice:
 def stack_scalars(state: State) -> State:
     """Gives every scalar of a device's state an axis.
 
-    ``shard_map`` joins the results of devices along their first axis, which a scalar lacks. An axis more for every leaf
+    ``shard_map`` joins the results of devices along their first axis, which a scalar lacks. An extra axis on every leaf
     would make XLA copy the whole state, caches and all, when a piece begins and when it ends.
     """
     return jax.tree.map(lambda leaf: leaf if leaf.ndim else _PerDevice(leaf[None]), state)
@@ -98,10 +98,10 @@ def unstack_scalars(state: State) -> State:
 
 
 def _in_full(function):
-    """Computes products of float32 in float32 on every device.
+    """Makes a function compute float32 products in float32 on every device.
 
-    TF32 or bfloat16 in their place, the default of GPUs and TPUs, would make a wide pass's tokens differ from a narrow
-    one's. Products of bfloat16 stay what they are.
+    TF32 or bfloat16 instead, the default on GPUs and TPUs, would make a wide pass's tokens differ from a narrow one's.
+    Products of bfloat16 stay what they are.
     """
 
     @wraps(function)
@@ -142,7 +142,7 @@ def advance(program: Program, mesh, inputs: Inputs, state: State, rounds):
 
 @_in_full
 def log_probs(program: Program, mesh, inputs: Inputs, tokens: Int[Any, "B T"]) -> Float[Array, "B T"]:
-    """Returns log p of streams; ``inputs`` have conditioning, and no keys, rule or codebook."""
+    """Returns log p of streams; ``inputs`` have conditioning, but no keys, rule or codebook."""
 
     def read(inputs: Inputs, tokens):
         given = inputs.target_params, inputs.conditioning, tokens
@@ -161,7 +161,7 @@ def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: 
     Args:
         inputs: conditioning and guidance of the new ones, [F, ...].
         sequences: all of them, the new ones in their slots.
-        slots: int32 [F], counted from 0 on each device; one past the end is none.
+        slots: int32 [F], counted from 0 on each device; one past the end stands for none.
 
     Raises:
         NotRefillable: as ``_sequence_axes``.
@@ -176,7 +176,7 @@ def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: 
             return jax.tree.map(partial(_put, slots), axes, old, loop.start(program, inputs))
 
         if each == 1:
-            # One or the other: written into the old one, the new sequence would be copied, and caches be turned for it.
+            # One or the other: writing the new sequence into the old one would copy it, and transpose caches for that.
             return stack_scalars(jax.lax.cond(slots[0] < each, put, lambda old: old, old))
         return stack_scalars(put(old))
 
@@ -187,11 +187,11 @@ def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: 
 def regroup(
     program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: Int[Any, " B"], state: State
 ):
-    """Takes sequences of another state, which stays as it is; returns (keys [B], joined state, its lengths).
+    """Takes sequences from another state, which stays as it is; returns (keys [B], joined state, its lengths).
 
     Args:
         inputs: conditioning and guidance of any sequence, [1, ...].
-        slots: int32 [B], the place of each sequence in the other state; some may be the same.
+        slots: int32 [B], the place of each sequence in the other state; places may repeat.
 
     Raises:
         NotRefillable: as ``_sequence_axes``.
@@ -215,7 +215,7 @@ def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
 
 
 def pictures_per_pass(pixels: int, devices: int, most: int | None = None) -> int:
-    """Returns the most pictures that are drawn, or encoded, in one pass of the tokenizer.
+    """Returns the most pictures that one pass of the tokenizer draws or encodes.
 
     Args:
         pixels: of a picture.
@@ -229,7 +229,8 @@ def pictures_per_pass(pixels: int, devices: int, most: int | None = None) -> int
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
     """Returns (groups of devices, sequences B of the program) for ``count`` sequences.
 
-    That is one group or all, and the smallest power of two that suffices per group: few programs serve any number.
+    That is one group or all, and the smallest power of two that suffices per group, so that few programs serve any
+    number.
     """
     groups = 1 if count == 1 else groups
     each = -(-count // groups)
@@ -245,7 +246,7 @@ def check_new(program: Program, conditioning: Any, seeds: Any, numbers: Any) -> 
 
 
 def scales(guidance: float, count: int) -> Float[np.ndarray, " n"] | None:
-    """Returns the guidance scale of each of ``count`` sequences, None where it is 1."""
+    """Returns the guidance scale of each of ``count`` sequences, None if it is 1."""
     return None if guidance == 1 else np.full(count, guidance, np.float32)
 
 
@@ -255,10 +256,10 @@ def beginning(inputs: Inputs, conditioning: Any, guidance: Float[np.ndarray, " n
 
 
 def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns the slots of a run as slots of its devices, equally many on each, a power of two or all.
+    """Returns a run's slots as slots of its devices, the same number on each, a power of two or all.
 
     Returns:
-        int32 [F], ``each`` where there is none; and which of the k goes there.
+        int32 [F], where ``each`` stands for none; and which of the k slots goes there.
     """
     on, own = np.divmod(np.asarray(slots), each)
     most = int(np.bincount(on).max())
@@ -271,16 +272,16 @@ def places(slots: Int[np.ndarray, " k"], devices: int, each: int) -> tuple[np.nd
 
 
 class NotRefillable(LanternError):
-    """Tells that a drafting or a target keeps state between rounds that cannot be told apart by sequence."""
+    """A drafting or a target keeps state between rounds that cannot be separated by sequence."""
 
 
 def _sequence_axes(program: Program, inputs: Inputs):
-    """Finds the axis of sequences of every leaf of a state, by trying two batch sizes.
+    """Finds the sequence axis of every leaf of a state by trying two batch sizes.
 
-    A scalar has none, -1: it is the round's, such as how many places of a drafter are taken, and begins anew with it.
+    A scalar has none, -1: it is the round's, such as how many places of a drafter are taken, and starts anew with it.
 
     Raises:
-        NotRefillable: an array has no such axis, or no single one.
+        NotRefillable: an array has no axis that counts sequences, or several.
     """
 
     def shapes(batch: int):
@@ -315,7 +316,7 @@ def _put(slots, axis: int, old, new):
 
 
 def _take(slots, axes, state):
-    """Takes the sequences in these slots one by one: XLA's compiler for TPUs would turn whole caches for a gather."""
+    """Takes the sequences in these slots one by one: XLA's TPU compiler would transpose whole caches for a gather."""
 
     def room(axis: int, leaf):
         return (
@@ -337,14 +338,14 @@ def _take(slots, axes, state):
 
 
 def check_codes(model: VQModel, tokens: Any) -> None:
-    """Raises LanternError unless these are the tokenizer's codes of some pictures."""
+    """Raises LanternError unless these are codes of at least one picture, all known to the tokenizer."""
     if np.ndim(tokens) != 2 or not len(tokens):
         raise LanternError(f"codes have shape {np.shape(tokens)}: give [n, C], those of at least one picture")
     check_ids("codes", tokens, model.config.codebook_size)
 
 
 def check_pictures(pictures: Any) -> None:
-    """Raises LanternError unless there are pictures, and uint8: floats would be taken for nearly black ones."""
+    """Raises LanternError unless there are pictures and they are uint8: floats would be taken for nearly black ones."""
     if np.ndim(pictures) != 4 or not len(pictures):
         raise LanternError(f"pictures have shape {np.shape(pictures)}: give [n, H, W, 3], at least one")
     if pictures.dtype != np.uint8:
@@ -352,7 +353,7 @@ def check_pictures(pictures: Any) -> None:
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
-    """Draws codes; returns (uint8 [B, H, W, 3], bool [B] whether all values of a picture are numbers)."""
+    """Draws codes; returns (uint8 [B, H, W, 3], bool [B] whether all values of a picture are finite)."""
 
     def function(params, tokens):
         values = model.apply(params, tokens, method="decode")

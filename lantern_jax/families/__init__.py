@@ -1,1 +1,1 @@
-"""Model families: what differs from one to the next, and the names of its published tensors."""
+"""Model families: how they differ, and the names of their published tensors."""

@@ -1,4 +1,4 @@
-"""Chameleon's published VQGAN (``vqgan.ckpt`` of Anole and Lumina-mGPT) to `VQModel` parameters.
+"""Converts Chameleon's published VQGAN (``vqgan.ckpt`` of Anole and Lumina-mGPT) to `VQModel` parameters.
 
 Tensor names are those of taming-transformers: `encoder.down.{l}.block.{b}`, `.downsample.conv`,
 `encoder.mid.{block_1,attn_1,block_2}`, `decoder.up.{l}.block.{b}`, `.upsample.conv`, where the decoder's levels are
@@ -18,8 +18,8 @@ _MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
 
 
 def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = False) -> str:
-    """Returns the place of a module in taming-transformers' names; ``coarsest_first``: the decoder's levels are
-    numbered as ours are."""
+    """Returns the place of a module in taming-transformers' names; with ``coarsest_first``, the decoder's levels are
+    numbered like ours."""
     parts = []
     for part in path:
         kind, _, number = part.rpartition("_")
@@ -36,12 +36,12 @@ def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = F
     return ".".join(parts)
 
 
-# What training compared pictures with: a perceptual network and the discriminator.
+# Ignored: the networks that the training loss used, a perceptual one and the discriminator.
 CHAMELEON = VQLayout("Chameleon VQGAN", taming_place, False, (r"loss\..*",))
 
 
 def convert_vqgan(
     tensors: Mapping[str, Any], dtype: Any = np.float32, *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the published VQGAN's tensors as `convert_vq`; returns (sizes, parameters in `dtype`)."""
+    """Converts the published VQGAN's tensors as `convert_vq` does; returns (sizes, parameters in `dtype`)."""
     return convert_vq(tensors, dtype=dtype, layout=CHAMELEON, progress=progress)

@@ -1,7 +1,7 @@
-"""Chameleon's published transformer (Anole-7B, Lumina-mGPT-7B; Hugging Face names) to our parameter tree.
+"""Converts Chameleon's published transformer (Anole-7B, Lumina-mGPT-7B; Hugging Face names) to our parameter tree.
 
 Rows of the embedding table are put in the order of stream ids, and the head keeps the codes' rows only. Rotary pairs
-are half-split as ours are.
+are half-split, like ours.
 """
 
 from collections.abc import Mapping
@@ -40,10 +40,10 @@ CHAMELEON_NAMES = {
 QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 # The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
 ENCODER_PREFIX = "model.vqmodel."
-# Cells a side of the published models.
+# Cells per side in the published models.
 GRIDS = {"anole": 32, "lumina": 48}
 
-# Of prompts that are made up, as many as a caption has.
+# Tokens per made-up prompt, as many as in a caption.
 _PROMPT_TOKENS = 64
 
 
@@ -63,7 +63,7 @@ def convert_chameleon(
         config: the model's ``config.json`` or a mapping of ``ChameleonConfig`` fields; or the whole config.
         order: published id of every stream id (``ChameleonVocabulary.order``).
         num_codes: V, how many of them are codes.
-        layout: "anole" or "lumina"; decides the grid too unless ``config`` has it.
+        layout: "anole" or "lumina"; also decides the grid unless ``config`` has it.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
@@ -108,7 +108,7 @@ def chameleon_config_from_shapes(
 def chameleon_table(
     config: ChameleonConfig, order: Int[np.ndarray, " vocab"], norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry}; ``order`` as in ``convert_chameleon``, ``norm_rows`` in layer_table."""
+    """Lists {published name: Entry}; ``order`` as in ``convert_chameleon``, ``norm_rows`` as in ``layer_table``."""
     names, shape = CHAMELEON_NAMES, (config.vocab_size, config.dim)
     codes = reordered_rows(order[: config.num_codes])
     table = {
@@ -123,25 +123,25 @@ def chameleon_table(
 
 @layers_alike
 def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``Chameleon(config).init`` makes."""
+    """Returns the shapes of the parameters that ``Chameleon(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
     conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
     return jax.eval_shape(Chameleon(config).init, jax.random.key(0), conditioning)
 
 
 def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
-    """Returns the published id of every row of the table, as ``Family.published_order``."""
+    """Returns the published id of every row of the table, as ``Family.published_order`` requires."""
     file = PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file
     return ChameleonVocabulary.from_file(file, config.vocab_size).order
 
 
 def tokenizer() -> VQConfig:
-    """Returns the config of the VQGAN of Chameleon, Anole and Lumina-mGPT."""
+    """Returns the config of the VQGAN that Chameleon, Anole and Lumina-mGPT share."""
     return VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
 
 
 def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditioning:
-    """Returns conditioning of n prompts as long as a caption is."""
+    """Returns conditioning for ``count`` made-up prompts, each as long as a caption."""
     numbers = np.random.default_rng(0)
     words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
     return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))

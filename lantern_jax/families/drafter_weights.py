@@ -1,4 +1,4 @@
-"""LANTERN's released drafters (LlamaGen, LlamaGen-2, Anole) to our parameter tree."""
+"""Converts LANTERN's released drafters (LlamaGen, LlamaGen-2, Anole) to our parameter tree."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -38,12 +38,12 @@ def convert_drafter(
     Args:
         tensors: {name: array}.
         config: the drafter's ``config.json`` or a mapping of ``DrafterConfig`` fields; or the whole config.
-        target: the model it drafts for: what they share and (unless ``config`` has it) the number of heads.
-        order: published id of every row of our table, where they differ (``ChameleonVocabulary.order``).
+        target: the model it drafts for; gives what they share and (unless ``config`` has it) the number of heads.
+        order: published id of every row of our table, if they differ (``ChameleonVocabulary.order``).
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
-        ValueError: as ``convert_gpt``; also a drafter of another width or vocabulary than the target's.
+        ValueError: as ``convert_gpt``; also a drafter whose width or vocabulary is not the target's.
     """
     if not isinstance(config, DrafterConfig):
         config = drafter_config_from_shapes(tensors, config, target)
@@ -73,7 +73,7 @@ def drafter_config_from_shapes(
     vocab_size, dim = shapes[DRAFTER_NAMES["tokens"]]
     found: dict[str, Any] = {} if target is None else dict(target.shared_with_drafter)
     found |= {"dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0]}
-    # LANTERN trains and runs its drafters for LlamaGen without a mask of the prefix; that for Anole has one.
+    # LANTERN trains and runs its drafters for LlamaGen without a mask of the prefix; the one for Anole has a mask.
     found["sees_padding"] = found.get("rotary", "grid") == "grid"
     if norm in tensors:
         found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
@@ -83,7 +83,7 @@ def drafter_config_from_shapes(
 def drafter_table(
     config: DrafterConfig, order: Int[np.ndarray, " vocab"] | None = None, norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry}; ``order`` as in ``convert_drafter``, ``norm_rows`` in layer_table."""
+    """Lists {published name: Entry}; ``order`` as in ``convert_drafter``, ``norm_rows`` as in ``layer_table``."""
     shape = (config.vocab_size, config.dim)
     # LlamaGen's pairs are interleaved, Chameleon's are not.
     interleaved = config.rotary == "grid"

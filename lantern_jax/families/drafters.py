@@ -1,8 +1,8 @@
-"""The kinds of drafters that a checkpoint may hold, one of each. Needs no JAX.
+"""The kinds of drafter that a checkpoint may hold, one of each. Needs no JAX.
 
 A drafter of any kind is a config, parameters ``{"params": ...}`` and the ``Drafter`` record that decoding calls; the
-record's parameters are ``{"drafter": those, "head": kernel [D, V] of the target}``. A new kind is a file with the three
-and an entry of ``DRAFTERS``; its name is a drafting too, that of a tree.
+record's parameters are ``{"drafter": those, "head": kernel [D, V] of the target}``. A new kind is a file with these
+three and an entry in ``DRAFTERS``; its name also names a drafting, that of its trees.
 """
 
 from collections.abc import Callable, Mapping
@@ -19,19 +19,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class DrafterKind(Late):
-    """One kind of drafters.
+    """One kind of drafter.
 
     Attributes:
-        config: the class of its configs, itself and no subclass. Fields with names of the target's
-            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, where there are any, are those of
-            the target's layers whose states the drafter reads (``Family.target``).
+        config: the class of its configs; subclasses do not count. Fields named in the target's
+            ``shared_with_drafter``, and ``num_codes``, are the target's; ``taps``, if there are any, are the target's
+            layers whose states the drafter reads (``Family.target``).
         shapes: config -> the abstract parameter tree.
         make: (config, dtype) -> the drafter record; the same arguments give the same record.
         read: published tensors -> (config, parameters), called as ``convert_drafter``; None where none are published.
         reads_config: whether ``read`` takes settings from the ``config.json`` beside the tensors.
         one_pass: whether one pass of it drafts all levels.
         usual: the target's config -> the config of a drafter for models that have none to read, such as published sizes
-            with random weights; None where such a model gets none of this kind.
+            with random weights; None if such a model gets none of this kind.
 
     Example:
         >>> kind = lantern_jax.DrafterKind(
@@ -50,7 +50,7 @@ class DrafterKind(Late):
     usual: Callable[[Any], Any] | None = None
 
     def read_config(self, values: Mapping[str, Any]) -> Any:
-        """Returns a JSON object's values as a config; raises TypeError or LanternError for what is not valid."""
+        """Returns a JSON object's values as a config; raises TypeError or LanternError for invalid ones."""
         # JSON has no tuples, and configs are hashed.
         return self.config(
             **{name: tuple(value) if isinstance(value, list) else value for name, value in values.items()}
@@ -94,7 +94,7 @@ DRAFTERS: Table[DrafterKind] = Table(
 
 
 def register_drafter_kind(name: str, kind: DrafterKind) -> None:
-    """Makes a kind of drafter of another package known by name, and with it the drafting of its trees.
+    """Registers another package's kind of drafter under a name, and with it the drafting of its trees.
 
     Raises:
         LanternError: a name that is taken or not valid.
@@ -109,7 +109,7 @@ def register_drafter_kind(name: str, kind: DrafterKind) -> None:
 
 
 def drafter_kind(name: str) -> DrafterKind:
-    """Returns the kind of drafters called so; raises LanternError for an unknown one."""
+    """Returns the kind of drafter with this name; raises LanternError for an unknown one."""
     if name not in DRAFTERS:
         raise LanternError(
             f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
@@ -118,7 +118,7 @@ def drafter_kind(name: str) -> DrafterKind:
 
 
 def kind_name(config: Any) -> str:
-    """Returns the kind of drafters that a config belongs to."""
+    """Returns the name of the kind of drafter that a config belongs to."""
     return DRAFTERS.named(lambda kind: kind.config is type(config))
 
 
@@ -128,7 +128,7 @@ def usual_drafters(target: Any) -> dict[str, Any]:
 
 
 def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:
-    """Lists (name, the drafter's, the target's) of settings that the target decides and the drafter has otherwise."""
+    """Lists (name, the drafter's, the target's) for settings that the target decides and that differ in the drafter."""
     shared = {"num_codes": target.num_codes, **target.shared_with_drafter}
     found = [
         (name, getattr(config, name), theirs)

@@ -1,7 +1,8 @@
-"""Emu3's published tokenizer of clips to `VQModel` parameters for pictures, in the original layout and transformers'.
+"""Converts Emu3's published video tokenizer (original or transformers' layout) to `VQModel` parameters for pictures.
 
-Names are those of taming-transformers, and `encoder.time_conv.{i}`, `encoder.time_res_stack.{i}` and the same of the
-decoder for what is done over time (`models.vq_clip`). There attention has linear layers, here 1x1 convolutions.
+Names are those of taming-transformers, plus `encoder.time_conv.{i}`, `encoder.time_res_stack.{i}` and the decoder's
+counterparts for the layers over time (`models.vq_clip`). Attention in transformers' layout has linear layers, ours has
+1x1 convolutions.
 """
 
 import dataclasses
@@ -51,7 +52,7 @@ def _hugging_face_place(path: tuple[str, ...], levels: int) -> str:
 
 
 def _stored(entry: Entry) -> Entry:
-    """Changes the entry of a kernel over time."""
+    """Adapts the entry of a kernel over time to its published form."""
     path, shape = entry.path, entry.shape
     over_time = path[0] in (*_CLIPS, "quant_conv", "post_quant_conv") and len(shape) == 4
     if not over_time:
@@ -77,19 +78,19 @@ def _twice(bias: np.ndarray) -> np.ndarray:
 
 
 def _last_step(weight: np.ndarray) -> np.ndarray:
-    """Keeps what meets the first frame: before it are zeros."""
+    """Keeps the time step that meets the first frame: before it there are only zeros."""
     return convolution(weight[:, :, -1])
 
 
 def _first_halving(weight: np.ndarray) -> np.ndarray:
-    """Makes two frames of four equal ones, behind two of zeros: the first one sees two."""
+    """Makes the kernel that turns four equal frames, preceded by two of zeros, into two: the first sees two of them."""
     weight = np.asarray(weight, np.float32)
     frames = (weight[:, :, 2:].sum(axis=2), weight.sum(axis=2))
     return convolution(np.concatenate(frames, axis=0))
 
 
 def _second_halving(weight: np.ndarray) -> np.ndarray:
-    """Makes one frame of two, behind two of zeros."""
+    """Makes the kernel that turns two frames, preceded by two of zeros, into one."""
     return convolution(np.concatenate([weight[:, :, 2], weight[:, :, 3]], axis=1))
 
 
@@ -112,6 +113,6 @@ def emu3_tokenizer() -> VQConfig:
 def convert_emu3_vq(
     tensors: Mapping[str, Any], *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the tensors of the tokenizer in either layout as ``convert_vq``."""
+    """Converts the tokenizer's tensors, in either layout, as ``convert_vq`` does."""
     layout = HUGGING_FACE if "encoder.middle_block.attn_norm.weight" in tensors else ORIGINAL
     return convert_vq(tensors, layout=layout, progress=progress)

@@ -1,4 +1,4 @@
-"""Emu3-Gen's published transformer to our parameter tree; codes have the last ids as published, the first as ours."""
+"""Converts Emu3-Gen's published transformer to our parameter tree; codes have the last ids there and the first here."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -37,7 +37,7 @@ def convert_emu3(
     """Converts published tensors of any layout to the config and ``{"params": ...}`` of an Emu3 model.
 
     Args:
-        tensors: {name: array}; a tokenizer of pictures among them is left out on purpose.
+        tensors: {name: array}; a picture tokenizer among them is left out on purpose.
         config: the model's ``config.json`` or a mapping of ``Emu3Config`` fields; or the whole config.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
@@ -73,5 +73,5 @@ def emu3_config_from_shapes(
 
 
 def emu3_shapes(config: Emu3Config) -> dict[str, Any]:
-    """Returns the shapes of what ``TokenModel(config).init`` makes."""
+    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
     return token_shapes(TokenModel, config)

@@ -1,4 +1,4 @@
-"""What the formats of ``lantern convert`` take. Needs no JAX."""
+"""The formats of ``lantern convert``, and the options they take. Needs no JAX."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -14,8 +14,8 @@ class File:
     Attributes:
         option: its name on the command line; the function's argument is the same with underscores.
         help: what the file is.
-        required: whether the format cannot do without.
-        repository: whether ``--from-hub`` alone means the whole repository by it.
+        required: whether the format cannot do without it.
+        repository: whether ``--from-hub`` without this option takes the whole repository for it.
 
     Example:
         >>> lantern_jax.File("t5-tokenizer", "T5's spiece.model").argument
@@ -35,10 +35,10 @@ class File:
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a format that is one of a few words, the first unless it is given.
+    """An option of a format that takes one of a few words, by default the first.
 
     Attributes:
-        option, help: as of ``File``; the function's argument is the option's name.
+        option, help: as in ``File``; the function's argument is the option's name.
         values: () -> the words.
     """
 
@@ -54,10 +54,10 @@ class Format(Late):
     Attributes:
         help: one line.
         function: writes the checkpoint: takes the files, ``fixed`` and choices by name, ``out``, ``dtype``,
-            ``overwrite`` and ``progress``, as ``checkpoints.convert.convert_llamagen``.
-        files: its options.
+            ``overwrite`` and ``progress``, as ``checkpoints.convert.convert_llamagen`` does.
+        files: its options that are files.
         fixed: arguments that the format decides.
-        choices: its options that are no files.
+        choices: its other options.
 
     Example:
         >>> files = (lantern_jax.File("model", "the model: a tensor file", required=True),)
@@ -93,7 +93,7 @@ LLAMAGEN = Format(
 
 
 def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
-    """Returns the format of a model of ``families.published``; ``tokenizers`` are files of its pictures' tokenizer."""
+    """Returns the format of a model in ``families.published``; ``tokenizers`` are files of its picture tokenizer."""
     files = (
         File("model", f"the model: {TENSORS}", required=True, repository=True),
         File("text-tokenizer", "the model's tokenizer.json", required=True),
@@ -104,7 +104,7 @@ def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
     return Format(help_text, function, files, (("family", family),))
 
 
-# Its tokenizer of pictures is among the model's tensors.
+# Its picture tokenizer is among the model's tensors.
 JANUS = guided_format("janus", "Janus-Pro-1B and 7B: model, tokenizer")
 EMU3 = guided_format(
     "emu3",
@@ -118,7 +118,7 @@ LIQUID = guided_format("liquid", "Liquid-7B: model, VQGAN", File("vqgan", "Chame
 
 
 def chameleon_format(model: str, layout: str) -> Format:
-    """Returns the format of a published Chameleon model, called so in its help."""
+    """Returns the format of a published Chameleon model, named ``model`` in its help."""
     files = (
         File("model", f"the model: {TENSORS}", required=True, repository=True),
         File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),

@@ -1,4 +1,4 @@
-"""Janus-Pro's published files to our parameter tree, in the original layout and in that of transformers.
+"""Converts Janus-Pro's published files, in the original layout or that of transformers, to our parameter tree.
 
 Axes: D model width, V codes, C channels of a code.
 """
@@ -34,7 +34,7 @@ ORIGINAL_NAMES = language_names("language_model.model.", "language_model.lm_head
     "fc2": "gen_aligner.layers.2",
     "hidden_head": "gen_head.output_mlp_projector",
     "code_head": "gen_head.vision_head",
-    # What sees pictures, and the tokenizer.
+    # The parts that understand pictures, and the tokenizer.
     "others": ("vision_model.", "aligner.", "gen_vision_model."),
 }
 HUGGING_FACE_NAMES = language_names("model.language_model.") | {
@@ -45,7 +45,7 @@ HUGGING_FACE_NAMES = language_names("model.language_model.") | {
     "code_head": "model.generation_head.vision_head",
     "others": ("model.vision_model.", "model.aligner.", "model.vqmodel."),
 }
-# The tokenizer of LlamaGen under taming-transformers' names, but for the decoder's levels: coarsest first.
+# LlamaGen's tokenizer under taming-transformers' names, except that the decoder's levels are coarsest first.
 HUGGING_FACE_VQ = VQLayout("Janus VQ tokenizer", partial(taming_place, coarsest_first=True), True, ())
 
 
@@ -60,7 +60,8 @@ def convert_janus(
     """Converts published tensors of either layout to the config and ``{"params": ...}`` of a Janus model.
 
     Args:
-        tensors: {name: array}. What sees pictures, the head of text and the tokenizer are left out on purpose.
+        tensors: {name: array}. The parts that understand pictures, the text head and the tokenizer are left out on
+            purpose.
         config: the model's ``config.json`` or a mapping of ``JanusConfig`` fields; or the whole config.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
@@ -74,7 +75,7 @@ def convert_janus(
     others = (name for name in tensors if name.startswith(names["others"]))
     ignored = {*buffers(tensors), names["head"], *others}
     pictures, table = _picture_table(config, names, tensors), janus_table(config, names)
-    # First, being few: what is missing there is told before billions are read.
+    # First, being few: what is missing there is reported before billions of numbers are read.
     aligner = read_tensors(tensors, pictures, what=WHAT, ignored={*ignored, *table}, dtype=np.float32)
     params = read_tensors(tensors, table, what=WHAT, ignored={*ignored, *pictures}, **reading)
     params["tokens"]["embedding"][: config.num_codes] = np.asarray(jax.jit(_code_rows)(aligner))
@@ -82,7 +83,7 @@ def convert_janus(
 
 
 def _code_rows(aligner: Mapping[str, Any]) -> Float[np.ndarray, "V D"]:
-    """Computes what the model reads of each code: its embedding through the aligner."""
+    """Computes the model's input for each code: its embedding passed through the aligner."""
 
     def dense(x, part):
         product = jnp.dot(x, part["kernel"], precision="highest")
@@ -111,7 +112,7 @@ def janus_config_from_shapes(
 
 
 def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entry]:
-    """Lists {published name: Entry} of the language model and the head of codes."""
+    """Lists {published name: Entry} of the language model and the code head."""
     rows, dim, hidden = (config.text_size, config.dim), config.dim, config.head_hidden_dim or config.dim
     whole, text = (config.vocab_size, dim), (slice(config.num_codes, None),)
     return {
@@ -123,7 +124,7 @@ def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entr
 
 
 def _picture_table(config: JanusConfig, names: Mapping[str, Any], tensors: Mapping[str, Any]):
-    """Lists the tensors through which codes go in."""
+    """Lists {published name: Entry} of the tensors that turn codes into the model's inputs."""
     name, dim = names["codes"], config.dim
     channels = deciding_shapes(tensors, {name: 2}, WHAT)[name][1]
     return {
@@ -143,11 +144,11 @@ def _linear(name: str, path: tuple[str, ...], outputs: int, inputs: int) -> dict
 def convert_janus_vq(
     tensors: Mapping[str, Any], *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the tensors of the tokenizer in either layout as ``convert_vq``."""
+    """Converts the tokenizer's tensors, in either layout, as ``convert_vq`` does."""
     layout = HUGGING_FACE_VQ if "encoder.mid.block_1.conv1.weight" in tensors else LLAMAGEN
     return convert_vq(tensors, layout=layout, progress=progress)
 
 
 def janus_shapes(config: JanusConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``Janus(config).init`` makes."""
+    """Returns the shapes of the parameters that ``Janus(config).init`` makes."""
     return token_shapes(Janus, config)

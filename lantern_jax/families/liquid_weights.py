@@ -1,4 +1,4 @@
-"""Liquid's published files, a Gemma of transformers, to our parameter tree."""
+"""Converts Liquid's published files, a Gemma in transformers' layout, to our parameter tree."""
 
 import math
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from lantern_jax.tensors.matching import read_tensors
 
 WHAT = "Liquid model"
 NAMES = language_names("model.")
-# Rows of the table that are multiplied together: a copy of all would take gigabytes.
+# Rows of the table that are multiplied together: a copy of all rows would take gigabytes.
 _ROWS = 4096
 
 
@@ -31,7 +31,7 @@ def convert_liquid(
     """Converts published tensors to the config and ``{"params": ...}`` of a Liquid model.
 
     Args:
-        tensors: {name: array}; without a head of its own it has the table's.
+        tensors: {name: array}; if there is no head among them, the embedding table serves as one.
         config: the model's ``config.json`` or a mapping of ``LiquidConfig`` fields; or the whole config.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
@@ -70,5 +70,5 @@ def liquid_config_from_shapes(
 
 
 def liquid_shapes(config: LiquidConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``TokenModel(config).init`` makes."""
+    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
     return token_shapes(TokenModel, config)

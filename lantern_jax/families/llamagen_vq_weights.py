@@ -1,8 +1,8 @@
-"""Published VQ tokenizers to `VQModel` parameters, and how LlamaGen's name their tensors.
+"""Converts published VQ tokenizers to `VQModel` parameters, with the tensor names of LlamaGen's.
 
 LlamaGen: `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `.downsample.conv`, `encoder.mid.{0,1,2}`, the same for
 the decoder with `.upsample.conv`, `quant_conv`, `post_quant_conv`, `quantize.embedding.weight`. Another family with
-the same network is a `VQLayout` of its own.
+the same network has a `VQLayout` of its own.
 """
 
 import dataclasses
@@ -20,7 +20,7 @@ from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.tensors.layer_names import deciding_shapes, one_more
 from lantern_jax.tensors.matching import Entry, Progress, module_table, published_name, read_tensors
 
-# Levels, and blocks of a level: published tokenizers have five of the one and two of the other.
+# Levels, and blocks of a level: published tokenizers have five of the one and two or three of the other.
 _MOST_PARTS = 64
 
 
@@ -28,7 +28,7 @@ _MOST_PARTS = 64
 class VQLayout:
     """How a family of published tokenizers names its tensors, and what their shapes do not tell.
 
-    `place` is the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
+    `place` gives the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
     `ignored` are patterns of names that are not weights of the tokenizer. `stored` changes the entry of a tensor that
     is published in another form.
     """
@@ -66,7 +66,7 @@ LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\
 
 @cache
 def vq_shapes(config: VQConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``VQModel(config).init`` makes, traced once: it takes a second."""
+    """Returns the shapes of the parameters that ``VQModel(config).init`` makes, traced once: it takes a second."""
     side = config.downsampling
     pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
     return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
@@ -83,8 +83,8 @@ def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
     """Infers the sizes of a published tokenizer from the names and shapes of its tensors (anything with `.shape`).
 
-    What shapes do not tell is as published: 32 groups, l2-normalized codes or not. Raises ValueError where a tensor
-    that decides a size is missing or has too few dimensions.
+    What shapes do not tell is as published: 32 groups, and whether codes are l2-normalized. Raises ValueError if a
+    tensor that decides a size is missing, has another number of dimensions, or is empty.
     """
 
     def count(*path: str, levels: int = 0) -> int:
@@ -134,7 +134,7 @@ def convert_vq(
 ) -> tuple[VQConfig, dict[str, Any]]:
     """Converts a published tokenizer's tensors; returns (sizes, `VQModel` parameters as NumPy arrays of `dtype`).
 
-    `config` None finds the sizes from the shapes. Raises ValueError, one line listing all missing, unexpected
+    If `config` is None, sizes are inferred from the shapes. Raises ValueError, one line listing all missing, unexpected
     and misshapen tensors.
     """
     config = vq_config_from_shapes(tensors, layout) if config is None else config

@@ -1,4 +1,4 @@
-"""LlamaGen's published GPTs to our parameter trees.
+"""Converts LlamaGen's published GPTs to our parameter trees.
 
 Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hugging Face-style one of LlamaGen-T2I
 (``model.layers.{i}.self_attn.q_proj.weight``). Rotary pairs are interleaved in both.
@@ -62,7 +62,7 @@ def convert_gpt(
 
     Args:
         tensors: {name: array}, class- or caption-conditional.
-        config: what shapes do not tell: the number of heads (found from the shapes for published sizes) and the
+        config: what shapes do not tell: the number of heads (inferred from the shapes for published sizes) and the
             grid (16 unless given), as a mapping of ``LlamaGenConfig`` fields; or the whole config.
         dtype: of the returned NumPy arrays.
         progress: as in ``read_tensors``.
@@ -134,7 +134,7 @@ def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Ent
 
 @layers_alike
 def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``LlamaGen(config).init`` makes."""
+    """Returns the shapes of the parameters that ``LlamaGen(config).init`` makes."""
     if config.num_labels:
         conditioning: Any = jnp.zeros((1, config.label_slots), jnp.int32)
     else:
@@ -145,7 +145,7 @@ def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
 
 
 def random_conditioning(config: LlamaGenConfig, count: int) -> Any:
-    """Returns conditioning of n prompts that differ: labels, or features of captions."""
+    """Returns conditioning for ``count`` prompts: labels (different ones while there are any), or caption features."""
     if config.num_labels:
         labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
         return np.repeat(labels[:, None], config.label_slots, axis=1)

@@ -1,4 +1,4 @@
-"""Lumina-mGPT 2.0's published files, a Chameleon of transformers and MoVQGAN, to our parameter trees."""
+"""Converts Lumina-mGPT 2.0's published files, transformers' Chameleon and MoVQGAN, to our parameter trees."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -14,7 +14,7 @@ from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shape
 from lantern_jax.tensors.matching import Progress, read_tensors
 
 WHAT = "Lumina-mGPT 2.0 model"
-# What training compared pictures with, and its averages.
+# Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
 
 
@@ -24,7 +24,7 @@ def convert_lumina2(
     """Converts published tensors to the config and ``{"params": ...}`` of a Lumina-mGPT 2.0 model.
 
     Args:
-        tensors: {name: array}; Chameleon's encoder of pictures among them, which is not used, is left out on purpose.
+        tensors: {name: array}; Chameleon's picture encoder among them, which is not used, is left out on purpose.
         config: the model's ``config.json`` or a mapping of ``Lumina2Config`` fields; or the whole config.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
@@ -54,7 +54,7 @@ def lumina2_config_from_shapes(
 
 
 def lumina2_shapes(config: Lumina2Config) -> dict[str, Any]:
-    """Returns the shapes of what ``TokenModel(config).init`` makes."""
+    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
     return token_shapes(TokenModel, config)
 
 
@@ -69,5 +69,5 @@ def movqgan() -> VQConfig:
 def convert_movqgan(
     tensors: Mapping[str, Any], *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the tensors of MoVQGAN as ``convert_vq``."""
+    """Converts MoVQGAN's tensors as ``convert_vq`` does."""
     return convert_vq(tensors, layout=MOVQGAN, progress=progress)

@@ -1,9 +1,9 @@
-"""Medusa's released heads (``medusa_lm_head.pt``, FasterDecoding/Medusa) to our parameter tree.
+"""Converts Medusa's released heads (``medusa_lm_head.pt``, FasterDecoding/Medusa) to our parameter tree.
 
 Head i is a list: its residual blocks ``i.0.linear`` to ``i.{layers - 1}.linear``, each a weight [D, D] and a bias, then
-``i.{layers}.weight`` [V, D]. In a whole model's checkpoint a ``medusa_head.`` stands before the names, among tensors of
-the target, which are not read. The ``config.json`` that lies beside the released heads is not read either: it speaks of
-two heads where the file holds more.
+``i.{layers}.weight`` [V, D]. In a whole model's checkpoint the names begin with ``medusa_head.`` and stand among those
+of the target's tensors, which are not read. The ``config.json`` beside the released heads is not read either: it
+mentions two heads where the file holds more.
 """
 
 import re
@@ -20,7 +20,7 @@ from lantern_jax.models.medusa import MedusaConfig
 from lantern_jax.tensors.layer_names import normalize_settings, one_more
 from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 
-# Heads, and layers of a head: published sets have five of the one and one of the other.
+# Limit on heads, and on layers per head: published sets have five of the former and one of the latter.
 _MOST = 64
 _PREFIX = re.compile(r"medusa_heads?\.")
 
@@ -37,13 +37,13 @@ def convert_medusa(
 
     Args:
         tensors: {name: array}.
-        config: the heads' config, or a mapping of its fields, which must be those of the tensors.
+        config: the heads' config, or a mapping of its fields, which must match the tensors.
         target: the model they draft for.
-        order: published id of every row of the target's table, where they differ; the codes' come first.
+        order: published id of every row of the target's table, if they differ; the codes' come first.
         reading: ``dtype`` and ``progress`` of ``read_tensors``.
 
     Raises:
-        ValueError: as ``read_tensors``; also heads of another width or vocabulary than the target's.
+        ValueError: as ``read_tensors``; also heads whose width or vocabulary is not the target's.
     """
     if any(map(_PREFIX.match, tensors)):
         tensors = {_PREFIX.sub("", name, 1): tensors[name] for name in filter(_PREFIX.match, tensors)}
@@ -77,7 +77,7 @@ def medusa_config_from_names(
 def medusa_table(
     config: MedusaConfig, vocab_size: int, codes: Int[np.ndarray, " V"] | None = None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None is all."""
+    """Lists {published name: Entry} of heads with ``vocab_size`` rows, of which ``codes`` are taken; None takes all."""
     table, rows, width = {}, reordered_rows(codes), config.dim
     blocks = (config.heads, config.layers, width)
     heads = (config.heads, width, vocab_size if codes is None else len(codes))

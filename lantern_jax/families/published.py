@@ -1,4 +1,4 @@
-"""Published models of ``GuidedTokens``, as ``lantern convert`` reads them, and where others are. Needs no JAX."""
+"""Published ``GuidedTokens`` models, as ``lantern convert`` reads them, and where to find others. Needs no JAX."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -16,10 +16,10 @@ class Published(Late):
         model: its name.
         sizes: (tensors, settings) -> the target's config, from shapes; no value is read.
         read: (tensors, config, dtype=, progress=) -> the target's config and parameters.
-        read_tokenizer: (tensors, progress=) -> config and parameters of the tokenizer of its pictures.
-        inside: what the names of that tokenizer's tensors begin with where they are among the model's.
+        read_tokenizer: (tensors, progress=) -> config and parameters of its picture tokenizer.
+        inside: prefixes of that tokenizer's tensor names where they are among the model's.
         defaults: the settings it is usually sampled with.
-        told: the text tokenizer's file -> settings that it tells.
+        told: the text tokenizer's file -> settings that it determines.
     """
 
     model: str
@@ -31,7 +31,7 @@ class Published(Late):
     told: Callable[[Path], Mapping[str, Any]] = lambda text_tokenizer: {}
 
     def tokenizer_inside(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns the tokenizer's tensors among a model's, by their names in it."""
+        """Returns the picture tokenizer's tensors among a model's, under the tokenizer's own names."""
         return {
             name.removeprefix(prefix): tensor
             for prefix in self.inside
@@ -77,8 +77,8 @@ PUBLISHED: Mapping[str, Published] = {
 
 _CHAMELEON = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan chameleon/tokenizer/vqgan.ckpt"
 _LUMINA2 = "--text-tokenizer tokenizer.json --vqgan movqgan/movqgan_270M.ckpt"
-# By repository of the Hugging Face hub, in small letters: the command that makes a checkpoint of what it holds, as
-# docs/models has it.
+# By repository of the Hugging Face hub, in lower case: the command that makes a checkpoint of its files, as in
+# docs/models.
 _CONVERSIONS: Mapping[str, str] = {
     "foundationvision/llamagen": "llamagen --from-hub FoundationVision/LlamaGen --gpt c2i_B_256.pt "
     "--vq vq_ds16_c2i.pt --out llamagen-b",
@@ -97,7 +97,7 @@ _CONVERSIONS: Mapping[str, str] = {
     "alpha-vllm/lumina-mgpt-2.0-omni": f"lumina2 --from-hub Alpha-VLLM/Lumina-mGPT-2.0-Omni {_LUMINA2} "
     "--out lumina2-omni",
 }
-# The same in other repositories: in another layout, in parts, or of another size.
+# Other repositories of the same models: in another layout or in parts.
 _ALIKE = {
     "jadohu/llamagen-t2i": "peizesun/llamagen_t2i",
     "gair/anole-7b-v0.1": "leloy/anole-7b-v0.1-hf",
@@ -106,7 +106,7 @@ _ALIKE = {
 
 
 def conversion_of(repository: str) -> str | None:
-    """Returns the command that makes a checkpoint of a repository's published weights; None for another one."""
+    """Returns the command that makes a checkpoint of a repository's published weights; None for an unknown one."""
     name = repository.lower()
     command = _CONVERSIONS.get(_ALIKE.get(name, name))
     if name == "deepseek-ai/janus-pro-1b":

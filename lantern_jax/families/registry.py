@@ -1,4 +1,4 @@
-"""The model families: everything the rest of the library asks of a target by the class of its config.
+"""The model families: everything that the rest of the library looks up about a target by the class of its config.
 
 Nothing else asks which family a config belongs to: a new one is a file and an entry here. Needs no JAX.
 
@@ -35,25 +35,24 @@ class Family(Late):
     """One family of targets.
 
     Attributes:
-        config: the class of its configs. Raises TypeError or LanternError for an unknown field or a value that is not
-            valid.
+        config: the class of its configs. Raises TypeError or LanternError for an unknown field or an invalid value.
         shapes: config -> the abstract parameter tree.
         target: (config, dtype, taps=()) -> the target record; the same arguments give the same record. With taps its
             features are the states entering those layers, side by side.
-        prompts: the parts of a checkpoint that have to do with prompts -> their encoder.
-        random_conditioning: (config, n) -> conditioning of n prompts that differ, leaves [n, ...] on the host.
-        head: parameters -> what turns features into logits, which a drafter shares: a kernel [D, V] or the parameters
-            of a ``HiddenHead``.
+        prompts: the parts of a checkpoint that concern prompts -> their encoder.
+        random_conditioning: (config, n) -> conditioning for n different prompts, leaves [n, ...] on the host.
+        head: parameters -> the head that turns features into logits, which a drafter shares: a kernel [D, V] or the
+            parameters of a ``HiddenHead``.
         published_order: (config, text tokenizer's file or None) -> the published token id of every row of our
             embedding table, or None where they are the same. Raises LanternError where the file is needed and missing
             or damaged.
-        published_residual: config -> the ``residual`` of the rejection coupling that its published code has.
+        published_residual: config -> the ``residual`` of the rejection coupling that its published code uses.
         text_width: config -> width of the text encoder's features that it takes; 0 for none.
-        classes: config -> how many class numbers are prompts; 0 where prompts are text.
-        shaped: (config, rows, columns of codes) -> the config of pictures of that shape; raises LanternError for one
-            that the model cannot draw. None where it draws pictures of its own shape alone.
+        classes: config -> how many class numbers can be prompts; 0 if prompts are text.
+        shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
+            that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
-        formats: what of it ``lantern convert`` reads, by name.
+        formats: its formats that ``lantern convert`` reads, by name.
 
     Example:
         >>> family = lantern_jax.Family(
@@ -156,7 +155,7 @@ FAMILIES: Table[Family] = Table(
 
 
 def register_family(name: str, family: Family) -> None:
-    """Makes a model family of another package known by name, and its formats to ``lantern convert``.
+    """Registers another package's model family under a name, and its formats with ``lantern convert``.
 
     Raises:
         LanternError: a name that is taken or not valid.

@@ -1,4 +1,4 @@
-"""T5's published encoder (T5 1.1 and Flan-T5; Hugging Face names) to our parameter tree."""
+"""Converts T5's published encoder (T5 1.1 and Flan-T5; Hugging Face names) to our parameter tree."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -101,7 +101,7 @@ def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
 
 
 def t5_shapes(config: T5Config) -> dict[str, Any]:
-    """Returns the shapes of what ``T5Encoder(config).init`` makes."""
+    """Returns the shapes of the parameters that ``T5Encoder(config).init`` makes."""
     tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
     return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
 

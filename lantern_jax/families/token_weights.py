@@ -1,4 +1,4 @@
-"""What the converters of models of ``GuidedTokens`` have in common: a published Llama among other parts.
+"""What the converters of ``GuidedTokens`` models have in common: a published Llama among other parts.
 
 Axes: D model width, E head width, V codes.
 """
@@ -25,12 +25,12 @@ from lantern_jax.tensors.layer_names import (
 )
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
-# Of prompts that are made up, as many as a caption has.
+# Tokens per made-up prompt, as many as in a caption.
 _PROMPT_TOKENS = 64
 
 
 def language_names(prefix: str, head: str = "lm_head.weight") -> dict[str, str]:
-    """Returns part -> published name of a Llama whose names begin with a prefix."""
+    """Returns {part: published name} of a Llama whose names begin with a prefix."""
     layers = {part: f"{prefix}{name}" for part, name in LLAMA_LAYER_NAMES.items()}
     return {
         "tokens": f"{prefix}embed_tokens.weight",
@@ -41,7 +41,7 @@ def language_names(prefix: str, head: str = "lm_head.weight") -> dict[str, str]:
 
 
 def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: str) -> dict[str, Any]:
-    """Returns the fields of a config that names and shapes tell; ``vocab_size`` are the published rows.
+    """Returns the config fields that names and shapes determine; ``vocab_size`` is the number of published rows.
 
     Raises:
         LanternError: tensors that decide a size are missing.
@@ -54,9 +54,9 @@ def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: s
 
 
 def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns what a ``config.json`` says of the language model in it, one beside another model or alone.
+    """Returns a ``config.json``'s settings of its language model, whether that stands alone or beside another model.
 
-    Rows of the vocabulary are left to the shapes; as many key-value heads as heads are the default.
+    Rows of the vocabulary are left to the shapes; a number of key-value heads equal to that of heads is the default.
     """
     settings = dict(settings or {})
     part = next((name for name in ("text_config", "language_config") if settings.get(name)), None)
@@ -77,7 +77,7 @@ def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
 
 
 def heads_of(settings: Mapping[str, Any], kind: type) -> int:
-    """Returns the number of heads that settings tell, by which shapes are divided; the usual one of ``kind`` if none.
+    """Returns the number of heads in the settings, by which shapes are divided, or ``kind``'s default if there is none.
 
     Raises:
         LanternError: it is not a number of heads, or a setting is unknown.
@@ -90,7 +90,7 @@ def heads_of(settings: Mapping[str, Any], kind: type) -> int:
 def language_table(
     names: Mapping[str, str], config: GuidedTokensConfig, norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of the layers and the last norm; ``norm_rows`` as in ``layer_table``."""
+    """Lists {published name: Entry} of the layers and the final norm; ``norm_rows`` as in ``layer_table``."""
     table = {names["norm"]: Entry(("transformer", "norm", "scale"), (config.dim,))}
     for i in range(config.num_layers):
         table |= layer_table(names, i, config.transformer, interleaved=False, norm_rows=norm_rows)
@@ -100,7 +100,7 @@ def language_table(
 def published_table(
     names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool = False, norm_rows: int | None = None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a model whose codes' ids follow the text's; a head that is ``tied`` is none."""
+    """Lists {published name: Entry} of a model whose codes' ids follow the text's; a ``tied`` head has no entry."""
     order, shape = published_order(config), (config.vocab_size, config.dim)
     table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
     if not tied:
@@ -113,7 +113,7 @@ def published_order(
     config: GuidedTokensConfig, text_tokenizer: Path | None = None
 ) -> Int[np.ndarray, " vocab"]:
     """Returns the published id of every row of the table where codes' ids follow the text's, as
-    ``Family.published_order``.
+    ``Family.published_order`` requires.
     """
     ids = np.arange(config.vocab_size, dtype=np.int32)
     codes = slice(config.text_size, config.text_size + config.num_codes)
@@ -122,14 +122,14 @@ def published_order(
 
 @layers_alike
 def token_shapes(model: type[TokenModel], config: GuidedTokensConfig) -> dict[str, Any]:
-    """Returns the shapes of what ``model(config).init`` makes."""
+    """Returns the shapes of the parameters that ``model(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
     conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
     return jax.eval_shape(model(config).init, jax.random.key(0), conditioning)
 
 
 def random_conditioning(config: GuidedTokensConfig, count: int) -> GuidedTokens:
-    """Returns conditioning of n prompts as long as a caption is, guided by rows of one word."""
+    """Returns conditioning for ``count`` made-up prompts, each as long as a caption, guided by rows of one word."""
     words = np.random.default_rng(0).integers(config.num_codes, config.vocab_size, (count, _PROMPT_TOKENS))
     words, mask = words.astype(np.int32), np.ones(words.shape, bool)
     return GuidedTokens(words, mask, np.full_like(words, config.num_codes), mask)

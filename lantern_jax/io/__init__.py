@@ -1,1 +1,1 @@
-"""Files, locks, signals, streams and errors: what every other room stands on, and what knows nothing of models."""
+"""Files, locks, signals, streams and errors: the room that all others stand on, and that knows nothing of models."""

@@ -1,7 +1,7 @@
-"""Zip archives of strangers (.npz files, PyTorch's), read only where what they declare fits the file.
+"""Strangers' zip archives (.npz files, PyTorch's), read only if what they declare fits the file.
 
 An archive of a few megabytes can declare terabytes. Nothing is unpacked before sizes, places and the headers of arrays
-are checked, so that reading takes about as much memory as the file has on disk.
+have been checked, so that reading takes about as much memory as the file has on disk.
 """
 
 import contextlib
@@ -21,9 +21,9 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_descriptor
 
-# The list of an archive's entries: a hundred thousand of them fit.
+# Bytes of the list of an archive's entries: a hundred thousand of them fit.
 _LONGEST_DIRECTORY = 8 * 2**20
-# Compressed arrays may become this many times as large, small archives any size up to this.
+# An archive may declare this many times its size, a small one always up to this many bytes.
 _EXPANSION, _ALWAYS = 8, 64 * 2**20
 _LOCAL_HEADER = 30
 _KINDS = "biufU"
@@ -32,7 +32,7 @@ _HEADERS = {(1, 0): np.lib.format.read_array_header_1_0, (2, 0): np.lib.format.r
 
 @contextlib.contextmanager
 def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
-    """Opens an archive whose entries, overlapping ones too, declare sizes that suit the file.
+    """Opens an archive if its entries, overlapping ones included, declare sizes that suit the file.
 
     Raises:
         LanternError: there is no such archive, or, inside the block, an entry is damaged.
@@ -75,7 +75,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
     try:
         version = np.lib.format.read_magic(file)
         shape, columns_first, dtype = _HEADERS[version](file)
-    # NumPy parses it as Python, which raises anything.
+    # NumPy parses it as Python, which may raise anything.
     except Exception as error:
         raise LanternError(f"it does not begin as an array ({errors.short(error)})") from error
     if dtype.kind not in _KINDS or any(size < 0 for size in shape):
@@ -86,7 +86,7 @@ def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
 
 
 def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
-    """Returns the first byte of an entry's contents, which are stored as they are.
+    """Returns the byte at which an entry's contents, stored uncompressed, begin.
 
     Raises:
         LanternError: the entry is compressed, or does not begin where the archive says.
@@ -105,7 +105,7 @@ def place_of(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> int:
 
 
 class _Archive(io.BufferedReader):
-    """A file of which at most ``longest`` bytes are read in one call, so that an endless directory is not."""
+    """A file that refuses to read more than ``longest`` bytes in one call, so that no endless directory is read."""
 
     longest: int | None = _LONGEST_DIRECTORY
 

@@ -1,6 +1,6 @@
-"""Rich's console for texts that may come from a file: they are no markup, and nothing in them steers the terminal.
+"""Rich's console for texts that may come from a file: they are not markup, and nothing in them steers the terminal.
 
-A text of several lines of our own is given as ``rich.text.Text``, which is shown as it is.
+A text of our own with several lines is given as ``rich.text.Text``, which is shown as it is.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,23 +14,23 @@ from lantern_jax.io import errors, terminal
 
 
 class Console(rich.console.Console):
-    """A console that shows every ``str``, cells of tables too, as ``errors.printable`` does."""
+    """A console that shows every ``str``, table cells included, as ``errors.printable`` does."""
 
     def __init__(self, **options: Any):
         super().__init__(**{"markup": False, "emoji": False, "highlight": False} | options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Makes rich's text of every ``str`` that it is given."""
+        """Makes a rich text of every ``str`` that it is given, escaped."""
         return super().render_str(errors.printable(text), **options)
 
     def print(self, *objects: Any, **options: Any) -> None:
-        """Prints as rich does, with what is said about work out of the way."""
+        """Prints as rich does, with the line about work out of the way."""
         with terminal.hidden():
             super().print(*objects, **options)
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]], **options: Any) -> Table:
-    """Makes a table whose first column names the row and is folded where it is long; the others are numbers.
+    """Makes a table whose first column names the row, folding long names; the others are numbers.
 
     Args:
         options: of rich's ``Table``.

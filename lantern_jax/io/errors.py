@@ -11,9 +11,9 @@ MOST_QUOTED = 200
 
 
 class LanternError(ValueError):
-    """Tells in one line what the caller can mend: what was given, what was expected, what to do.
+    """An error that the caller can mend, in one line: what was given, what was expected, what to do.
 
-    The command prints it without a traceback; any other error is a bug, and keeps its own.
+    The command prints it without a traceback; any other error is a bug, and keeps its traceback.
 
     Example:
         >>> try:
@@ -29,7 +29,7 @@ class MissingExtra(LanternError, ImportError):
 
 
 class IgnoredWords(UserWarning):
-    """Warns of words in a prompt that change nothing, and names the known ones nearest to them.
+    """A warning of words in a prompt that change nothing; it names the known words nearest to them.
 
     Example:
         >>> import warnings
@@ -50,7 +50,7 @@ def unknown(kind: str, value: Any, known: Iterable[str], more: str = "") -> Lant
 
 
 def nearest(word: str, known: Iterable[str]) -> str:
-    """Returns "did you mean ...? " with the known name that is most like this one, or "" where none is."""
+    """Returns "did you mean ...? " with the known name that is most like this one, or "" if none is close."""
     known = list(known)
     found = difflib.get_close_matches(word, known, 1, 0.8) or [
         name for name in known if name in word.split("_")
@@ -59,7 +59,7 @@ def nearest(word: str, known: Iterable[str]) -> str:
 
 
 def exists(path: str | Path) -> LanternError:
-    """Returns the error for a place of new files where something is."""
+    """Returns the error for a path for new files at which something exists."""
     return LanternError(f"{path} exists: give --overwrite to replace it, or another name")
 
 
@@ -71,7 +71,7 @@ def damaged(path: str | Path, why: str = "") -> LanternError:
 
 @contextlib.contextmanager
 def of_negatives() -> Iterator[None]:
-    """Says of an error of prompts in a block that it is of negative ones."""
+    """Makes errors about prompts in a block say that they are about negative prompts."""
     try:
         yield
     except LanternError as error:
@@ -88,8 +88,8 @@ def quoted(value: Any, most: int = MOST_QUOTED) -> str:
 
 
 def printable(text: Any, most: int = 4000) -> str:
-    """Escapes what may steer a terminal in a text from a file: line breaks, control characters, escape sequences and
-    marks that change the direction of writing; cuts it after ``most`` characters.
+    """Escapes what might steer a terminal in a text from a file: line breaks, control characters, escape sequences and
+    marks that change the direction of writing; cuts the text after ``most`` characters.
     """
     text = str(text)
     more = f" ... ({len(text) - most} characters more)" if len(text) > most else ""
@@ -112,7 +112,7 @@ def short(text: object, most: int = 120) -> str:
 def _written(value: object, write: Callable[[object], str] = str) -> str:
     try:
         return write(value)
-    except ValueError:  # Python writes no whole number of more than some thousand digits.
+    except ValueError:  # Python refuses to write whole numbers of more than some thousand digits.
         return "of more digits than can be shown"
 
 

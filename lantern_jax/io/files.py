@@ -1,11 +1,11 @@
-"""Reading and writing files: a stranger's are bounded, and ours appear whole under their names or not at all.
+"""Reading and writing files: strangers' are bounded, and ours appear under their names whole or not at all.
 
-Only regular files are read, and what is read whole is of bounded size, JSON also of bounded depth and without numbers
-that are not finite or endless. Every file that a user names is opened by ``open_file``.
+Only regular files are read. What is read whole is bounded in size, JSON also in depth, and its numbers must be finite
+and of bounded length. Every file that a user names is opened by ``open_file``.
 
 New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are written;
-what was there stays meanwhile. The system's umask decides who may read them. A process that is killed outright leaves
-its temporary names behind, nothing else; the next one that writes into that folder removes them (``locks``).
+until then, what was there stays. The system's umask decides who may read them. A process that is killed outright leaves
+its temporary files behind, and nothing else; the next one that writes into that folder removes them (``locks``).
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
-# Deeper than anything that is read here, and far from where Python's own recursion ends.
+# Deeper than anything that is read here, and far below Python's own recursion limit.
 _DEEPEST = 32
 # Digits of a whole number in JSON: no number of 64 bits has more.
 _MOST_DIGITS = 20
@@ -36,11 +36,11 @@ _READING = os.O_RDONLY | sum(
 
 
 def open_file(path: str | Path) -> BinaryIO:
-    """Opens a regular file to be read: a pipe would be waited for, and a device has no end.
+    """Opens a regular file for reading: a pipe would be waited for, and a device has no end.
 
     Raises:
-        LanternError: no regular file, one that is empty (as the endless ones of /proc seem), or one that cannot be
-            read.
+        LanternError: not a regular file, one that is empty (as the endless ones of /proc seem), or one that cannot
+            be read.
     """
     return os.fdopen(open_descriptor(path), "rb")
 
@@ -48,7 +48,7 @@ def open_file(path: str | Path) -> BinaryIO:
 def open_descriptor(path: str | Path) -> int:
     """Opens a file as ``open_file`` does and raises what that raises; the caller closes the descriptor."""
     try:
-        # Opening a device may do something: the name is looked at first, and then what was opened.
+        # Opening a device may do something: the name is checked first, and then what was opened.
         _check_regular(path, os.stat(path))
         descriptor = os.open(path, _READING)
     except OSError as error:
@@ -99,7 +99,7 @@ def read_text(path: str | Path, most: int) -> str:
 
 
 def check_text(text: str, what: str) -> None:
-    """Raises LanternError for a text that no file can hold: Python reads bytes that are not UTF-8 as half a pair."""
+    """Raises LanternError for a text that no file can hold: Python reads bytes that are not UTF-8 as surrogates."""
     try:
         text.encode()
     except UnicodeEncodeError as error:
@@ -113,11 +113,11 @@ def read_json(path: str | Path, most: int) -> Any:
 
 
 def parse_json(content: bytes | str, place: str) -> Any:
-    """Parses a text in JSON, which errors call ``place``.
+    """Parses JSON text, which errors call ``place``.
 
     Raises:
-        LanternError: no JSON, numbers that are not finite or have too many digits, or lists and objects nested too
-            deeply.
+        LanternError: not JSON, numbers that are not finite or have too many digits, or lists and objects nested
+            too deeply.
     """
     try:
         value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
@@ -144,7 +144,7 @@ def _finite(word: str) -> float:
 
 
 def whole_number(word: str) -> int:
-    """Reads a whole number of JSON; raises LanternError for one of too many digits."""
+    """Reads a whole number in JSON; raises LanternError for one with too many digits."""
     if len(word.lstrip("-")) > _MOST_DIGITS:
         raise LanternError(f"a number has {len(word)} digits")
     return int(word)
@@ -158,7 +158,7 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
         synced: have all of it on the disk before it gets its name.
 
     Raises:
-        OSError: one line: it cannot be written; what was there before is still there.
+        OSError: one line: the file cannot be written; what was there before is still there.
     """
     path = Path(path)
     with _explained(path):
@@ -169,10 +169,10 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
 
 
 def write_once(path: Path, contents: Contents) -> None:
-    """Writes one file whole, ``synced``, unless it exists: of several writers, the first one's stays.
+    """Writes one file whole, ``synced``, unless it exists: of several writers, the first one wins.
 
     Raises:
-        OSError: one line: it cannot be written.
+        OSError: one line: the file cannot be written.
     """
     temporary = _beside(path)
     with locks.writing(path.parent):
@@ -185,23 +185,23 @@ def write_once(path: Path, contents: Contents) -> None:
 
 
 def _take_name(path: Path, temporary: Path) -> bool:
-    """Gives a file its name unless something has it; tells whether it did."""
+    """Gives a file its name unless that is taken; tells whether it did."""
     try:
         os.link(temporary, path)
     except OSError:
         if os.path.lexists(path):
             return False
-        # Some file systems know no links: the last of several writers wins there.
+        # Some file systems have no links: the last of several writers wins there.
         os.replace(temporary, path)
     return True
 
 
 def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) -> None:
-    """Writes several files all or none: they are renamed once every one is written.
+    """Writes several files, all or none: they are renamed once every one is written.
 
     Raises:
-        LanternError: without ``overwrite``, a file is there, perhaps since its name was checked.
-        OSError: one line: a file cannot be written; nothing is left behind, and what was there before is.
+        LanternError: without ``overwrite``, a file exists, perhaps only since its name was checked.
+        OSError: one line: a file cannot be written; nothing is left behind, and what was there before still is.
     """
     with contextlib.ExitStack() as unwanted:
         for folder in {path.parent for path in contents}:
@@ -226,21 +226,21 @@ def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) ->
 
 
 def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
-    """Returns what brings back the file at ``path``; ``unwanted`` takes the copy that this needs."""
+    """Returns a function that brings back the file at ``path``; ``unwanted`` takes the copy that it needs."""
     if not path.exists():
         return lambda: path.unlink(missing_ok=True)
     old = _beside(path)
     unwanted.callback(old.unlink, missing_ok=True)
     try:
         os.link(path, old)
-    except OSError:  # Some file systems know no links.
+    except OSError:  # Some file systems have no links.
         shutil.copy2(path, old)
     return lambda: os.replace(old, path)
 
 
 @contextlib.contextmanager
 def new_file(path: str | Path) -> Iterator[Path]:
-    """Yields a name to write a file under, which becomes ``path`` at the end of the block; after an error, nothing."""
+    """Yields a name to write a file under; it is renamed to ``path`` when the block ends, or removed after an error."""
     temporary = _beside(Path(path))
     with locks.writing(temporary.parent):
         try:
@@ -254,8 +254,8 @@ def new_file(path: str | Path) -> Iterator[Path]:
 def new_folder(path: str | Path) -> Iterator[Path]:
     """Yields an empty folder to fill, which becomes ``path`` at the end of the block, in place of any folder there.
 
-    Folders above it are made. After an error the new one is removed and the old one is where it was. Errors of the
-    system are one line, which names that folder. Of a link the folder that it leads to is replaced.
+    Folders above it are made. After an error the new folder is removed and the old one is where it was. Errors of the
+    system are one line, which names that folder. For a link, the folder that it leads to is replaced.
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -273,7 +273,7 @@ def new_folder(path: str | Path) -> Iterator[Path]:
             shutil.rmtree(temporary, ignore_errors=True)
             if not isinstance(error, OSError):
                 raise
-            # Ours are lines, the system's have a reason and a file.
+            # Our errors are lines already; the system's have a reason and a file.
             place = str(error.filename or path)
             why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
             raise OSError(why.replace(str(temporary), str(path))) from None
@@ -285,7 +285,7 @@ def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> Non
     check_link(path)
     if path.is_dir():
         raise LanternError(f"{path} is a folder: name a file in it")
-    # Replacing a device would take it from every program.
+    # Replacing a device would take it away from every program.
     if path.exists() and not path.is_file():
         raise LanternError(f"{path} is not a file: name a new one")
     if path.exists() and not overwrite:
@@ -309,7 +309,7 @@ def check_new_folder(path: Path, overwrite: bool, with_parents: bool = False) ->
 
 
 def check_link(path: Path) -> None:
-    """Raises LanternError for a link to nothing, or in a ring: no file can be made there."""
+    """Raises LanternError for a link to nothing, or in a loop: no file can be made there."""
     if path.is_symlink() and not path.exists():
         raise LanternError(f"{path} is a link that leads nowhere: remove it, or name another")
 
@@ -326,7 +326,7 @@ def check_writable(folder: Path) -> None:
 
 
 def check_makeable(folder: Path) -> None:
-    """Raises LanternError unless files can be made in ``folder``, or it in the lowest folder above it that exists."""
+    """Raises LanternError unless files can be made in ``folder``, or in the nearest one above it if it is missing."""
     folder = folder.absolute()
     check_writable(next(place for place in (folder, *folder.parents) if place.exists()))
 
@@ -336,9 +336,9 @@ def _beside(path: Path, kind: str = "part") -> Path:
 
 
 def fill_file(path: Path, contents: Contents, synced: bool = False) -> None:
-    """Writes a new file, never one that is there; as with ``open``, the umask decides its mode.
+    """Writes a new file, never over an existing one; as with ``open``, the umask decides its mode.
 
-    Whole files are made under a temporary name, or in a folder that has one.
+    Files that must appear whole are made under a temporary name, or in a folder that has one.
     """
     with path.open("xb") as file:
         if callable(contents):

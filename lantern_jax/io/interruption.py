@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM that are never lost, and that end a command in one line.
 
 Python raises KeyboardInterrupt wherever the main thread happens to be. In a callback of the garbage collector, such as
-JAX's, or in a destructor, it is printed and dropped; in the import of a C++ module it may crash. Here it is raised
-again a little later, or after the import. A command or script calls ``listen`` before it imports anything that takes
-time, and works in ``at_work``. Little is imported here, so that little time passes before ``listen``.
+JAX's, or in a destructor, it is printed and dropped; in the import of a C++ module it may cause a crash. Here it is
+raised again a little later, or after the import. A command or script calls ``listen`` before it imports anything that
+takes time, and works in ``at_work``. Little is imported here, so that little time passes before ``listen``.
 """
 
 import _thread
@@ -33,7 +33,7 @@ class Signals:
 
     Attributes:
         name: of the command.
-        deferring: whether the first signal waits until ``came`` is looked at.
+        deferring: whether the first signal waits until ``came`` is checked.
         came: the first signal's number, None before it.
     """
 
@@ -49,7 +49,7 @@ class Signals:
 
     @property
     def status(self) -> int:
-        """The exit status after the signal, as shells have it."""
+        """The exit status after the signal, as in shells."""
         return 128 + self.came
 
     def __call__(self, number: int, frame: FrameType | None) -> None:
@@ -68,7 +68,7 @@ class Signals:
         self._later()
 
     def check(self) -> None:
-        """Raises KeyboardInterrupt once a signal came."""
+        """Raises KeyboardInterrupt if a signal has come."""
         if self.came is not None:
             raise KeyboardInterrupt
 
@@ -80,7 +80,7 @@ class Signals:
             self._later()
 
     def _later(self) -> None:
-        # The module threading has locks, which the main thread may hold.
+        # The threading module has locks, which the main thread may hold.
         _thread.start_new_thread(self._raise_again, ())
 
     def _raise_again(self) -> None:
@@ -96,7 +96,7 @@ class Signals:
 def listen(name: str) -> Signals:
     """Makes both signals end this process with a line and their status; see ``at_work``.
 
-    A signal that is ignored, or that something else handles, stays so; in another thread than the main one both do.
+    A signal that is ignored, or that something else handles, stays so; outside the main thread both do.
     """
     signals = standing() or Signals(name)
     signals.name = name
@@ -109,7 +109,7 @@ def listen(name: str) -> Signals:
 
 @contextlib.contextmanager
 def at_work(name: str) -> Iterator[Signals]:
-    """Makes both signals raise KeyboardInterrupt in a block; the caller says that in one line."""
+    """Makes both signals raise KeyboardInterrupt in a block; the caller reports that in one line."""
     before = {number: signal.getsignal(number) for number in _USUAL}
     signals, hook = listen(name), sys.unraisablehook
     signals.working, sys.unraisablehook = True, signals.dropped
@@ -122,7 +122,7 @@ def at_work(name: str) -> Iterator[Signals]:
 
 @contextlib.contextmanager
 def left_alone() -> Iterator[None]:
-    """Gives both signals back to Python in a block, for code that handles them by itself."""
+    """Gives both signals back to Python in a block, for code that handles them itself."""
     signals = standing()
     ours = {number: signals for number in _USUAL if signals and signal.getsignal(number) is signals}
     with _set_back(ours):
@@ -133,9 +133,9 @@ def left_alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def hearing() -> Iterator[Callable[[], None]]:
-    """Yields a function that raises KeyboardInterrupt once Ctrl-C came in the block, even if Python dropped it.
+    """Yields a function that raises KeyboardInterrupt once Ctrl-C has come in the block, even if Python dropped it.
 
-    It does nothing in another thread than the main one, or where something else handles the signal.
+    It does nothing outside the main thread, or if something else handles the signal.
     """
     signals = standing()
     if signals is None and _in_main_thread() and signal.getsignal(signal.SIGINT) is _USUAL[signal.SIGINT]:
@@ -160,6 +160,6 @@ def _in_main_thread() -> bool:
 
 
 def standing() -> Signals | None:
-    """Returns the object that handles the signals now; None in another thread than the main one."""
+    """Returns the object that handles the signals now; None if there is none, and outside the main thread."""
     handlers = [signal.getsignal(number) for number in _USUAL if _in_main_thread()]
     return next((handler for handler in handlers if isinstance(handler, Signals)), None)

@@ -1,8 +1,8 @@
-"""Several processes: which one may work at a place, and what killed ones left there.
+"""Several processes in one place: which one may work there, and what becomes of the files that killed ones left.
 
 Locks are the system's, so that they end with the process that holds them, however that ends. Some network file systems
 have none: there no process is refused, and what killed processes left stays. On others they hold on one machine only:
-what is not finished bears the machine in its name, and another machine's is left alone for a day.
+unfinished files bear the machine in their names, and another machine's are left alone for a day.
 """
 
 import contextlib
@@ -26,14 +26,14 @@ else:
 
 # This machine, in names.
 MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
-# Names that ``files`` gives to what is not finished, and to what a new folder takes the place of.
+# Names that ``files`` gives to unfinished files and folders, and to the ones that new folders replace.
 _LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})?[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
 # Seconds without a change.
 _ABANDONED = 24 * 3600
 
 
 def _lock(descriptor: int, shared: bool = False) -> bool:
-    """Locks an open file or folder, and waits for a shared lock only; tells whether it did.
+    """Locks an open file or folder, waiting only for a shared lock; tells whether it did.
 
     Raises:
         OSError: there are no such locks here.
@@ -50,13 +50,13 @@ def _lock(descriptor: int, shared: bool = False) -> bool:
 
 @contextlib.contextmanager
 def sole(place: str | Path, busy: str = "") -> Iterator[None]:
-    """Keeps other processes away from ``place`` in a block: a file or folder, which need not be there.
+    """Keeps other processes away from ``place``, a file or folder that need not exist, in a block.
 
-    The lock is a hidden file beside it, which goes at the end of the block, and is taken over from a killed process.
-    Folders above are made; empty ones go again at the end.
+    The lock is a hidden file beside it, which is removed at the end of the block, or taken over from a killed process.
+    Missing folders above are made; those still empty at the end are removed.
 
     Raises:
-        LanternError: another process is in such a block; ``busy`` where that says more.
+        LanternError: another process is in such a block; the message is ``busy`` if given.
         OSError: one line: the folder around it cannot be written.
     """
     place = Path(place).absolute()
@@ -81,7 +81,7 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
                 raise LanternError(
                     busy or f"another process writes {place}: wait for it, or give another name"
                 )
-            # The process before may have removed the file between the two.
+            # The process before may have removed the file between opening and locking it.
             if file.exists() and os.path.samestat(os.fstat(descriptor), file.stat()):
                 break
             closing.close()
@@ -97,8 +97,8 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
 def writing(folder: Path) -> Iterator[None]:
     """Keeps unfinished files and folders that a block makes in ``folder`` from being removed by other processes.
 
-    What killed processes of this machine left there is removed first, and what others did not change for a day, unless
-    another process is in such a block.
+    What killed processes of this machine left there is removed first, as is what others have not changed for a day,
+    unless another process is in such a block.
     """
     with contextlib.ExitStack() as held:
         with contextlib.suppress(OSError):
@@ -106,7 +106,7 @@ def writing(folder: Path) -> Iterator[None]:
             held.callback(os.close, descriptor)
             if _lock(descriptor):
                 _remove_leftovers(folder)
-            # A process that has the folder alone is done with it soon.
+            # A process that has the folder to itself is done with it soon.
             _lock(descriptor, shared=True)
         yield
 
@@ -121,7 +121,7 @@ def _remove_leftovers(folder: Path) -> None:
         found = _LEFTOVER.fullmatch(path.name)
         if found is None:
             continue
-        # Another user's may stay.
+        # Another user's files may stay.
         with contextlib.suppress(OSError):
             if found["machine"] != MACHINE and time.time() - path.lstat().st_ctime < _ABANDONED:
                 continue

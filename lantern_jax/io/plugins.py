@@ -1,8 +1,8 @@
-"""Tables of kinds by name, which packages beside ours add to.
+"""Tables of kinds by name, which other packages can add to.
 
-A package names a function under the entry point group ``lantern_jax.plugins``; called, it registers what the package
-brings (``lantern_jax.register_rule`` and its like). Entry points are read when a name is unknown or all names are
-shown, so that nothing else waits for them.
+A package names a function under the entry point group ``lantern_jax.plugins``; when called, it registers what the
+package brings (``lantern_jax.register_rule`` and the like). Entry points are read when a name is unknown or all names
+are shown, so that nothing else waits for them.
 """
 
 import importlib
@@ -23,13 +23,13 @@ _tables: list["Table"] = []
 
 
 class _At(str):
-    """Where a value stands: ``module:name``."""
+    """The place where a value stands: ``module:name``."""
 
     __slots__ = ()
 
 
 def at(place: str) -> Any:
-    """Returns what stands for the value at ``module:name`` in a record of a kind; it is imported when it is read.
+    """Returns what stands for the value at ``module:name`` in a kind's record; the value is imported when it is read.
 
     Example:
         >>> kind = lantern_jax.RuleKind(lantern_jax.at("lantern_jax.decoding.rules.near:Near"))
@@ -51,7 +51,7 @@ class Late:
 
 
 def _imported(value: Any) -> Any:
-    """Returns the value itself, or what ``at`` says stands for it."""
+    """Returns a value itself, or imports the one that ``at`` stands for."""
     if type(value) is not _At:
         return value
     module, _, path = value.partition(":")
@@ -67,7 +67,7 @@ class Table(Mapping[str, Kind], Generic[Kind]):
     """The kinds of one sort by name. It iterates over those known; an unknown name is looked for in other packages.
 
     Args:
-        wrap: makes a kind of an object that is given in place of a name, or returns None; may be ``at(...)``.
+        wrap: makes a kind from an object that is given in place of a name, or returns None; may be ``at(...)``.
 
     Attributes:
         what: the sort, in messages.
@@ -119,7 +119,7 @@ class Table(Mapping[str, Kind], Generic[Kind]):
         return self[name]
 
     def named(self, fits: Callable[[Kind], bool]) -> str:
-        """Returns the name of the first kind that fits; raises LanternError where none of any package does."""
+        """Returns the name of the first kind that fits; raises LanternError if none of any package does."""
         for look in (dict, load):
             look()
             for name, kind in self.items():
@@ -128,7 +128,7 @@ class Table(Mapping[str, Kind], Generic[Kind]):
         raise LanternError(f"this is no {self.what} of {', '.join(self)}: register yours first")
 
     def add(self, name: str, kind: Kind) -> None:
-        """Registers a kind; raises LanternError for a name that is taken, or that no command line can hold."""
+        """Registers a kind; raises LanternError for a name that is taken or that a command line cannot hold."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise errors.invalid(self.what, name, "a name of small letters, digits and _.+-")
         if name in self._known():
@@ -137,7 +137,7 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
 
 _lock = threading.RLock()
-# Lines on packages that failed; None before the entry points are read.
+# Lines about packages that failed; None before the entry points are read.
 _broken: list[str] | None = None
 
 

@@ -1,4 +1,4 @@
-"""The standard streams of a process: closed, full or unread, they are not why its work fails."""
+"""The standard streams of a process: that one is closed, full or unread does not make its work fail."""
 
 import contextlib
 import os
@@ -11,7 +11,7 @@ _STREAMS = (("stdin", "r"), ("stdout", "w"), ("stderr", "w"))
 def settle() -> None:
     """Opens closed standard streams on the null device, and makes the others escape what they cannot encode.
 
-    Call it before anything else is opened: the next file takes a closed descriptor, and what is printed goes into it.
+    Call it before anything else is opened: the next file would take a closed descriptor, and prints would go into it.
     """
     while (descriptor := os.open(os.devnull, os.O_RDWR)) < len(_STREAMS):
         os.set_inheritable(descriptor, True)
@@ -27,7 +27,7 @@ def settle() -> None:
 def flushed() -> OSError | None:
     """Writes what was printed; returns why a stream takes no more, or None.
 
-    Nothing more goes to that stream: Python would complain at its end.
+    Nothing more goes to that stream: Python would complain when it exits.
     """
     failed = None
     for stream in (sys.stderr, sys.stdout):
@@ -49,6 +49,6 @@ def unread() -> bool:
         return False
     poll = select.poll()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):  # No file: in a notebook, or a test.
+        with contextlib.suppress(OSError, ValueError):  # Not a file: in a notebook, or a test.
             poll.register(stream.fileno(), 0)
     return any(event & (select.POLLERR | select.POLLHUP) for _, event in poll.poll(0))

@@ -1,7 +1,7 @@
-"""Lines that commands print, and what they say while they work. A text may come from a file or be its name: nothing in
-one steers the terminal.
+"""Lines that commands print, and what they say while they work. A text may come from a file or be its name, so nothing
+in it steers the terminal.
 
-``console`` has the same for tables.
+``console`` does the same for tables.
 """
 
 import contextlib
@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterator
 
 from lantern_jax.io import errors
 
-# Seconds until the first line about work, until the next one of the same kind where none can be written over, and
+# Seconds until the first line about work, until the next one of the same kind where lines cannot be overwritten, and
 # between two looks at it.
 FIRST, EVERY, _LOOK = 0.5, 5.0, 0.25
 
-# A text, or a function that says what is so now; None for nothing.
+# A text, or a function that returns the current one; None for nothing.
 Text = str | Callable[[], str | None] | None
 
 
@@ -29,10 +29,10 @@ def say(line: str, *, error: bool = False) -> None:
 
 @contextlib.contextmanager
 def telling(text: Text) -> Iterator[Callable[[Text], None]]:
-    """Says on stderr what a block of work is about as soon as it takes long; yields a function that says what now.
+    """Says on stderr what a block of work is about once it takes long; yields a function that changes the text.
 
-    On a terminal that is one line, which is gone in the end; elsewhere a line every few seconds. Inside another such
-    block the text takes the place of the other's for good.
+    On a terminal that is one line, which is removed at the end; elsewhere a line every few seconds. Inside another such
+    block the text takes the place of the outer one's for good.
     """
     global _teller
     outer, teller = _teller, _teller or _Teller()
@@ -48,14 +48,14 @@ def telling(text: Text) -> Iterator[Callable[[Text], None]]:
 
 
 def leave_to_another() -> None:
-    """Says nothing about work from here on: another process does."""
+    """Stops saying anything about work: another process does that."""
     global _leaves
     _leaves = True
 
 
 @contextlib.contextmanager
 def hidden() -> Iterator[None]:
-    """Takes the line about work away while something else is printed."""
+    """Removes the line about work while something else is printed."""
     if _teller is None:
         yield
     else:

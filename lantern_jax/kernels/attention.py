@@ -1,8 +1,8 @@
 """Rotation and attention of a few new positions over several places of keys, as one kernel.
 
-A program takes the queries of one head of one row. It rotates them and the new keys, goes through the slots of the
-past block by block under a running softmax (FlashAttention, arXiv 2205.14135, algorithm 1) as far as any query sees,
-then over the new positions themselves.
+A program takes the queries of one head of one row. It rotates them and the new keys, goes through the past slots
+block by block under a running softmax (FlashAttention, arXiv 2205.14135, algorithm 1) as far as any query sees, then
+through the new positions themselves.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """
@@ -42,7 +42,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         grid=(len(qkv), heads),
         compiler_params=compiler_params(num_warps=4, num_stages=3),
         interpret=interpret,
-        # Places differ between a target and a drafter: their kernels are told apart in a profile.
+        # The number of places, which differs between target and drafter, tells their kernels apart in a profile.
         name=f"attend_{len(places)}",
     )(
         qkv,

@@ -1,8 +1,8 @@
-"""Rotation and attention of a few new positions, said so that XLA makes few kernels of it on a GPU.
+"""Rotation and attention of a few new positions, written so that XLA makes few kernels of it on a GPU.
 
-All places' scores stand in one array: XLA has a kernel for the softmax of one, but none for that of several, and would
-copy all keys of a layer to make one product of two. Compiled for an H100 a plain step of LlamaGen-XL has 492 kernels
-and a pass over 18 nodes 648, where it has 599 and 790 by the products of ``models.attention``.
+The scores of all places share one array: XLA has a kernel for the softmax of one array, but none for that of several,
+and would copy all keys of a layer to make two products one. Compiled for an H100, a plain step of LlamaGen-XL has 492
+kernels and a pass over 18 nodes 648; with the products of ``models.attention`` they have 599 and 790.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """
@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-# A few positions meet each other in the kernels that join scores and add results, as long as such sums are quick:
-# products and additions without matrix units, some 2 microseconds.
+# A few positions attend to each other in the kernels that join scores and add results, as long as such sums, products
+# and additions without matrix units, are quick: some 2 microseconds.
 _MOST_SUMMED = 1 << 22
 
 
@@ -27,8 +27,8 @@ def attend_joined(qkv, rotary, block_mask, past, past_masks):
     queries, keys, values = (jnp.swapaxes(qkv[..., part, :, :], -2, -3) for part in range(3))
     queries, keys = _rotated(queries, rotary), _rotated(keys, rotary)
     if qkv.shape[-4] > 1:
-        # A path is committed of them at the end of the round. XLA would keep what they are computed from, ten times as
-        # large, and compute them again.
+        # The end of the round commits a path of these. XLA would keep what they are computed from, ten times as large,
+        # and compute them again.
         keys, values = jax.lax.optimization_barrier((keys, values))
     scaled = queries * np.asarray(queries.shape[-1] ** -0.5, queries.dtype)
     summed = math.prod(queries.shape) * queries.shape[-2] <= _MOST_SUMMED
@@ -65,7 +65,7 @@ def _wide(states):
 def _rotated(
     x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
 ) -> Float[Array, "*rows H N E"]:
-    """Rotates pairs of halves, which change places by an axis in reverse: joining them would be a kernel more."""
+    """Rotates pairs of halves, swapped by reversing an axis: concatenating them would be one more kernel."""
     halves = x.astype(jnp.float32).reshape(*x.shape[:-1], 2, -1)
     cos, sin = (rotary[..., None, :, None, :, part] for part in range(2))
     signs = np.array([-1, 1], np.float32).reshape(*[1] * (sin.ndim - 2), 2, 1)

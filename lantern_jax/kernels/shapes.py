@@ -18,7 +18,7 @@ LEAST_TILE = 16
 
 
 def in_32_bits(attend: Callable) -> Callable:
-    """Makes a function trace its kernel as if ``jax_enable_x64`` were off: indices of 64 bits fit no kernel's own."""
+    """Makes a function trace its kernel as if ``jax_enable_x64`` were off: 64-bit indices fit no kernel's own."""
 
     @wraps(attend)
     def traced(*arguments, **named):
@@ -40,9 +40,9 @@ def shape_like(array: Array, shape: tuple[int, ...]) -> jax.ShapeDtypeStruct:
 
 
 def flat_rows(rows: tuple[int, ...], array: Array, axes: int) -> Array:
-    """Broadcasts an array's axes but the last ``axes`` to ``rows``, as one axis: [*rows, ...] to [R, ...].
+    """Broadcasts all but the last ``axes`` axes of an array to ``rows``, as one axis: [*rows, ...] to [R, ...].
 
-    XLA shares the results of masks between layers.
+    XLA shares the results for masks between layers.
     """
     own = array.shape[-axes:]
     return jnp.broadcast_to(array, (*rows, *own)).reshape(-1, *own)

@@ -1,9 +1,9 @@
 """Rotation and attention of a few new positions over several places of keys, as one kernel for TPUs.
 
-A TPU keeps arrays in tiles of 128 lanes. Heads of 64 leave half of each empty in XLA's products, so here two share one:
-their queries stand below each other, each with zeros in the lanes of the other, and one product gives the scores of
-both. A program takes some heads of one row; nothing of the size of the scores leaves the small memory. Wider heads are
-left to XLA: it reads their weights ahead while it computes, which a kernel keeps it from, and was quicker.
+A TPU keeps arrays in tiles of 128 lanes. Heads of 64 leave half of each empty in XLA's products, so here two heads
+share a tile: their queries are stacked, each with zeros in the other's lanes, and one product gives the scores of both.
+A program takes some heads of one row; nothing as large as the scores leaves the small memory. Wider heads are left to
+XLA: it reads weights ahead while it computes, which a kernel keeps it from doing, and was quicker.
 
 Axes: R rows (guidance x batch), H heads, N new positions, S slots, E head width.
 """
@@ -30,7 +30,7 @@ _LOWEST = -1e30
 
 
 def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
-    """Tells whether the kernel takes arrays of this shape and type; grouped queries are more parts than three."""
+    """Tells whether the kernel takes arrays of this shape and type; grouped queries have more than three parts."""
     count, parts, heads, width = qkv.shape[-4:]
     whole = width == WIDTH and not heads % _SHARING and parts == 3
     return qkv.dtype == jnp.bfloat16 and whole and 1 <= count <= _MOST_NODES
@@ -46,7 +46,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
     *rows, count, _, heads, _ = qkv.shape
     flat = partial(flat_rows, tuple(rows))
     padded = _whole(count, _SUBLANES)
-    # Slots along the lanes: so the compiler lays out such caches, and no lane of theirs is empty.
+    # Slots along the lanes: the compiler lays out such caches this way, and none of their lanes is empty.
     places = [
         (*(jnp.swapaxes(flat(states, 3), -1, -2) for states in place), flat(mask, 2).astype(jnp.int32))
         for place, mask in zip(past, past_masks, strict=True)
@@ -86,7 +86,7 @@ def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = F
         compiler_params=pltpu.CompilerParams(dimension_semantics=("parallel", "parallel")),
         cost_estimate=_cost(len(qkv), heads // _SHARING, padded, slots),
         interpret=interpret,
-        # By places and programs a row, kernels of different grids are told apart.
+        # The places, and the programs per row, tell kernels of different grids apart.
         name=f"attend_{len(places)}_by_{heads // group}",
     )(qkv, qkv, qkv, *factors, block_mask, *(array for place in places for array in place))
     out = out.reshape(*rows, count, heads, WIDTH)
@@ -104,8 +104,8 @@ def _heads_together(heads: int, size: int) -> int:
 
 
 def _cost(rows: int, tiles: int, padded: int, slots: list[int]) -> pl.CostEstimate:
-    """Counts what all programs do, arrays filled up to whole tiles: caches and new states read and written, two
-    products, an exponential for each score."""
+    """Counts what all programs do, with arrays padded to whole tiles: caches and new states read and written, two
+    products, an exponential per score."""
     seen = sum(_whole(count, _LANES) for count in slots)
     queries = _SHARING * padded
     scores = rows * tiles * queries * (seen + _LANES)
@@ -141,7 +141,7 @@ def _kernel(count: int, *refs):
         query = rotated(q_ref[0, :, lanes]) * jnp.asarray(WIDTH**-0.5, q_ref.dtype)
         nothing = jnp.zeros_like(query)
         queries = jnp.concatenate([jnp.where(mine, query, nothing) for mine in is_of], axis=0)
-        # What lies past the last position is anything, and nothing times it may be no number.
+        # Past the last position lies anything, and zero times that may be NaN.
         keys, values = (
             jnp.where(is_node, array, nothing) for array in (rotated(k_ref[0, :, lanes]), v_ref[0, :, lanes])
         )
@@ -177,7 +177,7 @@ def _softmax_of(queries, sides):
 
 
 def _for_each(mask):
-    """Repeats the rows of a mask for each head of a tile, but one row that stands for all."""
+    """Repeats the rows of a mask for each head of a tile, unless one row stands for all."""
     return mask if mask.shape[0] == 1 else jnp.concatenate([mask] * _SHARING, axis=0)
 
 

@@ -1,6 +1,6 @@
 """Which way attention and the append to caches take on a GPU: one table, by compute capability, dtype and shape.
 
-XLA serves every device. Where a kernel of Triton's was measured to be quicker it is taken, as long as JAX has Triton.
+XLA serves every device. A Triton kernel is taken where it was measured to be quicker, as long as JAX has Triton.
 """
 
 import re
@@ -19,9 +19,9 @@ TRITON, JOINED = "triton", "joined"
 # Older GPUs (a T4 or a V100) have no products of bfloat16, and Triton does not serve them.
 BFLOAT16_CAPABILITY = 8.0
 
-# Of the GPU that programs are traced for; JAX does not share traces between values of it.
+# That of the GPU that programs are traced for; JAX does not share traces between its values.
 _capability = jax.make_user_context(None)
-# The only platform that programs are traced for, None where they may be lowered for any; likewise.
+# The only platform that programs are traced for, None if they may be lowered for any; likewise.
 _platform = jax.make_user_context(None)
 
 
@@ -30,9 +30,9 @@ class Way:
     """A way that an operation can take on GPUs, and what it serves.
 
     Attributes:
-        name: "triton", one kernel (``attention``, ``append``), or "joined", XLA's of few kernels (``joined``).
+        name: "triton", one kernel (``attention``, ``append``), or "joined", few kernels of XLA's (``joined``).
         capability: the least compute capability.
-        most_bytes: of an entry; Triton's products of float32 are not in full.
+        most_bytes: of an entry; Triton's products of float32 are not in full precision.
         least_width: of heads.
         nodes: most new positions; XLA's matrix products serve larger blocks, such as a prefix.
         is_tiled: whether head widths must be powers of two.
@@ -50,11 +50,11 @@ class Way:
         there = _capability.value or capability_of(jax.devices()[0])
         fits = jnp.dtype(dtype).itemsize <= self.most_bytes and 1 <= nodes <= self.nodes
         fits = fits and width >= self.least_width and not (self.is_tiled and width & (width - 1))
-        # Where no GPU is at hand nor named, programs are lowered for a new one.
+        # If no GPU is at hand or named, programs are lowered for a new one.
         return fits and (there is None or there >= self.capability)
 
 
-# The first that serves is taken; where none does a GPU goes the way of CPUs.
+# The first that serves is taken; if none does, a GPU goes the way of CPUs.
 ATTENTION = (
     Way(TRITON, BFLOAT16_CAPABILITY, most_bytes=2, least_width=shapes.LEAST_TILE, is_tiled=True),
     Way(JOINED),
@@ -64,14 +64,14 @@ APPEND = (Way(TRITON, BFLOAT16_CAPABILITY, is_tiled=True),)
 
 def attention_way(qkv: Float[Array, "*rows N parts K E"]) -> str | None:
     """Returns the name of the way that attention takes on the GPU that is traced for; None for that of CPUs, which
-    grouped queries go, whose parts are more than three."""
+    grouped queries, with more than three parts, take too."""
     if qkv.shape[-3] != 3:
         return None
     return _first(ATTENTION, qkv.dtype, qkv.shape[-1], qkv.shape[-4])
 
 
 def append_way(cache: Float[Array, "*rows H S E"]) -> str | None:
-    """Returns the name of the way that rows take into caches likewise."""
+    """Returns the name of the way that appending to caches takes on that GPU; None for that of CPUs."""
     return _first(APPEND, cache.dtype, cache.shape[-1])
 
 
@@ -81,18 +81,18 @@ def _first(ways: tuple[Way, ...], *arrays: Any) -> str | None:
 
 
 def traced_for(device: Any) -> AbstractContextManager[None]:
-    """Returns a context in which programs are traced for a GPU, or a stand-in of one, in place of the one at hand."""
+    """Returns a context in which programs are traced for a GPU, or a stand-in for one, instead of the one at hand."""
     return _capability(capability_of(device))
 
 
 def traced_on(platform: str) -> AbstractContextManager[None]:
-    """Returns a context in which programs are traced for one platform alone, as JAX names that of a device."""
+    """Returns a context in which programs are traced for one platform alone, by JAX's name of it."""
     return _platform(platform)
 
 
 def by_platform(*arguments: Any, default: Callable, **ways: Callable) -> Any:
-    """Returns ``jax.lax.platform_dependent`` of these; a CPU that is traced for alone costs others nothing, nor they
-    it."""
+    """Returns ``jax.lax.platform_dependent`` of these; tracing for a CPU alone leaves out the other ways, and tracing
+    for another platform alone leaves out the CPU's."""
     if _platform.value == "cpu":
         return ways.get("cpu", default)(*arguments)
     if _platform.value is not None:

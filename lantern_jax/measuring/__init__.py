@@ -1,1 +1,1 @@
-"""Measuring how fast a model decodes (`lantern bench`), and choosing settings by it (`lantern tune`)."""
+"""Measuring how fast a model decodes (`lantern bench`), and choosing settings by that (`lantern tune`)."""

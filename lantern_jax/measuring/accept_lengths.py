@@ -1,4 +1,4 @@
-"""Which accepted lengths a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens in a round."""
+"""The accepted lengths that a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens per round."""
 
 import math
 from dataclasses import dataclass
@@ -10,12 +10,12 @@ from lantern_jax.io.errors import LanternError, quoted
 from lantern_jax.io.files import parse_json, read_text
 
 HELP = (
-    "replay accepted lengths in place of what verification finds, which is done all the same: a mean number of tokens "
+    "replay accepted lengths instead of those that verification finds, though it still runs: a mean number of tokens "
     "per pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, "
     "or a file with a JSON list)"
 )
 _WANTED = "a mean number of tokens per pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
-# Bytes of a file of chances.
+# The most bytes of a file of chances.
 _LARGEST = 1 << 16
 
 
@@ -34,8 +34,8 @@ class AcceptLengths:
     def over(self, depth: int) -> tuple[float, ...]:
         """Returns the chances of 0 to ``depth`` accepted tokens.
 
-        Of a mean: each token is accepted with the same chance if those before it are, ``depth`` tokens at most, which
-        is a geometric distribution whose tail lies on ``depth``. Of a list: what lies beyond ``depth`` lies on it.
+        For a mean, each token is accepted with the same chance if those before it are, up to ``depth`` tokens: a
+        geometric distribution whose tail is put on ``depth``. For a list, what lies beyond ``depth`` is put on it.
 
         Raises:
             LanternError: a mean that a tree of this depth cannot have.
@@ -57,10 +57,11 @@ class AcceptLengths:
 
 
 def parse_accept_lengths(text: str) -> AcceptLengths:
-    """Parses a mean, chances with commas, a JSON list, or the name of a file that holds one of these.
+    """Parses a mean, comma-separated chances, a JSON list, or the name of a file that holds one of these.
 
     Raises:
-        LanternError: neither, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be read.
+        LanternError: none of these, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be
+            read.
     """
     given = text.strip()
     try:
@@ -86,7 +87,7 @@ def parse_accept_lengths(text: str) -> AcceptLengths:
 def _is_file(text: str) -> bool:
     try:
         return Path(text).is_file()
-    except (OSError, ValueError):  # Many chances are longer than a name may be.
+    except (OSError, ValueError):  # Many chances are longer than a file name may be.
         return False
 
 
@@ -95,7 +96,7 @@ def _is_number(value: Any) -> bool:
 
 
 def _chance_of_mean(mean: float, depth: int) -> float:
-    """Returns the chance a of a token for which 1 + a + ... + a ** depth is the mean, by bisection."""
+    """Returns the chance ``a`` of a token for which 1 + a + ... + a ** depth is the mean, by bisection."""
     low, high = 0.0, 1.0
     for _ in range(60):
         middle = (low + high) / 2

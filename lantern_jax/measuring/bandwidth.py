@@ -13,7 +13,7 @@ from jaxtyping import Array, Float
 
 from lantern_jax.devices.compilation import run_timed
 
-# More than any cache holds: of processors 480 MB were seen.
+# More than any cache holds: processors with 480 MB were seen.
 _BYTES = 1 << 30
 # An accelerator reads it in less than a millisecond, and starting and ending take time too.
 _TIMES = {"cpu": 1}
@@ -45,7 +45,7 @@ class Bandwidth:
             self._ways[name] = (program, arguments, moved * self._array.nbytes)
 
     def measure(self, repeats: int = 3) -> float:
-        """Returns bytes per second, the most of ``repeats`` attempts with each way."""
+        """Returns bytes per second, the highest of ``repeats`` attempts with each way."""
         found = 0.0
         for program, arguments, moved in self._ways.values():
             for _ in range(repeats):
@@ -54,5 +54,5 @@ class Bandwidth:
 
 
 def _sums(times: int, array: Float[Array, "R C"]) -> Float[Array, ""]:
-    """Sums ``times`` times, each time after the one before."""
+    """Sums the array ``times`` times, each time after the one before."""
     return lax.fori_loop(0, times, lambda _, last: jnp.sum(array + jnp.minimum(last, 1)), jnp.float32(0))

@@ -1,4 +1,4 @@
-"""Choosing by predicted tokens per second: what there is to choose from, and what each is expected to give.
+"""Choosing by predicted tokens per second: what there is to choose from, and what to expect from each choice.
 
 Axes: n pictures.
 """
@@ -15,16 +15,16 @@ from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
 
 Point = TypeVar("Point")
-# Nodes of the trees that are looked at, the root not counted.
+# Nodes of the trees considered, the root not counted.
 SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
-# What a candidate's entry in a file has under its own name.
+# Fields that a candidate's entry in a file has under their own names.
 _WRITTEN = ("name", "nodes", "tokens_a_pass", "predicted", "measured", "speedup")
-# Windows that are looked at; neighbours stand beside each other.
+# Windows considered; neighbours stand beside each other.
 WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
 PASSES = (1, 2, 3, 4, 5, 6)
 # Nodes of trees that are chosen by gaps.
 BY_GAPS = (24, 32, 40, 56, 72, 96)
-# Guesses for a place, and how many of the first places have several.
+# Guesses per place, and how many of the first places have several.
 FRONTS = ((1, 0), (2, 1), (3, 1), (2, 2), (3, 2), (4, 2))
 
 
@@ -33,15 +33,15 @@ class Candidate:
     """A way of decoding, and its numbers.
 
     Attributes:
-        name: for people.
-        knobs: of a generation that decodes so.
-        nodes: of a pass, root included.
-        rounds: [n], of pictures that it was not chosen by.
-        ms: of a round, predicted.
-        substituted: [n], the share of tokens that a relaxed rule put in place of the strict one's; empty if strict.
+        name: its name, for people.
+        knobs: knobs of a generation that decodes this way.
+        nodes: nodes per pass, root included.
+        rounds: [n], rounds of pictures other than those it was chosen by.
+        ms: milliseconds per round, predicted.
+        substituted: [n], the share of tokens that a relaxed rule put in place of the strict rule's; empty if strict.
         distance: their mean codebook distance.
         tokens_a_pass, predicted: (value, standard error); the latter in tokens per second.
-        measured: (tokens per second, standard error) of the confirming run; None where it had no part in it.
+        measured: (tokens per second, standard error) in the confirming run; None if it took no part in that.
         speedup: (times plain decoding's speed, standard error) there.
     """
 
@@ -68,11 +68,11 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Budget:
-    """What relaxed rules may cost; None is no bound, and without any bound there are no relaxed rules.
+    """What relaxed rules may cost; None means no bound, and without any bound there are no relaxed rules.
 
     Attributes:
         substituted: the largest share of tokens that may be put in place of the strict rule's.
-        distance: the largest mean distance in the codebook of these.
+        distance: the largest mean codebook distance of these.
     """
 
     substituted: float | None = None
@@ -84,7 +84,7 @@ class Budget:
         return self.substituted is not None or self.distance is not None
 
     def holds(self, substituted: Float[np.ndarray, " n"], distance: float) -> bool:
-        """Tells whether pictures kept to it, strict ones always; the share's standard error counts against it."""
+        """Tells whether pictures kept to the budget (strict ones always do); the share's standard error counts too."""
         if not len(substituted):
             return True
         error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
@@ -98,8 +98,8 @@ def tokens_a_second(
     """Returns (tokens per second, standard error) of batches, which are done when their slowest picture is.
 
     Args:
-        rounds: of pictures, each of as many ``tokens``.
-        ms: of a round of the batch; ``error`` is its relative standard error.
+        rounds: rounds of pictures, each of ``tokens`` tokens.
+        ms: milliseconds per round of the batch; ``error`` is its relative standard error.
         begin: milliseconds before the first round.
     """
     spent = begin + slowest(rounds, batch) * ms
@@ -117,19 +117,19 @@ def best_trees(
     sizes: Iterable[int] = SIZES,
     depth: int = MAX_DEPTH,
 ) -> list[list[TreePath]]:
-    """Returns the trees with the most tokens a millisecond, best first, no two of the same depth.
+    """Returns the trees with the most tokens per millisecond, best first, no two of the same depth.
 
-    The most frequent paths under every cap of depth, cut at every size. Where tokens are the counts' sum and a level's
-    cost does not depend on its width, that is the best of all trees of these sizes; else it is the best of those that
-    take the most frequent paths.
+    Tries the most frequent paths under every cap on depth, cut at every size. If tokens are the sum of the counts and a
+    level's cost does not depend on its width, this finds the best of all trees of these sizes; otherwise the best of
+    those that take the most frequent paths.
 
     Args:
-        counts: of paths.
+        counts: counts of paths.
         tokens: paths -> tokens per pass of their tree.
-        cost: (nodes with the root, nodes with children of the levels 1, 2, ...) -> milliseconds of a round.
-        most: how many at most.
+        cost: (nodes with the root, nodes with children in the levels 1, 2, ...) -> milliseconds per round.
+        most: how many trees at most.
         sizes: nodes below the root.
-        depth: of the deepest.
+        depth: depth of the deepest tree.
     """
     found: dict[int, tuple[float, list[TreePath]]] = {}
     sizes = list(sizes)
@@ -139,12 +139,12 @@ def best_trees(
             paths = grown[:size]
             deepest = max(map(len, paths), default=0)
             if len(paths) < size or deepest < cap:
-                # Too few were seen, or it was looked at under a lower cap.
+                # Too few paths were seen, or the tree was considered under a lower cap.
                 continue
             inner = {path[:-1] for path in paths}
             expanded = tuple(sum(len(node) == level for node in inner) for level in range(1, deepest))
             ms, (best, _) = cost(size + 1, expanded), found.get(deepest, (0.0, paths))
-            # No round gives more than a token per level, and its bonus.
+            # No round gives more than a token per level, and the bonus token.
             if (1 + deepest) / ms > best and (rate := tokens(paths) / ms) > best:
                 found[deepest] = (rate, paths)
     rated = sorted(found.values(), key=lambda pair: -pair[0])[:most]
@@ -157,10 +157,10 @@ def climb(
     value: Callable[[Point], float],
     more: Callable[[], bool] = lambda: True,
 ) -> dict[Point, float]:
-    """Climbs from the best of some points until no neighbour is better; returns the value of every point it looked at.
+    """Climbs from the best of some points until no neighbour is better; returns the value of every point tried.
 
-    The first better neighbour is taken. The start's own value is always looked at, anything else while there is
-    ``more`` time.
+    The first better neighbour is taken. The first start is always tried, anything else only while there is ``more``
+    time.
     """
     seen: dict[Point, float] = {}
     for start in starts:
@@ -183,7 +183,7 @@ def climb(
 
 
 def beside(scale: Sequence[Point], value: Point) -> list[Point]:
-    """Returns the entries of a scale beside a value, which need not be on it."""
+    """Returns the entries of a scale next to a value, which need not be on the scale."""
     if value not in scale:
         scale = sorted([*scale, value])
     at = list(scale).index(value)
@@ -191,7 +191,7 @@ def beside(scale: Sequence[Point], value: Point) -> list[Point]:
 
 
 def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
-    """Returns windows with one knob changed by a notch; a front is never deeper than its window."""
+    """Returns windows with one knob changed by one notch; a front is never deeper than its window."""
     near = [point._replace(window=window) for window in beside(WINDOWS, point.window)]
     if point.nodes:
         near += [point._replace(nodes=nodes) for nodes in beside(BY_GAPS, point.nodes)]

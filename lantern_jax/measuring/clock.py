@@ -1,4 +1,4 @@
-"""Timing: several things in turns, and the time that a tuning has."""
+"""Timing: running several things in turns, and the time that a tuning has."""
 
 import contextlib
 import itertools
@@ -9,20 +9,20 @@ from typing import TypeVar
 
 T = TypeVar("T")
 
-# What a piece is like before one of its kind was timed: on a CPU, the demo's drafters compile for twice as long as its
-# passes, and walking pictures for ranks takes twice as long as decoding them plainly.
+# What a piece is assumed to take before one of its kind was timed: on a CPU, the demo's drafters take twice as long to
+# compile as its passes, and walking pictures for ranks takes twice as long as decoding them plainly.
 _ALIKE = {"draft": (2, "program"), "ranks": (2, "plain"), "pictures": (1, "plain")}
 
 
 class Clock:
-    """Tells what is left of some seconds, and whether more pieces of work fit into it: none begins that would not end.
+    """Tells how much of a time limit is left, and whether more work fits into it: no piece begins that would not end.
 
-    A piece is predicted to take as long as the last of its kind, compiling included; of a new kind, as long as
-    some pieces of another one.
+    A piece is predicted to take as long as the last of its kind, compiling included; one of a new kind, as long as some
+    pieces of another kind.
 
     Args:
-        seconds: from now on.
-        now: the time.
+        seconds: the time limit, from now on.
+        now: returns the time.
     """
 
     def __init__(self, seconds: float = math.inf, now: Callable[[], float] = time.monotonic):
@@ -37,26 +37,26 @@ class Clock:
 
     @property
     def remaining(self) -> float:
-        """Seconds until all of the time is over."""
+        """Seconds until the whole time is over."""
         return self._seconds - self.spent
 
     @contextlib.contextmanager
     def piece(self, kind: str) -> Iterator[None]:
-        """Times a block of work, of a kind of which more may come."""
+        """Times a block of work, of a kind that may come again."""
         began = self._now()
         yield
         self._last[kind] = self._now() - began
 
     def predicted(self, **pieces: int) -> float:
-        """Returns the seconds that these numbers of pieces of some kinds take."""
+        """Returns the seconds that these numbers of pieces, by kind, should take."""
         return sum(count * self._one(kind) for kind, count in pieces.items())
 
     def keep(self, seconds: float) -> None:
-        """Keeps seconds at the end for what must come last."""
+        """Reserves seconds at the end for what must come last."""
         self._kept = seconds
 
     def left(self, share: float = 1.0) -> float:
-        """Returns the seconds until a share of the time is over, and no more than until what must come last begins."""
+        """Returns the seconds until a share of the time is over or, if sooner, until what must come last begins."""
         return min(share * self._seconds, self._seconds - self._kept) - self.spent
 
     def _one(self, kind: str) -> float:
@@ -66,7 +66,7 @@ class Clock:
         return times * self._one(other)
 
     def fits(self, share: float = 1.0, **pieces: int) -> bool:
-        """Tells whether these numbers of pieces of some kinds end before a share of the time is over."""
+        """Tells whether these numbers of pieces, by kind, should end before a share of the time is over."""
         return self.predicted(**pieces) < self.left(share)
 
 
@@ -75,12 +75,13 @@ def alternate(
     repeats: int,
     more: Callable[[int], bool] = lambda repeat: True,
 ) -> dict[str, list[T]]:
-    """Runs all tasks in turns, every other time backwards; returns what each gives in each repetition.
+    """Runs all tasks in turns, in reverse order every other time; returns what each gives in each repetition.
 
-    So a slow minute of the machine slows all. A task is given the number of the repetition. Warm up and compile before.
+    This way a slow minute of the machine slows all of them. A task is given the number of the repetition. Warm up and
+    compile beforehand.
 
     Args:
-        more: whether a repetition is begun.
+        more: whether to begin a repetition.
     """
     given: dict[str, list[T]] = {name: [] for name in tasks}
     for repeat in itertools.takewhile(more, range(repeats)):

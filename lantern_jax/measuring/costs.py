@@ -1,9 +1,10 @@
-"""What a round costs on this device: a pass by its nodes, a level of drafting by its width, a place of a window.
+"""What a round costs on this device: a pass by its nodes, a level of drafting by its width, and each place of a window.
 
-Everything is a measured round of a compiled program of the checkpoint's real shapes, at the batch, dtype and guidance
-that are asked for; all programs take turns. What a single stage costs is a difference of two such rounds, or drafts.
+Everything is measured on rounds of compiled programs with the checkpoint's real shapes, at the batch, dtype and
+guidance asked for; all programs take turns. The cost of a single stage is the difference between two such rounds, or
+drafts.
 
-Axes: B batch. All milliseconds are of a whole batch.
+Axes: B batch. All milliseconds are for a whole batch.
 """
 
 import statistics
@@ -30,19 +31,19 @@ from lantern_jax.settings.costs import Costs, Drafts, on_line
 from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 
-# Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one more.
+# Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one node more.
 NODES = (1, 2, 3, 5, 9, 17, 25, 33, 57, 121, 251)
-# Nodes of a level that has children.
+# How many nodes of a level have children.
 WIDTHS = (1, 4, 16)
-# No tree gives back a pass that costs this many steps.
+# No tree pays for a pass that costs this many steps.
 MOST_STEPS = 9.0
 # Seconds that one timing should take.
 PIECE_SECONDS = 0.12
 _REPEATS = 5
-# Seconds of a call: long enough for its start and end not to count.
+# Seconds of a call: long enough for its start and end not to matter.
 _CALL_SECONDS = 0.05
 _SHORT, _LONG, _BUSHY, _WINDOW = 1, 5, 3, 16
-# Passes that are measured however long that takes, and of a tuning's time when measuring others ends.
+# Passes that are measured however long that takes, and the shares of a tuning's time by which others must end.
 _LEAST_PASSES, _PASSES_UNTIL, _WINDOW_UNTIL = 2, 0.35, 0.5
 
 
@@ -64,7 +65,7 @@ def chains(count: int, depth: int) -> DraftTree:
 
 
 class Stopwatch:
-    """Times rounds of jobs at one batch: every job is begun anew, so that one cache at a time is in memory.
+    """Times rounds of jobs at one batch size: every job begins anew, so that only one cache at a time is in memory.
 
     Args:
         subject: what is decoded.
@@ -80,7 +81,7 @@ class Stopwatch:
         return self._subject.start(job, 0, self._batch).timing.decoding * 1e3
 
     def round(self, job: Job) -> float:
-        """Returns the milliseconds of a round, by about ``PIECE_SECONDS`` of them; the first call compiles."""
+        """Returns the milliseconds per round, from about ``PIECE_SECONDS`` of rounds; the first call compiles."""
         engine = self._subject.engine
         run = engine.advance(self._subject.start(job, 0, self._batch), 1)
         pace = self._pace.get(run.key, 3)
@@ -88,7 +89,7 @@ class Stopwatch:
         after = engine.advance(run, pace)
         more = int(after.state.decoded.rounds.max()) - made
         if not more:
-            # A picture of so few tokens that the first round was the last.
+            # The picture has so few tokens that the first round was the last.
             return spent * 1e3
         ms = (after.timing.decoding - spent) / more * 1e3
         self._pace[run.key] = int(np.clip(PIECE_SECONDS * 1e3 / ms, 3, 200))
@@ -96,7 +97,7 @@ class Stopwatch:
 
 
 def _timed(watch: Stopwatch, jobs: Mapping[object, Job]) -> tuple[dict[object, float], float]:
-    """Returns the median milliseconds of a round of each job, in turns, and their relative standard error."""
+    """Returns each job's median milliseconds per round, timed in turns, and their relative standard error."""
     for job in jobs.values():
         watch.round(job)
     tasks = {name: (lambda repeat, job=job: watch.round(job)) for name, job in jobs.items()}
@@ -124,7 +125,7 @@ def measure(
     for nodes in NODES[1:]:
         if len(rough) >= _LEAST_PASSES and not clock.fits(_PASSES_UNTIL, program=2):
             break
-        # What is too dear by the line of the others need not be compiled.
+        # A pass that is too expensive by the line of the others need not be compiled.
         if on_line(rough, nodes) > MOST_STEPS * rough[1]:
             break
         report(f"timing passes of {nodes} nodes")
@@ -144,7 +145,7 @@ def measure(
 
 
 def measure_drafts(subject: Subject, settings: Settings, clock: Clock, kind: str, costs: Costs) -> Costs:
-    """Adds the costs of a kind of drafter; a step is timed again beside it, to correct for the machine's pace."""
+    """Adds the costs of a kind of drafter; a plain step is timed again beside it, to correct for the machine's pace."""
     watch = Stopwatch(subject, settings.batch)
     jobs = {1: subject.job(settings, plain=True), **draft_jobs(subject, settings, kind)}
     for job in jobs.values():
@@ -178,7 +179,7 @@ def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Draft
 
 
 def _rising(measured: Mapping[int, float]) -> dict[int, float]:
-    """Averages neighbours until more nodes cost no less: a fall is noise of the clock."""
+    """Averages neighbours until more nodes never cost less: a fall is timing noise."""
     pools: list[list[float]] = []
     for size in sorted(measured):
         pools.append([measured[size]])
@@ -199,7 +200,7 @@ def _filled(plain: Job, nodes: int) -> Job:
 
 
 def _with(settings: Settings, tree: DraftTree, drafting: str) -> Settings:
-    """Returns the strict settings of a tree or a window."""
+    """Returns strict settings with a tree or a window."""
     return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")
 
 
@@ -209,7 +210,7 @@ def levels_of(settings: Settings) -> int:
 
 
 def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | None:
-    """Returns the seconds that each level after the first adds to a draft; None where there are no others.
+    """Returns the seconds that each level after the first adds to a draft; None without others or on several devices.
 
     Args:
         run: a batch that was just started with these settings, on one device.
@@ -233,7 +234,7 @@ def seconds_a_level(subject: Subject, settings: Settings, run: Run) -> float | N
 
 
 def _a_draft(program, arguments, repeat: int) -> float:
-    """Returns the seconds of one draft, by a call of enough drafts to time."""
+    """Returns the seconds of one draft, from a call with enough drafts to time."""
     _, once = run_timed(program, *arguments, jnp.int32(2))
     count = max(2, min(1000, int(2 * _CALL_SECONDS / max(once, 1e-6))))
     return run_timed(program, *arguments, jnp.int32(count))[1] / count
@@ -246,7 +247,7 @@ def _draft_again(program: Program, params, keys, sampling, state: State, count):
     def draft(i, carry):
         drafting_state, last = carry
         pending = stream.pending(state.decoded, state.length, state.pending)
-        # Always 0, but not to the compiler: a draft comes after the one before it.
+        # Always 0, but the compiler does not know that: each draft must wait for the one before it.
         pending = pending.replace(tokens=pending.tokens + jnp.minimum(last, 0))
         draws = program.coupling.draws(
             keys, state.length, state.decoded.rounds + i, drafting.max_depth + 1, program.target.vocab_size, sampling

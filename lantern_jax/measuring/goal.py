@@ -20,7 +20,7 @@ class Goal:
     Attributes:
         knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
         budget: what relaxed rules may cost.
-        pictures: that trees grow on, and as many again that everything is estimated on; decoded together.
+        pictures: the number that trees grow on, and as many again that everything is estimated on; decoded together.
         minutes: how long it takes, unless decoding the pictures plainly and a short confirming run take longer.
     """
 
@@ -35,9 +35,9 @@ class Tuning:
     """What a tuning found.
 
     Attributes:
-        tuned: to be written.
-        rows: all candidates: those confirmed by their measured speed, then the others by their predicted one.
-        default: the name of the one that a call decodes by without tuning; empty where Ctrl-C came first.
+        tuned: the settings to be written.
+        rows: all candidates: confirmed ones sorted by measured speed, then the others by predicted speed.
+        default: the name of the candidate that a call decodes with without tuning; empty if Ctrl-C came first.
         is_stopped: whether Ctrl-C came before the end.
     """
 
@@ -47,7 +47,7 @@ class Tuning:
     is_stopped: bool = False
 
     def runs(self) -> list[Run]:
-        """Returns what the confirming run measured of plain decoding and of windows, as runs are noted."""
+        """Returns what the confirming run measured for plain decoding and for windows, as runs are noted."""
         batch, found = self.tuned.key.batch, []
         for row in self.rows:
             point = NO_WINDOW if row.name == PLAIN else point_of_knobs(row.knobs)

@@ -1,7 +1,7 @@
 """Measuring configurations beside plain decoding, in turns: a slow minute of the machine slows all of them.
 
 Every repetition decodes one batch of the same pictures plainly and with each configuration, and reads memory for its
-bandwidth. Ratios are taken within a repetition, and of those the median: a single disturbance is then nothing.
+bandwidth. Ratios are taken within a repetition, and their median counts: a single disturbance does not matter.
 
 Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 """
@@ -38,7 +38,7 @@ from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
 LEAST_REPEATS = 3
-# Passes before the first that is timed.
+# Passes before the first timed one.
 _WARM_UP = 4
 
 
@@ -47,12 +47,12 @@ class Procedure:
     """How configurations are measured.
 
     Attributes:
-        pictures: decoded by each, a whole batch at least ``LEAST_REPEATS`` times.
-        passes: after which a picture is stopped, and the rest reckoned; None for whole pictures.
+        pictures: how many each decodes, in whole batches and at least ``LEAST_REPEATS`` of them.
+        passes: the passes after which a picture is stopped and the rest extrapolated; None for whole pictures.
         profile: accepted lengths to replay; None for those that verification finds.
         compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
         levels: whether a level of the draft is measured.
-        parts: whether a pass is taken apart by a profile.
+        parts: whether a pass is broken down into its parts by a profile.
     """
 
     pictures: int = 8
@@ -89,15 +89,15 @@ class Member:
 
 @dataclass(frozen=True)
 class Batch:
-    """One batch, decoded.
+    """One decoded batch.
 
     Attributes:
-        seconds: a picture.
-        pass_seconds: of the whole batch.
-        tokens, rounds: after the first token of each picture; passes of each picture, summed up.
+        seconds: seconds per picture.
+        pass_seconds: seconds per pass of the whole batch.
+        tokens, rounds: tokens after the first of each picture, and passes of each picture, summed up.
         accepted: int64 [L], how many passes accepted 0, 1, ... draft tokens.
         substituted, distance: sums, as in ``Decoded``.
-        passes: of a picture, reckoned to its end.
+        passes: passes per picture, extrapolated to its end.
     """
 
     seconds: float
@@ -163,7 +163,7 @@ def measure(
 
     Args:
         group: of ``members``.
-        report: told which row is worked on.
+        report: told which row is being worked on.
 
     Raises:
         LanternError: a model whose numbers are not finite.
@@ -199,7 +199,7 @@ def compile_group(
     threads: int = 1,
     report: Callable[[str], None] = lambda _: None,
 ) -> list[float]:
-    """Compiles what a group needs; returns the seconds of every member, whose threads share the machine."""
+    """Compiles what a group needs; returns each member's seconds of compiling; their threads share the machine."""
     _ = subject.engine.parameters  # Reading them is not compiling.
     for member in group:
         if member.job.drafter is not None:
@@ -216,7 +216,7 @@ def compile_group(
 def _compile(
     subject: Subject, group: Sequence[Member], plan: Procedure, report: Callable[[str], None]
 ) -> list[tuple]:
-    """Returns the seconds of every member with nothing kept, and with programs kept; None where not measured."""
+    """Returns each member's seconds of compiling with nothing kept, and with programs kept; None where not measured."""
     if not plan.compile_twice:
         compile_group(subject, group, report=report)
         return [(None, None)] * len(group)
@@ -235,7 +235,7 @@ def _begin(subject: Subject, member: Member, repeat: int) -> Run:
 def _decode(
     subject: Subject, member: Member, plan: Procedure, report: Callable[[str], None], repeat: int
 ) -> Batch:
-    """Decodes one batch; one that is stopped early is taken to continue as it began."""
+    """Decodes one batch; one that is stopped early is assumed to continue as it began."""
     report(f"{member.configuration}, decoding {repeat + 1} of {plan.repeats(member.settings.batch)}")
     run = _begin(subject, member, repeat)
     begun = run.timing.decoding
@@ -267,10 +267,10 @@ def _row(
     profile: PassProfile | None,
     **measured,
 ) -> Row:
-    """Sums up several batches."""
+    """Summarises several batches."""
     settings, configuration = member.settings, member.configuration
     is_forced = plan.profile is not None and not settings.is_plain
-    # Nor does anything verify rows in parallel.
+    # Nothing verifies rows in parallel either.
     is_known = not is_forced and member.job.program.rows is None
     seconds = [sample.seconds for sample in samples]
     speedups = [other.seconds / sample.seconds for sample, other in zip(samples, plain, strict=True)]
@@ -332,7 +332,7 @@ def _quartiles(values: Sequence[float]) -> list[float]:
 
 
 def _peak_memory() -> int:
-    """Returns the most bytes that this process held on the device, or on the host where the device does not tell."""
+    """Returns the most bytes that this process held on the device, or on the host if the device does not tell."""
     stats = jax.local_devices()[0].memory_stats() or {}
     if "peak_bytes_in_use" in stats:
         return int(stats["peak_bytes_in_use"])
@@ -345,9 +345,9 @@ def _peak_memory() -> int:
 
 
 def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
-    """Returns the bytes that a pass reads at least on a device: weights and caches of target and drafter, once a run.
+    """Returns the least bytes that a pass reads on a device: weights and caches of target and drafter, once per run.
 
-    Left out are tables that are looked up by the row, and prefill's own weights.
+    Tables that are looked up by row, and prefill's own weights, are left out.
     """
     total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
     if job.drafter is None:

@@ -1,10 +1,10 @@
 """Rank paths: how often they are accepted, the trees that follow from that, and the rounds that a tree would take.
 
-The rank of a token is how many codes the drafter would draft before it, given the tokens before. The ranks of the
-tokens behind a root name the path on which a tree drafted there is accepted, so the accepted tokens that a tree may
-expect are the sum over its nodes of how often ranks begin with that node's path, and the best tree of a size takes the
-paths that do so most often. (LANTERN++, arXiv 2502.06352, uses static trees; Sequoia, 2402.12374, draws them from one
-vector of ranks; whole paths are ours.)
+The rank of a token is how many codes the drafter would draft before it, given the preceding tokens. The ranks of the
+tokens after a root name the path along which a tree drafted there is accepted. So the accepted tokens to expect from a
+tree are the sum, over its nodes, of how often ranks begin with that node's path, and the best tree of a size takes the
+most frequent paths. (LANTERN++, arXiv 2502.06352, uses static trees; Sequoia, 2402.12374, derives them from one vector
+of ranks; using whole paths is ours.)
 
 Axes: R roots, n pictures, T stream tokens, N nodes (root included).
 """
@@ -18,15 +18,15 @@ from jaxtyping import Float, Int
 from lantern_jax.decoding.tree import DraftTree
 
 TreePath = tuple[int, ...]
-# Of the trees that are looked at: nodes below the root, levels, and children of a node.
+# The largest trees considered: nodes below the root, levels, and children of a node.
 MAX_NODES, MAX_DEPTH, MAX_RANK = 250, 12, 16
 
 
 def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> Counter[TreePath]:
     """Counts the roots whose ranks begin with each path; a path ends before a rank of ``max_rank`` or more, or -1.
 
-    A path counts at least as much as its siblings of higher rank: where chance has it otherwise, a tree would
-    skip ranks, which the rejection coupling cannot draft.
+    A path counts at least as much as its siblings of higher rank: if chance had it otherwise, a tree would skip ranks,
+    which the rejection coupling cannot draft.
     """
     counts: Counter[TreePath] = Counter()
     for row in ranks.tolist():
@@ -46,8 +46,9 @@ def path_counts(ranks: Int[np.ndarray, "R depth"], max_rank: int = MAX_RANK) -> 
 def growth(counts: Counter[TreePath], size: int = MAX_NODES, depth: int = MAX_DEPTH) -> list[TreePath]:
     """Returns the ``size`` most frequent paths of at most ``depth`` levels, best first; fewer where fewer were seen.
 
-    A path is never more frequent than its parent or a sibling of lower rank, and ties prefer these: the first m are
-    for every m a tree without gaps, and of all trees of m nodes and that depth the one with the most accepted tokens.
+    A path is never more frequent than its parent or a sibling of lower rank, and ties prefer those: for every m, the
+    first m paths are a tree without gaps and, of all trees with m nodes and that depth, the one with the most accepted
+    tokens.
     """
     paths = [path for path in counts if len(path) <= depth]
     return sorted(paths, key=lambda path: (-counts[path], len(path), path))[:size]
@@ -64,12 +65,12 @@ def rounds_of(
 ) -> Int[np.ndarray, " n"]:
     """Returns the rounds that each picture takes with a static tree, by the strict rule on the shared noise.
 
-    Its tokens are plain decoding's, so what a round accepts is known from the ranks behind its root, and where it ends
-    the next one begins: an exact count in float32. Behind a forced token it is close, not exact: there the drafter
-    goes on from its own guess.
+    Its tokens are plain decoding's, so what a round accepts is known from the ranks after its root, and where it ends
+    the next one begins: an exact count in float32. After a forced token it is close but not exact: there the drafter
+    continues from its own guess.
 
     Args:
-        ranks: of the tokens at a position and after it; -1 where the picture ends, or nothing is known.
+        ranks: ranks of the tokens at a position and after it; -1 where the picture ends or nothing is known.
         run: length of the run of forced tokens that starts at a position.
     """
     pictures, total, depth = ranks.shape
@@ -87,7 +88,7 @@ def rounds_of(
     position = np.full(pictures, 1 + run[1])
     while (position < total).any():
         here = np.minimum(position, total - 1)
-        # The token after the path is the stream's last one at most.
+        # The token after the path is at most the stream's last one.
         step = np.minimum(accepted[every, here], total - here - 1) + 1
         rounds += position < total
         position = np.where(position < total, here + step + run[np.minimum(here + step, total)], position)
@@ -122,5 +123,5 @@ def rank_probabilities(ranks: Int[np.ndarray, "R depth"]) -> list[list[float]]:
 
 
 def expected_tokens(counts: Counter[TreePath], total: int, paths: Sequence[TreePath]) -> float:
-    """Returns tokens per pass of a tree by the counts of ``total`` roots, were every position a root as often."""
+    """Returns a tree's tokens per pass from the counts of ``total`` roots, as if all positions were roots as often."""
     return 1 + sum(counts[path] for path in paths) / total

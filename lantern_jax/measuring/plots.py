@@ -23,7 +23,7 @@ def check_plots() -> None:
 
 
 def plot_files(rows: Sequence[Row], folder: Path) -> dict[Path, bytes]:
-    """Returns the contents of the plots that these rows are enough for, by file."""
+    """Returns the contents of the plots that these rows suffice for, by file."""
     guessed = [row for row in rows if not row.is_plain]
     plots = {
         "speedup-by-batch.svg": _lines(
@@ -55,7 +55,7 @@ def _lines(
     y_title: str,
     dots: bool = False,
 ) -> bytes | None:
-    """Returns one plot, a colour a series; None where no row belongs in it."""
+    """Returns one plot, with one colour per series; None if no row belongs in it."""
     grouped: dict[str, list[tuple[float, float]]] = {}
     for row in rows:
         grouped.setdefault(series(row), []).append(point(row))

@@ -1,7 +1,7 @@
 """Where the time of a pass goes, from a profile of the very program that decodes.
 
 The loop names its parts (``draft``, ``score``, ``verify``, ``commit``) in the metadata of what is compiled. A profile
-names the instructions that ran, or on a GPU the kernels made of them; the program's text says which part each is of.
+names the instructions that ran, or on a GPU the kernels made from them; the program's text tells each one's part.
 """
 
 import re
@@ -22,9 +22,9 @@ PARTS = ("draft", "score", "verify", "sample", "commit")
 _PASSES = 8
 _INSTRUCTION = re.compile(r"^\s+(?:ROOT )?%?([\w.-]+) = (.*)$")
 _SCOPE = re.compile(r"op_name=\"([^\"]*)\"")
-# What runs inside these is told apart from them.
+# What runs inside these is reported separately.
 _AROUND = (" while(", " call(", " conditional(")
-# A kernel of Pallas has the name that its call was given.
+# A Pallas kernel has the name that its call was given.
 _PALLAS = re.compile(r"([^/]*)/pallas_call$")
 # A GPU's kernels of the same name are numbered.
 _NUMBERED = re.compile(r"__\d+$")
@@ -32,11 +32,11 @@ _NUMBERED = re.compile(r"__\d+$")
 
 @dataclass(frozen=True)
 class PassProfile:
-    """Shares of a pass, by a profile.
+    """Shares of a pass, from a profile.
 
     Attributes:
-        shares: of a pass that each part takes, instructions of no part under "other". Shares alone, for profiling
-            slows what it watches.
+        shares: the share of a pass that each part takes, instructions of no part under "other". Only shares, because
+            profiling slows down what it watches.
         kernels: how many kernels or operations the device ran; None where the host ran them.
     """
 
@@ -45,10 +45,10 @@ class PassProfile:
 
 
 def profile_of_a_pass(engine: Engine, run: Run) -> PassProfile | None:
-    """Profiles a few passes; None where the profile tells nothing.
+    """Profiles a few passes; returns None if the profile tells nothing.
 
     Args:
-        run: begun; it is used up.
+        run: a run that has begun; it is used up.
     """
     owners = owners_of(engine.program_text(run))
     with tempfile.TemporaryDirectory() as folder:
@@ -68,11 +68,11 @@ def profile_of_a_pass(engine: Engine, run: Run) -> PassProfile | None:
 
 
 def owners_of(program: str) -> dict[str, str]:
-    """Returns the part of each instruction of a program's text, and of each kernel of Pallas by its call's name; "" for
+    """Returns the part of each instruction in a program's text, and of each Pallas kernel by its call's name; "" for
     instructions that run others.
 
-    One that lost its scope to the compiler is of the part of the next one that has a scope, which mostly reads it; a
-    kernel that several parts call, of the part that calls it most often.
+    An instruction that lost its scope to the compiler belongs to the part of the next one with a scope, which mostly
+    reads it; a kernel that several parts call belongs to the part that calls it most often.
     """
     owners: dict[str, str] = {}
     calls: dict[str, Counter[str]] = {}
@@ -102,8 +102,8 @@ def part_of(path: str) -> str:
 def spent_by_part(planes: Sequence[Any], owners: Mapping[str, str]) -> tuple[dict[str, float], int]:
     """Returns the nanoseconds of every part over a profile's planes, and the number of their events.
 
-    An accelerator has planes of its own, whose streams, or else operations, are what ran; what ran there under no name
-    of the program (a copy, or a library's kernel) is "unknown". Without such planes the host ran it all.
+    An accelerator has planes of its own, whose streams, or else operations, are what ran; what ran there under a name
+    that is not the program's (a copy, or a library's kernel) is "unknown". Without such planes the host ran it all.
     """
     devices = [plane for plane in planes if plane.name.startswith(_DEVICE)]
     kernels = {_kernel_name(name): part for name, part in owners.items()}
@@ -117,7 +117,7 @@ def spent_by_part(planes: Sequence[Any], owners: Mapping[str, str]) -> tuple[dic
         for event in (event for line in lines for event in line.events):
             name = dict(event.stats).get("hlo_op")
             part = owners.get(name)
-            # Launched as part of a graph it has the kernel's name alone.
+            # An event launched as part of a graph has only the kernel's name.
             if part is None and devices:
                 part = kernels.get(_NUMBERED.sub("", event.name), "unknown")
             if part:

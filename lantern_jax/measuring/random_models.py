@@ -1,4 +1,4 @@
-"""Models of published sizes with random weights, made where they are used: what the engine costs needs no download.
+"""Models of published sizes with random weights, made where they are used: measuring the engine needs no download.
 
 Axes: n prompts, P prefix length, F caption feature width, V codes, K neighbours, C channels of a code.
 """
@@ -48,21 +48,21 @@ SIZES: Mapping[str, Callable[[], TargetConfig]] = {
     "liquid-7b": LiquidConfig,
     "lumina2-7b": Lumina2Config,
 }
-# Between codes, a side, where no tokenizer says otherwise.
+# Pixels per code along a side, unless a tokenizer says otherwise.
 _PIXELS = 16
-# For looking whether everything runs, not for measuring.
+# For checking that everything runs, not for measuring.
 TINY = "tiny"
-# After a size: the target's layers in eight bits.
+# Appended to a size: the target's layers in eight bits.
 INT8 = "-int8"
 
 
 @dataclass(frozen=True)
 class RandomModel:
-    """A target and drafters of one size, no values yet.
+    """A target and drafters of one size, without values yet.
 
     Attributes:
-        name: of the size.
-        config: the target's.
+        name: the size's name.
+        config: the target's config.
         drafters: configs by kind.
         quantized: whether the target's layers are in eight bits.
     """
@@ -87,12 +87,12 @@ class RandomModel:
         return {"drafter": drafter, "head": family_of(self.config).head(parameters.target)}
 
     def recipe(self, dtype: Any) -> Recipe:
-        """Returns what it decodes with, shapes in place of the codebook that ``read`` makes."""
+        """Returns what it decodes with, with shapes in place of the codebook that ``read`` makes."""
         codebook = jax.eval_shape(partial(_codebook, self.config.num_codes))
         return Recipe(self.config, self.drafters, np.dtype(dtype), codebook=codebook)
 
     def conditioning(self, count: int) -> PyTree:
-        """Returns conditioning of ``count`` prompts that differ: leaves [n, ...], of labels, captions or tokens."""
+        """Returns the conditioning of ``count`` different prompts: leaves [n, ...], of labels, captions or tokens."""
         return family_of(self.config).random_conditioning(self.config, count)
 
 
@@ -100,7 +100,7 @@ def random_model(size: str) -> RandomModel:
     """Returns a model of a published size, with a drafter of every kind that has a usual config.
 
     Args:
-        size: with "-int8" after it the target's layers are in eight bits.
+        size: its name; with "-int8" after it, the target's layers are in eight bits.
 
     Raises:
         LanternError: an unknown size.
@@ -116,7 +116,7 @@ def random_model(size: str) -> RandomModel:
 
 
 def pixels_a_cell(config: TargetConfig) -> int:
-    """Returns how many pixels a side of a picture has for each code, with the family's published tokenizer."""
+    """Returns the pixels per code along a side of a picture, with the family's published tokenizer."""
     tokenizer = family_of(config).tokenizer()
     return _PIXELS if tokenizer is None else tokenizer.downsampling
 
@@ -124,10 +124,10 @@ def pixels_a_cell(config: TargetConfig) -> int:
 def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:
     """Makes random arrays of these shapes on the devices in ``dtype``: norms 1, biases 0, the rest small and normal.
 
-    None of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own.
+    None of them is ever on the host or in another dtype. Integers of eight bits and their scales keep their own dtypes.
     """
     leaves, structure = jax.tree_util.tree_flatten_with_path(shapes)
-    # This generator is much the quickest on every device; other devices may make other numbers.
+    # This generator is by far the fastest on every device; different devices may make different numbers.
     key = jax.random.key(seed, impl="rbg")
     made = []
     for number, (path, leaf) in enumerate(leaves):
@@ -154,7 +154,7 @@ def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Arr
 
 
 def _codebook(codes: int) -> Codebook:
-    """Makes a codebook for relaxed rules whose neighbours are any codes: reading them costs the same."""
+    """Makes a codebook for relaxed rules with arbitrary codes as neighbours: reading them costs the same."""
     count = min(_NEIGHBOURS, codes - 1)
     # Never the code itself, nor another one twice.
     steps = 1 + np.arange(count, dtype=np.int32) * ((codes - 1) // count)

@@ -1,8 +1,8 @@
 """Ranks of plain decoding's tokens in a drafter's order, at every root of some pictures: for any family and drafter.
 
-A picture that was decoded plainly is decoded plainly again, and in each of its steps the drafter, which absorbs what is
-committed as it does in earnest, walks along the tokens that will follow, with the noise that chose them. Where a real
-round drafts below a root, all nodes of the accepted path have been walked so: its drafts are these.
+A picture that was decoded plainly is decoded plainly again. In each step the drafter, which absorbs what is committed
+as in real drafting, walks along the tokens that will follow, with the noise that chose them. Where a real round drafts
+below a root, all nodes of the accepted path have been walked like this, so its drafts are these.
 
 Axes: B batch, T stream tokens, V codes, n pictures.
 """
@@ -32,12 +32,12 @@ from lantern_jax.settings.settings import Settings
 
 @flax.struct.dataclass
 class Walk:
-    """What the walks along a picture need, beside the drafter's parameters.
+    """What the walks along a picture read.
 
     Attributes:
         drafting: the drafter's parameters.
         tokens: int32 [B, T], plain decoding's streams.
-        keys: of the sequences.
+        keys: the sequences' keys.
     """
 
     drafting: Any
@@ -47,11 +47,11 @@ class Walk:
 
 @flax.struct.dataclass
 class WalkState:
-    """The drafter's part, and what was found.
+    """The drafter's part of the state, and what was found.
 
     Attributes:
-        committed: the drafter's part.
-        ranks: int32 [B, T, depth], of the token at a position, and of those after it, drafted from the root before.
+        committed: the drafter's part of the state.
+        ranks: int32 [B, T, depth], of the token at a position and of those after it, drafted from the root before it.
     """
 
     committed: Committed
@@ -98,7 +98,7 @@ def walking(drafter: Drafter, target: Target, depth: int) -> Drafting:
 
 
 def rank_of(scores: Float[Array, "B V"], tokens: Int[Array, " B"]) -> Int[Array, " B"]:
-    """Counts the codes before a token in the order of the scores, ties to the lowest id."""
+    """Counts the codes before a token in the order of the scores, with ties going to the lowest id."""
     chosen = jnp.take_along_axis(scores, tokens[:, None], axis=1)
     codes = jnp.arange(scores.shape[-1], dtype=jnp.int32)[None]
     before = (scores > chosen) | ((scores == chosen) & (codes < tokens[:, None]))
@@ -121,11 +121,11 @@ def collect_ranks(
     batch: int = 16,
     depth: int = MAX_DEPTH,
 ) -> Int[np.ndarray, "n T depth"]:
-    """Returns the ranks behind every position of plainly decoded pictures; -1 where there is no root or no token.
+    """Returns the ranks for every position of plainly decoded pictures; -1 where there is no root or no token.
 
     Args:
         subject: what was decoded.
-        kind: of the checkpoint's drafters.
+        kind: one of the checkpoint's drafters.
         settings: guidance and sampling; the rest is not read.
         tokens: their streams, from picture number ``first`` on.
         batch: pictures walked together.

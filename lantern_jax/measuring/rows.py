@@ -1,4 +1,4 @@
-"""What a benchmark hands back: a row a configuration, kept as JSON lines.
+"""What a benchmark returns: one row per configuration, kept as JSON lines.
 
 Axes: D depth of the tree.
 """
@@ -16,12 +16,12 @@ from lantern_jax.io.files import parse_json, read_text
 # The method that all others are compared with.
 PLAIN = "ar"
 _LARGEST = 64 * 2**20
-# What makes two rows measurements of the same thing.
+# The fields that agree in two rows if they measure the same thing.
 IDENTITY = (
     "model", "pixels", "dtype", "device", "batch", "guidance", "method", "knobs", "nodes", "depth", "forced",
     "accept_lengths",
 )  # fmt: skip
-# What is compared between them.
+# The fields that are compared between them.
 COMPARED = ("seconds", "ms_a_pass", "tokens_a_pass", "speedup", "efficiency")
 
 
@@ -31,42 +31,41 @@ class Row:
 
     Attributes:
         model: a checkpoint's name, or "random" and a size.
-        pixels: a side of a picture.
-        dtype: of parameters and matrix products.
+        pixels: pixels per side of a picture.
+        dtype: dtype of parameters and matrix products.
         device: its kind, and how many where there are several.
         batch: pictures decoded together.
-        guidance: the scale; 1 is none.
+        guidance: the scale; 1 means none.
         method: its name.
-        knobs: those that were given beside the method, by name.
-        nodes, depth: of the tree, the root not counted; 0 of plain decoding and of what drafts no tree.
-        passes: of the target after prefill, a picture.
-        tokens_a_pass: tokens after the first of each picture, a pass.
+        knobs: those given besides the method, by name.
+        nodes, depth: of the tree, the root not counted; 0 for plain decoding and for what drafts no tree.
+        passes: passes of the target after prefill, per picture.
+        tokens_a_pass: tokens per pass, the first token of each picture not counted.
         acceptance: [D], the share of passes that accepted at least 1, 2, ... draft tokens.
-        ms_a_pass: milliseconds, for the whole batch, drafting included.
+        ms_a_pass: milliseconds per pass of the whole batch, drafting included.
         ms_a_level: milliseconds that each further level of the draft takes; None where a method has no levels.
-        seconds: a picture, prefill included, compiling and drawing left out; the median of ``repeats`` batches.
-        quartiles: the first and third of those.
+        seconds: seconds per picture, prefill included, compiling and drawing left out; median of ``repeats`` batches.
+        quartiles: the first and third quartiles of those.
         repeats: how many batches were decoded.
-        plain_seconds: of plain decoding of the same pictures in the same run.
+        plain_seconds: seconds per picture of plain decoding, for the same pictures in the same run.
         pictures_a_second: 1 / seconds.
-        speedup: the median over the repeats of plain decoding's seconds over the row's, one after the other.
-        speedup_quartiles: the first and third of those ratios.
+        speedup: the median over the repeats of plain decoding's seconds / the row's, measured one after the other.
+        speedup_quartiles: the first and third quartiles of those ratios.
         efficiency: speedup / tokens_a_pass: 1 where a pass costs what a step of plain decoding does.
-        floor_share: the share of a pass that reading its weights and cache takes at the bandwidth that was measured
-            beside it; the median over the repeats.
+        floor_share: the share of a pass that reading its weights and cache takes at the bandwidth measured beside it;
+            the median over the repeats.
         bandwidth: bytes per second, the median over the repeats.
-        peak_memory: bytes: the most so far in this process, of the device, or of the process where the device does
-            not tell.
+        peak_memory: the most bytes so far in this process, of the device, or of the process if the device reports none.
         compile_cold, compile_warm: seconds of tracing and compiling with nothing kept, and with programs kept by
             JAX's cache; None where it was not measured.
-        substituted: share of tokens that a relaxed rule put in place of the strict one's; None where acceptance is
-            forced, or no rule is asked.
-        distortion: their mean distance in the codebook; likewise.
-        forced: whether accepted lengths were replayed: such a row tells of the engine, not of a drafter.
+        substituted: the share of tokens that a relaxed rule put in place of the strict rule's; None where acceptance is
+            forced or no rule is asked.
+        distortion: the mean codebook distance of those tokens; None likewise.
+        forced: whether accepted lengths were replayed: such a row says something about the engine, not about a drafter.
         accept_lengths: the profile that was replayed; None where none was.
-        measured_passes: passes after which a picture was stopped and the rest reckoned; None for whole pictures.
-        parts: milliseconds of a pass by its part, from a profile; None where none was taken.
-        kernels: kernels or operations that the device ran a pass, from the same; None where there is no such device.
+        measured_passes: passes after which a picture was stopped and the rest extrapolated; None for whole pictures.
+        parts: milliseconds per pass by part, from a profile; None where none was taken.
+        kernels: kernels or operations that the device ran per pass, from the same profile; None without such a device.
         versions: of lantern_jax, jax, jaxlib and python.
     """
 
@@ -130,7 +129,7 @@ def to_lines(rows: Iterable[Row]) -> str:
 
 
 def row_of(values: Mapping[str, Any]) -> Row:
-    """Returns the row of a JSON object, without what else it holds; TypeError where something is missing."""
+    """Returns the row in a JSON object, without anything else it holds; TypeError if something is missing."""
     names = {part.name for part in fields(Row)}
     return Row(**{name: value for name, value in values.items() if name in names})
 
@@ -139,7 +138,7 @@ def read_rows(file: str | Path) -> list[Row]:
     """Reads the rows of a file of JSON lines.
 
     Raises:
-        LanternError: the file cannot be read, or a line of it is no row.
+        LanternError: the file cannot be read, or a line of it is not a row.
     """
     rows, wanted = [], "give a file that `lantern bench --out` wrote"
     try:
@@ -150,7 +149,7 @@ def read_rows(file: str | Path) -> list[Row]:
     for number, line in enumerate(filter(str.strip, lines), 1):
         try:
             rows.append(row_of(parse_json(line, "it")))
-            # The others are not computed with.
+            # Nothing is computed with the others.
             if not all(isinstance(getattr(rows[-1], name), int | float | None) for name in COMPARED):
                 raise LanternError("a number that is none")
         except (ValueError, TypeError, AttributeError):
@@ -171,5 +170,5 @@ def against(new: Iterable[Row], old: Iterable[Row]) -> list[tuple[Row, dict[str,
 
 
 def _brief(value: Any) -> str:
-    """Returns a knob's value in short: a list of paths is a tree without a name."""
+    """Returns a knob's value in a short form: a list of paths is a tree without a name."""
     return f"{len(value)} paths" if isinstance(value, list | tuple) else str(value)

@@ -31,7 +31,7 @@ class Shapes:
     """A model without its values.
 
     Attributes:
-        recipe: what it decodes with, shapes for the codebook.
+        recipe: what it decodes with, with shapes for the codebook.
         tokenizer: config of the VQ tokenizer, or None where nothing is drawn.
         quantized: whether the target's weights are in eight bits.
     """
@@ -41,7 +41,7 @@ class Shapes:
     quantized: bool = False
 
     def job(self, knobs: Mapping[str, Any]) -> Job:
-        """Returns how it decodes with these knobs; LanternError for knobs that it cannot be decoded with."""
+        """Returns the job that decodes it with these knobs; LanternError for knobs that it cannot be decoded with."""
         return self.recipe.job(self.recipe.settings(knobs))
 
 
@@ -56,7 +56,7 @@ def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:
 
 
 def size_shapes(size: str, dtype: Any) -> Shapes:
-    """Returns the shapes of a published size with its usual drafters, and its family's VQ tokenizer where that has the
+    """Returns the shapes of a published size with its usual drafters, and its family's VQ tokenizer if that has the
     same number of codes."""
     model = random_model(size)
     recipe = model.recipe(parameter_dtype(dtype))
@@ -72,12 +72,12 @@ def size_of(tree: PyTree) -> int:
 
 
 def _bytes(dtype) -> int:
-    # Keys have a dtype of their own, of two words.
+    # Keys have a dtype of their own, two words long.
     return 8 if jnp.issubdtype(dtype, jax.dtypes.prng_key) else jnp.dtype(dtype).itemsize
 
 
 def batch_inputs(shapes: Shapes, job: Job, pictures: int) -> Inputs:
-    """Describes what programs for n pictures read, but for the keys."""
+    """Describes what programs for n pictures read, except the keys."""
     family = family_of(shapes.recipe.config)
     target = _shapes(family.shapes(shapes.recipe.config), shapes.recipe.dtype)
     target = quantized_shapes(target) if shapes.quantized else target
@@ -99,5 +99,5 @@ def _rows(count: int, dtype) -> jax.ShapeDtypeStruct:
 
 
 def _shapes(tree: PyTree, dtype: np.dtype | None = None) -> PyTree:
-    """Returns shapes in place of arrays, of one dtype or of their own."""
+    """Returns shapes in place of arrays, in one dtype or in their own."""
     return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, dtype or leaf.dtype), tree)

@@ -30,7 +30,7 @@ from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.vocabulary import Vocabulary
 
-# For models that take any text.
+# Prompts for models that take any text.
 CAPTIONS = (
     "a red bicycle leaning against a brick wall",
     "two children flying a kite on a windy beach",
@@ -59,7 +59,7 @@ CAPTIONS = (
 )
 
 
-# Seconds of a piece of decoding, between which Ctrl-C is heard.
+# Seconds of a piece of decoding; Ctrl-C is handled between pieces.
 _PIECE_SECONDS = 0.5
 
 
@@ -71,7 +71,7 @@ class Decodings:
         tokens: int32 [n, T], streams.
         rounds: int32 [n], target passes after prefill.
         substituted: float [n], the share of tokens put in place of the strict rule's.
-        distance: mean codebook distance of all of these to the strict rule's; 0 where there are none.
+        distance: mean codebook distance of all these tokens to the strict rule's; 0 if there are none.
         timing: seconds.
     """
 
@@ -87,10 +87,10 @@ class Subject:
     """A model that is measured on pictures of some prompts.
 
     Attributes:
-        name: a checkpoint's, or "random" and the size.
+        name: a checkpoint's name, or "random" and the size.
         recipe, engine: what decodes.
         conditioning: leaves [n, ...], rows on the host; picture i takes row i modulo n.
-        pixels: a side of a picture.
+        pixels: pixels per side of a picture.
         seed: picture i draws from (seed, i).
     """
 
@@ -116,7 +116,7 @@ class Subject:
         return self.recipe.settings(knobs)
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """Returns how a batch is decoded with these settings."""
+        """Returns the job that decodes a batch with these settings."""
         return self.recipe.job(settings, plain)
 
     def rows(self, first: int, count: int) -> PyTree:
@@ -130,7 +130,7 @@ class Subject:
         return self.engine.start(job, rows, seed=self.seed, first=first, most=most or count)
 
     def finish(self, run: Run) -> Decoded:
-        """Returns what is known of a batch.
+        """Returns what is known about a batch.
 
         Raises:
             LanternError: numbers that are not finite.
@@ -214,7 +214,7 @@ def sample_prompts(checkpoint: Checkpoint, count: int, seed: int = 0) -> list[st
 
 
 def _words_of_all(vocabulary: Vocabulary, rng: np.random.Generator) -> str:
-    """Draws a prompt that names every attribute that has words, none with a value that is impossible beside another."""
+    """Draws a prompt that names every attribute that has words, each with a value that does not clash with another."""
     words, named = {meaning: word for word, meaning in vocabulary.words.items()}, []
     for attribute, values in vocabulary.attributes.items():
         possible = [

@@ -1,4 +1,4 @@
-"""What a benchmark measures: every combination of the lists that were given."""
+"""What a benchmark measures: every combination of the given lists."""
 
 import itertools
 from collections.abc import Iterable, Mapping, Sequence
@@ -22,9 +22,9 @@ class Configuration:
 
     Attributes:
         method: its name.
-        knobs: given beside it, but for the following.
+        knobs: those given besides it, except the following.
         batch: pictures decoded together.
-        guidance: the scale; None is the model's default.
+        guidance: the scale; None means the model's default.
     """
 
     method: str
@@ -54,12 +54,12 @@ def expand(
 ) -> list[Configuration]:
     """Returns every combination once; rows that are compared with the same plain decoding stand together.
 
-    A variant that fixes its own tree or rule, or has windows in a tree's place, keeps them.
+    A variant that fixes its own tree or rule, or has windows instead of a tree, keeps them.
 
     Args:
         variants: knobs of the methods, with their ``method`` (``parse_methods``).
         trees, rules: names or files; empty for the method's own.
-        knobs: of all, unless a variant says otherwise.
+        knobs: knobs of all variants, unless one says otherwise.
     """
     found: dict[str, Configuration] = {}
     for batch, guidance in itertools.product(batches, guidances):
@@ -81,14 +81,14 @@ def expand(
 
 
 def _nodes(fixed: Mapping[str, Any]) -> str:
-    """Returns what stands in the drafts of a method: a list of trees is of trees alone."""
+    """Returns what the drafts of a method consist of: a list of trees applies only to trees."""
     return DRAFTINGS[fixed["drafting"]].nodes if "drafting" in fixed else TREE
 
 
 def parse_methods(text: str) -> dict[str, dict[str, Any]]:
-    """Parses ``a,b:knob=value,knob=value,c`` into knobs by row; empty text is all methods.
+    """Parses ``a,b:knob=value,knob=value,c`` into knobs by row; empty text means all methods.
 
-    Raises LanternError for an unknown method, knob or name, and for a value of another type.
+    Raises LanternError for an unknown method, knob or name, and for a value of the wrong type.
     """
     if not text:
         return {name: {"method": name} for name in methods()}
@@ -115,7 +115,7 @@ def _knobs(row: str) -> dict[str, Any]:
 
 
 def parse_list(name: str, text: str) -> list[Any]:
-    """Returns the values of a knob's list, ``a,b,c``; LanternError where one is not valid, or there is none."""
+    """Returns the values of a knob's list, ``a,b,c``; LanternError if one is not valid or there is none."""
     values = [_value(name, part.strip()) for part in text.split(",") if part.strip()]
     if not values:
         raise errors.invalid(f"--{name}", text, "one value or several with commas")

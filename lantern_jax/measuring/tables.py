@@ -38,7 +38,7 @@ _MAIN: Mapping[str, Callable[[Row], str]] = {
 
 
 def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
-    """Returns a table of rows, with all columns or what most people want; its title says what all have in common."""
+    """Returns a table of rows, with all columns or what most people want; its title says what all rows share."""
     columns = _COLUMNS if verbose else _MAIN
     swept = [name for name in ("batch", "guidance") if len({getattr(row, name) for row in rows}) > 1]
     cells = (
@@ -49,7 +49,7 @@ def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
 
 
 def parts_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of the milliseconds of a pass by part."""
+    """Returns a table of the milliseconds per pass, by part."""
     known = [row for row in rows if row.parts]
     names = sorted({name for row in known for name in row.parts})
     cells = ((*_place(row), *(_number(row.parts.get(name, 0.0), 2) for name in names)) for row in known)
@@ -57,7 +57,7 @@ def parts_table(rows: Sequence[Row]) -> Table:
 
 
 def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
-    """Returns a table of new / old of rows that an older file has too."""
+    """Returns a table of new / old for the rows that an older file has too."""
     heads = ("seconds", "ms per pass", "tokens per pass", "speed-up", "efficiency")
     cells = ((*_place(row), *(_number(ratios.get(name), 3) for name in COMPARED)) for row, ratios in pairs)
     return table(("method", "batch", "guidance", *heads), cells, title=f"new / {file}")
@@ -89,9 +89,9 @@ def _caption(rows: Sequence[Row]) -> Text:
     ]
     if any(row.forced for row in rows):
         lines.append(
-            "(forced): accepted lengths are replayed, no picture is meant; such a row tells of the engine"
+            "(forced): accepted lengths are replayed and the pictures mean nothing; such a row is about the engine"
         )
     if row.measured_passes is not None:
-        lines.append(f"pictures are stopped after {row.measured_passes} passes, the rest is reckoned")
+        lines.append(f"pictures are stopped after {row.measured_passes} passes, the rest is extrapolated")
     lines.append(", ".join(f"{name} {version}" for name, version in row.versions.items()))
     return Text("\n".join(map(errors.printable, lines)), style="table.caption")

@@ -1,7 +1,7 @@
 """``tune``: measure costs and acceptance, choose by predicted tokens per second, confirm side by side.
 
-Pictures are of three kinds: trees grow on the first, everything is estimated on the second, and the best are decoded
-side by side on the third.
+There are three sets of pictures: trees grow on the first, everything is estimated on the second, and the best
+candidates are decoded side by side on the third.
 
 Axes: n pictures, T stream tokens.
 """
@@ -34,14 +34,14 @@ from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Key, Tuned
 
 DEFAULT = "default"
-# Of the time there is: when searching ends among trees of the first drafter, windows, other drafters, relaxed rules.
+# Shares of the time by which searching ends: trees of the first drafter, windows, other drafters, relaxed rules.
 _TREES_UNTIL, _WINDOWS_UNTIL, _KINDS_UNTIL, _RULES_UNTIL = 0.65, 0.75, 0.8, 0.9
 # Repetitions of the confirming run.
 _LEAST, _MOST = 4, 16
-# Repetitions that tell an error, and candidates that are compared however short the time is.
+# Repetitions needed to tell an error, and candidates that are compared however short the time is.
 _SIDES = 2
 _TREES = 3
-# Candidates of the confirming run beside plain decoding and the default.
+# Candidates of the confirming run besides plain decoding and the default.
 _FASTEST = 3
 # Relaxed rules from loose to strict: the first of a kind that keeps to the budget is taken.
 _RULES = (
@@ -54,11 +54,11 @@ class Tuner:
     """A tuning in progress.
 
     Args:
-        subject: with prompts like those to come.
-        key: of the calls that it is for.
+        subject: the model, with prompts like those to come.
+        key: the key of the calls that it is for.
         report: told what is going on.
-        clock: of the plan's minutes; None begins one.
-        starts: windows that are known to be good, from which others are looked for.
+        clock: a clock for the plan's minutes; None begins one.
+        starts: windows known to be good, from which others are searched for.
 
     Raises:
         LanternError: knobs that are not valid.
@@ -89,7 +89,7 @@ class Tuner:
         self.costs = Costs({})
 
     def run(self) -> Tuning:
-        """Finds the fastest way of decoding, after Ctrl-C the fastest of what was tried by then.
+        """Finds the fastest way of decoding or, after Ctrl-C, the fastest of those tried by then.
 
         Raises:
             LanternError: numbers that are not finite.
@@ -105,14 +105,14 @@ class Tuner:
         return self._tuning()
 
     def _search(self) -> None:
-        """Predicts how fast candidates are, and sorts them by that."""
+        """Collects candidates and predicts how fast they are."""
         plan, subject = self.plan, self.subject
         self.report("decoding plainly")
         with self.clock.piece("plain"):
             plain = subject.decode(subject.job(self.settings), 0, 2 * plan.pictures, plan.pictures)
         self.costs = costs.measure(subject, self.settings, self.clock, report=self.report)
         step = self.costs.a_pass(1)
-        # Of plain decoding and two others that are no slower.
+        # A confirming run of plain decoding and two others that are no slower.
         self.clock.keep(self._confirming([self.tokens * step / 1e3] * 3))
         self.found = [self._candidate(PLAIN, {"method": "ar"}, 1, plain.rounds[plan.pictures :], step)]
         for kind in self.kinds[:1]:
@@ -126,7 +126,7 @@ class Tuner:
     def _candidate(
         self, name: str, knobs: Mapping[str, Any], nodes: int, rounds, ms: float, *relaxed
     ) -> Candidate:
-        """Returns a candidate with what is predicted of it; arguments as its fields."""
+        """Returns a candidate with what is predicted for it; the arguments are as its fields."""
         rate = choose.tokens_a_second(
             rounds, ms, tokens=self.tokens, begin=self.costs.begin, batch=self.settings.batch, error=self.costs.error
         )  # fmt: skip
@@ -134,7 +134,7 @@ class Tuner:
         return replace(made, tokens_a_pass=paths.tokens_a_pass(rounds, self.tokens - 1), predicted=rate)
 
     def _confirming(self, seconds: list[float]) -> float:
-        """Returns the least seconds of a confirming run of candidates that decode in these; plain's is compiled."""
+        """Returns the least seconds of confirming candidates that decode in these; plain decoding is compiled."""
         return self.clock.predicted(draft=len(seconds) - 1) + (1 + _LEAST) * sum(seconds)
 
     def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
@@ -147,9 +147,9 @@ class Tuner:
         return self.subject.job(self.subject.settings(self.base | dict(knobs)))
 
     def _trees(self, kind: str, plain: Decodings, until: float) -> list[Candidate]:
-        """Returns the grown trees that pay best, and all named ones, with the rounds they take on other pictures.
+        """Returns the best grown trees, and all named ones, with the rounds they take on other pictures.
 
-        Adds the drafter's costs before; does neither where that would take too long.
+        Adds the drafter's costs first; does neither if that would take too long.
         """
         programs = len(costs.draft_jobs(self.subject, self.settings, kind))
         if not self.clock.fits(until, ranks=1, draft=programs):
@@ -172,7 +172,7 @@ class Tuner:
             return self._candidate(name, knobs, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
 
         def tokens(grown: list[TreePath]) -> float:
-            # Not the counts' sum: where much is accepted there are few rounds.
+            # Not the sum of the counts: where much is accepted there are few rounds.
             rounds = paths.rounds_of(ranks[:count], DraftTree.from_paths(grown), self.run_lengths)
             return paths.tokens_a_pass(rounds, self.tokens - 1)[0]
 
@@ -205,7 +205,7 @@ class Tuner:
         }
 
     def _windows(self) -> None:
-        """Climbs from the platform's own windows: tokens per pass are measured, costs predicted."""
+        """Climbs from the platform's own windows: tokens per pass are measured, costs are predicted."""
         kind = next(iter(self.costs.drafts), None)
         starts = dict.fromkeys(
             self.starts if kind else [point for point in self.starts if not point.passes], "known"
@@ -259,7 +259,7 @@ class Tuner:
         batch, first = self.settings.batch, 2 * self.plan.pictures
         jobs = {name: self._job(row.knobs) for name, row in chosen.items()}
         for name, job in list(jobs.items()):
-            # What compiled for longer than was thought leaves no time for others.
+            # If compiling took longer than expected, no time is left for others.
             if self.clock.remaining < self.clock.predicted(draft=1) and name not in list(jobs)[:_SIDES]:
                 del jobs[name]
                 continue
@@ -277,7 +277,7 @@ class Tuner:
         alternate(tasks, repeats, lambda repeat: repeat < _SIDES or self.clock.remaining > 0)
 
     def _tuning(self) -> Tuning:
-        """Returns what was found: what was confirmed by measured speed, before the others by predicted speed."""
+        """Returns what was found: confirmed candidates by measured speed, before the others by predicted speed."""
         every = {row.name: row for row in [*self.found, *filter(None, [self.default])]}
         rows, default = sorted(every.values(), key=_speed), self.default.name if self.default else ""
         kept = {row.name for row in rows if self.plan.budget.holds(row.substituted, row.distance)}
@@ -312,12 +312,12 @@ class Tuner:
         return self.tokens * self.settings.batch / row.predicted[0]
 
     def _default(self, rows: list[Candidate]) -> Candidate:
-        """Returns how a call decodes without tuning: one of the rows, or another one."""
+        """Returns the candidate that a call decodes with without tuning: one of the rows, or a new one."""
         settings = self.subject.settings(self.base)
         for row in rows:
             if self.subject.settings(self.base | dict(row.knobs)) == settings:
                 return row
-        # Without the time to see how many rounds it takes it is predicted to take as many as plain decoding. What a
+        # If there is no time to see how many rounds it takes, it is predicted to take as many as plain decoding. What a
         # relaxed rule costs must be seen.
         is_relaxed = settings.rule != "strict"
         if is_relaxed or self.clock.fits(pictures=1):
@@ -331,7 +331,7 @@ class Tuner:
         return self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
 
     def _default_knobs(self, settings: Settings) -> dict[str, Any]:
-        """Returns knobs that name these settings: a file without any says nothing of how to decode."""
+        """Returns knobs that name these settings: a file without any says nothing about how to decode."""
         named, defaults = {"method": settings.method}, self.subject.recipe.defaults
         if settings.rule != "strict":
             named["rule"] = settings.rule
@@ -342,7 +342,7 @@ class Tuner:
         return next((knobs for knobs in tried if self.subject.settings(self.base | knobs) == settings), {})
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
-        """Adds what the confirming run measured; a relaxed rule's cost is then of its pictures alone."""
+        """Adds what the confirming run measured; a relaxed rule's cost is then that of the run's pictures alone."""
         seconds = np.array([part.timing.decoding for part in made])
         rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
         spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)
@@ -358,7 +358,7 @@ class Tuner:
         return replace(row, measured=(rate, rate * spread), speedup=speedup)
 
     def _tuned(self, rows: list[Candidate], default: str, kept: Collection[str]) -> Tuned:
-        """Returns the fastest that keeps to the budget, as those called ``kept`` did where they were estimated."""
+        """Returns the fastest candidate that keeps to the budget and also did where it was estimated (in ``kept``)."""
         budget = self.plan.budget
         best = next(row for row in rows if row.name in kept and budget.holds(row.substituted, row.distance))
         plain = next(row for row in rows if row.name == PLAIN)
@@ -385,5 +385,5 @@ class Tuner:
 
 
 def _speed(row: Candidate) -> float:
-    """Sorts by the predicted speed, the fastest first."""
+    """Returns a sort key: by predicted speed, the fastest first."""
     return -row.predicted[0]

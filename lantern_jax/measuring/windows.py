@@ -7,7 +7,7 @@ from lantern_jax.settings.choice import TOKENS, window_knobs
 
 
 def window_acceptance(subject: Subject, pictures: int, batch: int = 8) -> dict[str, float]:
-    """Decodes ``pictures`` pictures with each window that there is for this model; returns tokens per pass for JSON."""
+    """Decodes ``pictures`` pictures with each window available for this model; returns tokens per pass for JSON."""
     codes, found = subject.recipe.config.num_codes, []
     for point in TOKENS:
         if point.branches <= codes and (subject.recipe.drafters or not point.passes):

@@ -1,1 +1,1 @@
-"""How good pictures are: features of networks, distances between sets, agreement with prompts."""
+"""The quality of pictures: features of networks, distances between sets, agreement with prompts."""

@@ -1,11 +1,11 @@
-"""Metrics by the demo's own classifier, which tells eight attributes of a landscape, such as terrain and season.
+"""Metrics by the demo's own classifier, which recognises eight attributes of a landscape, such as terrain and season.
 
-A small network reads pictures of the demo's size, painted or reconstructed by its tokenizer, and ships with the package
-(``train.classifier`` trains it). Its features keep the rows apart, since sky and ground mean different things, and pool
-over the columns, means and smooth maxima, since landscapes may be mirrored.
+A small network that ships with the package (``train.classifier`` trains it) reads pictures of the demo's size, painted
+or reconstructed by its tokenizer. Its features keep the rows apart, since sky and ground mean different things, and
+pool over the columns, by means and smooth maxima, since landscapes may be mirrored.
 
-A file of a classifier holds its parameters by their paths. One that tells other attributes than the shipped one's, or
-of larger pictures, also says which: ``reads``, a text in JSON {"attributes": {name: values}, "side": pixels}.
+A classifier's file holds its parameters by their paths, and which attributes it tells in pictures of which size:
+``reads``, a text in JSON {"attributes": {name: values}, "side": pixels}.
 
 Axes: n pictures, H W height and width, F features, V values of all attributes.
 """
@@ -39,9 +39,9 @@ from lantern_jax.text.vocabulary import UNSPECIFIED
 VERSION = 2
 NAME = f"demo classifier {VERSION}"
 FEATURES = 48
-# Pixels of a picture's side: what it is a multiple of, and the most.
+# A picture's side in pixels is a multiple of the first and at most the second.
 CELL, LARGEST = 16, 1024
-# The most bytes of what a file says that its classifier reads.
+# The most bytes of a file's ``reads``.
 _LONGEST = 2**16
 
 
@@ -54,10 +54,10 @@ class DemoClassifier(nn.Module):
     """Features of landscapes, and scores of the values of all attributes, attribute by attribute.
 
     Attributes:
-        counts: values of each attribute.
+        counts: how many values each attribute has.
         widths: channels of the convolutions.
         strides: of the convolutions.
-        fold: side of the squares of pixels that become channels before.
+        fold: side of the squares of pixels that are folded into channels first.
     """
 
     counts: tuple[int, ...] = value_counts(ATTRIBUTES)
@@ -80,7 +80,7 @@ class DemoClassifier(nn.Module):
 
 
 def by_attribute(scores: Float[Array, "n V"], counts: Sequence[int]) -> list[Float[Array, "n v"]]:
-    """Splits scores into those of each attribute's values; ``counts`` are how many each has."""
+    """Splits scores by attribute; ``counts`` says how many values each one has."""
     ends = np.cumsum(counts)
     return [scores[:, end - count : end] for end, count in zip(ends, counts, strict=True)]
 
@@ -91,8 +91,8 @@ class Classifier:
 
     Attributes:
         params: float32.
-        attributes: which it tells, attribute -> values.
-        side: pixels of a side of the pictures that it reads.
+        attributes: those that it recognises, attribute -> values.
+        side: side in pixels of the pictures that it reads.
     """
 
     params: PyTree
@@ -111,7 +111,7 @@ def shipped_classifier() -> Classifier:
 
 
 def read_classifier(path: Path) -> Classifier:
-    """Reads a file of arrays by their paths, and of what it says of itself; raises LanternError for any other."""
+    """Reads a classifier's file, parameters and ``reads``; raises LanternError for any other file."""
     try:
         arrays = read_arrays(path)
         attributes, side = _read_about(arrays.pop("reads", None))
@@ -127,7 +127,7 @@ def read_classifier(path: Path) -> Classifier:
 
 
 def classifier_arrays(classifier: Classifier) -> dict[str, np.ndarray]:
-    """Returns what a file holds: parameters by their paths in float16, and what the classifier reads."""
+    """Returns the arrays of a classifier's file: parameters in float16 by their paths, and ``reads``."""
     reads = {"attributes": {name: list(values) for name, values in classifier.attributes.items()}}
     leaves = flatten_dict(classifier.params, sep="/").items()
     return {name: np.asarray(leaf, np.float16) for name, leaf in leaves} | {
@@ -136,7 +136,7 @@ def classifier_arrays(classifier: Classifier) -> dict[str, np.ndarray]:
 
 
 def _read_about(text: np.ndarray | None) -> tuple[Mapping[str, tuple[str, ...]], int]:
-    """Returns (attributes, side) of what a file says of itself."""
+    """Returns (attributes, side) from the text of a file's ``reads``."""
     if text is None or text.ndim or text.dtype.kind != "U" or text.nbytes > _LONGEST:
         raise LanternError("what it reads is no text")
     about = parse_json(str(text), "what it reads")
@@ -184,10 +184,10 @@ def _reader(what: str, width: int, chosen: Callable[..., Array]) -> FeatureReade
 def caption_agreement(
     pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]
 ) -> Float[np.ndarray, " n"]:
-    """Returns the classifier's probability of a prompt's attributes: the mean over those that it names.
+    """Returns the classifier's probability of a prompt's attributes: the mean over those that the prompt names.
 
-    It is a probability, so that a picture that half shows something counts half. A picture that has nothing to do with
-    its prompt gets what chance gives, from a sixth to a half by attribute.
+    As it is a probability, a picture that half shows something counts half. A picture that has nothing to do with its
+    prompt scores at chance level, from a sixth to a half depending on the attribute.
 
     Args:
         pictures: of the demo's size, 256 x 256.
@@ -197,7 +197,7 @@ def caption_agreement(
         float64 [n], from 0 to 1.
 
     Raises:
-        LanternError: prompts and pictures differ in number, a prompt in other words, a picture of another size.
+        LanternError: prompts and pictures differ in number, a prompt uses other words, or a picture has another size.
     """
     check_pairs(pictures, prompts)
     asked = np.array([LANDSCAPES.parse(prompt, strict=False) for prompt in prompts], np.int64).reshape(

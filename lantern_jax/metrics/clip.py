@@ -38,7 +38,7 @@ class Tower:
 
     Attributes:
         width: D.
-        layers, heads: numbers of them.
+        layers, heads: their numbers.
         hidden: width of the feed-forward layers.
     """
 
@@ -61,9 +61,9 @@ class ClipConfig:
         vision, text: its towers.
         activation: of the feed-forward layers, "quick_gelu" or "gelu". Shapes do not tell which, and the wrong one
             gives wrong scores without any error.
-        patch, side: pixels a side of a patch and of a picture.
-        embedding: F, which both towers end in.
-        vocab_size, context: ids of the tokenizer, and ids of a text.
+        patch, side: side in pixels of a patch and of a picture.
+        embedding: F, the width in which both towers end.
+        vocab_size, context: how many ids the tokenizer and a text have.
     """
 
     vision: Tower
@@ -138,9 +138,9 @@ class PictureTower(nn.Module):
     """A class token and patches through a transformer.
 
     Attributes:
-        patch: pixels a side.
+        patch: side in pixels.
         epsilon: of the norms.
-        norm_before: whether a norm stands before the layers, as in CLIP, and no bias with the patches.
+        norm_before: whether a norm precedes the layers and the patches have no bias, as in CLIP.
     """
 
     tower: Tower
@@ -167,7 +167,7 @@ class PictureTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """Ids through a causal transformer, read at the first end token's place: that of the greatest id."""
+    """Ids through a causal transformer, read at the first end token, which is the greatest id."""
 
     config: ClipConfig
 
@@ -185,7 +185,7 @@ class TextTower(nn.Module):
 
 
 class Clip(nn.Module):
-    """Both towers: apply with ``method="embed_pictures"`` or ``"embed_texts"``; a call does both."""
+    """Both towers: apply with ``method="embed_pictures"`` or ``"embed_texts"``; a plain call does both."""
 
     config: ClipConfig
 
@@ -196,11 +196,11 @@ class Clip(nn.Module):
         self.text = TextTower(config)
 
     def embed_pictures(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
-        """Embeds normalized pictures [n, side, side, 3] at the class token's place; embeddings have any length."""
+        """Embeds normalized pictures [n, side, side, 3] at the class token; the embeddings may have any length."""
         return self.vision_projection(self.vision(pictures)[:, 0])
 
     def embed_texts(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
-        """Embeds int32 ids [n, context]; embeddings have any length."""
+        """Embeds int32 ids [n, context]; the embeddings may have any length."""
         return self.text(ids)
 
     def __call__(

@@ -1,4 +1,4 @@
-"""CLIP's published weights, named as by Hugging Face or as by OpenAI and open_clip, to the parameters of ``Clip``.
+"""From CLIP's published weights, named as by Hugging Face or as by OpenAI and open_clip, to ``Clip``'s parameters.
 
 OpenAI's own ``.pt`` files are programs (TorchScript) and are not read: the same weights are on the Hugging Face hub.
 HPSv2's files have open_clip's names.
@@ -18,20 +18,20 @@ from lantern_jax.tensors.matching import Entry, Names, module_table, named_by, r
 from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "CLIP with a vision transformer"
-# Position ids, and the temperature of training, which cosines do without.
+# Position ids, and the temperature of training, which cosines do not need.
 _UNREAD = re.compile(r"(?:.*\.)?position_ids|logit_scale")
 # Numbers that only OpenAI's own state dicts carry.
 _OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
-# Head widths of published vision towers other than the usual, by their width.
+# Head widths of published vision towers where they differ from the usual one, by the tower's width.
 _HEAD_WIDTHS = {1280: 80, 1408: 88, 1664: 104}
 _USUAL_HEAD_WIDTH = 64
 _TOWERS = ("vision", "text")
-# Names on the hub of weights that the configs beside them describe.
+# Names on the hub of weight files that the configs beside them describe.
 _HUB_NAMES = re.compile(r"(?:open_clip_)?(?:pytorch_)?model\b.*")
 
 
 def _layout(starts: Mapping[str, str], layer: Names, others: Names) -> Names:
-    """Returns the published names of a CLIP's parts; ``starts`` is where either tower's layers stand."""
+    """Returns the published names of a CLIP's parts; ``starts`` are the prefixes of each tower's layers."""
     layers: dict[str, str | tuple[str, ...]] = {}
     for tower, start in starts.items():
         for part, name in layer.items():
@@ -59,7 +59,7 @@ HUGGING_FACE = _layout(
         "text.projection": "text_projection",
     },
 )  # fmt: skip
-# Projections lie as [D, F] here.
+# Projections are stored as [D, F] here.
 OPENAI = _layout(
     {"vision": "visual.transformer.resblocks.{i}.", "text": "transformer.resblocks.{i}."},
     {
@@ -85,8 +85,8 @@ def read_clip(weights: str | Path, activation: str | None = None) -> tuple[ClipC
     """Reads the config and ``{"params": ...}`` of a CLIP from its file or folder.
 
     What shapes do not tell comes from ``activation``; else from the ``config.json`` (Hugging Face) or
-    ``open_clip_config.json`` of a folder as on the hub; else from numbers that only OpenAI's own files hold. Heads that
-    no config tells are 64 wide, in the vision towers of ViT-H, g and bigG 80, 88 and 104.
+    ``open_clip_config.json`` of a folder as on the hub; else from numbers that only OpenAI's own files hold. Unless a
+    config says otherwise, heads are 64 wide; in the vision towers of ViT-H, g and bigG they are 80, 88 and 104 wide.
 
     Args:
         weights: anything ``open_tensors`` reads.
@@ -112,7 +112,7 @@ def convert_clip(
     """Converts the published tensors of a CLIP, in either layout, to its config and ``{"params": ...}``.
 
     Args:
-        tensors: {name: array}; position ids and the temperature among them are left out.
+        tensors: {name: array}; position ids and the temperature among them are ignored.
         told: what shapes do not tell: "activation", "vision_heads" and "text_heads"; and "vision_width" and
             "text_width", which are checked against shapes.
 
@@ -131,7 +131,7 @@ def convert_clip(
 
 
 def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Mapping[str, Any]) -> ClipConfig:
-    """Returns the config by names and shapes (anything with ``.shape``); ``told`` as in ``convert_clip``."""
+    """Reads the config off names and shapes (anything with ``.shape``); ``told`` is as in ``convert_clip``."""
     name_of = named_by(layout)
     axes = {"vision.class_embedding": 1, "vision.patches.kernel": 4, "text.tokens.embedding": 2}
     axes |= {f"{tower}.{part}": 2 for tower in _TOWERS for part in ("positions", "layer_0.up.kernel")}
@@ -172,7 +172,7 @@ def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Map
 
 
 def side_of(positions: int, what: str) -> int:
-    """Returns the patches a side of this number of positions, the class token's included, or raises LanternError."""
+    """Returns the patches per side for this number of positions, the class token's included, or raises LanternError."""
     side = math.isqrt(max(positions - 1, 0))
     if side**2 != positions - 1 or not side:
         raise LanternError(f"these tensors are not a {what}: {positions - 1} patches are not a square")
@@ -196,7 +196,7 @@ def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:
 
 
 def _told_beside(weights: Path) -> dict[str, Any]:
-    """Returns what the configs of a folder tell, for ``convert_clip``; nothing for a file not named as on the hub."""
+    """Returns what a folder's configs tell ``convert_clip``; nothing for a file that is not named as on the hub."""
     if not weights.is_dir() and not _HUB_NAMES.fullmatch(weights.name):
         return {}
     folder = weights if weights.is_dir() else weights.parent
@@ -216,7 +216,7 @@ def _tell_hugging_face(config: Mapping[str, Any]) -> dict[str, Any]:
     if "vision_config" not in config:
         return {}
     towers = {tower: config[f"{tower}_config"] for tower in _TOWERS}
-    # Configs may leave out what is transformers' default.
+    # Configs may leave out transformers' defaults.
     activations = {tower.get("hidden_act", "quick_gelu") for tower in towers.values()}
     if len(activations) > 1:
         raise LanternError("its towers have different activations")

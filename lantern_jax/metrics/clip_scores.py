@@ -1,4 +1,4 @@
-"""Scores of pictures with prompts by CLIP: the plain CLIP score and the human preference score HPSv2.
+"""CLIP's scores of pictures with prompts: the plain CLIP score and the human preference score HPSv2.
 
 Both are the cosine of a picture's and a text's embedding; weights and preprocessing differ.
 
@@ -31,7 +31,7 @@ LANTERN_PREFIX = "A photo depicts "
 
 
 def embedding(config: ClipConfig, params: PyTree, method: str) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns what reads embeddings of length 1, by ``method`` of ``Clip``, for ``in_batches``."""
+    """Returns the function by which ``in_batches`` reads embeddings of length 1, from ``method`` of ``Clip``."""
 
     def apply(params: PyTree, inputs: Array) -> Float[Array, "n F"]:
         found = Clip(config).apply(params, inputs, method=method)
@@ -70,12 +70,12 @@ def clip_scores(
 ) -> Score:
     """Returns the CLIP score: the plain cosine of picture and prompt, about 0.2 to 0.4 for good ones.
 
-    LlamaGen, LANTERN and Cool-SD print it. Others multiply it, negatives set to 0, by 2.5 (arXiv 2104.08718) or 100
+    LlamaGen, LANTERN and Cool-SD print it. Others set negatives to 0 and multiply by 2.5 (arXiv 2104.08718) or 100
     (torchmetrics).
 
     Args:
         weights: file or folder; see ``read_clip``.
-        tokenizer: file or folder, see ``load_clip_tokenizer``; None is the folder of the weights.
+        tokenizer: file or folder, see ``load_clip_tokenizer``; None for the folder of the weights.
         activation: see ``read_clip``.
         prefix: put before every prompt, such as ``LANTERN_PREFIX``.
         batch: pictures read together.
@@ -104,7 +104,7 @@ def hps_scores(
 ) -> Score:
     """Returns the human preference score v2 (arXiv 2306.09341): the raw cosine, about 0.2 to 0.35.
 
-    Its authors' tables show it times 100. Versions 2.0 and 2.1 are other weights and not comparable.
+    Its authors' tables show it times 100. Versions 2.0 and 2.1 have different weights and are not comparable.
 
     Args:
         weights: ``HPS_v2_compressed.pt`` (2.0) or ``HPS_v2.1_compressed.pt``, or the same tensors in another file.
@@ -134,7 +134,7 @@ def _version_named(weights: Path) -> str:
 def _load(
     weights: str | Path, tokenizer: str | Path | None, activation: str | None
 ) -> tuple[ClipConfig, Any, ClipTokenizer]:
-    """Reads (config, parameters on the device, tokenizer); the tokenizer first, because it is quickly read."""
+    """Reads (config, parameters on the device, tokenizer); the tokenizer first, because it is quick to read."""
     weights = Path(weights)
     if tokenizer is None:
         tokenizer = weights if weights.is_dir() else weights.parent

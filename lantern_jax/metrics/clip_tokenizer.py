@@ -1,4 +1,4 @@
-"""CLIP's tokenizer: texts are cleaned, put in lower case and made byte pairs between a start and an end token.
+"""CLIP's tokenizer: texts are cleaned, lower-cased and split into byte pairs between a start and an end token.
 
 Axes: n texts, P positions.
 """
@@ -24,7 +24,7 @@ from lantern_jax.text.tokenizers import TextTokenizer, hugging_face, load_tokeni
 START, END = "<|startoftext|>", "<|endoftext|>"
 # The published list of merges is longer than CLIP's.
 _MERGES = 49152 - 256 - 2
-# Unpacked it has 3 MB; what lies beyond this is not read.
+# Unpacked, the list has 3 MB; nothing beyond this is read.
 _MOST_BYTES = 16 * 2**20
 _BPE_NAMES = ("bpe_simple_vocab_16e6.txt.gz", "bpe_simple_vocab_16e6.txt")
 _GIVE = f"give CLIP's tokenizer.json or {_BPE_NAMES[0]}"
@@ -35,11 +35,11 @@ _PIECES = (
 
 @dataclass(frozen=True)
 class ClipTokenizer:
-    """From texts to ids.
+    """Turns texts into ids.
 
     Attributes:
         tokenizer: gives a cleaned text's ids, without start and end.
-        start, end: ids of the start and the end token; CLIP finds ``end`` as the greatest of all.
+        start, end: ids of the start and the end token; CLIP finds ``end`` as the greatest id.
     """
 
     tokenizer: TextTokenizer
@@ -47,11 +47,11 @@ class ClipTokenizer:
     end: int
 
     def encode(self, texts: Sequence[str], context: int = 77, prefix: str = "") -> Int[np.ndarray, "n P"]:
-        """Returns int32 [n, context]: start, ids, end, zeros; too long a text is cut before the end token.
+        """Returns int32 [n, context]: start, ids, end, zeros; a text that is too long is cut before the end token.
 
         Args:
             context: P.
-            prefix: a text whose ids come before each text's, as "A photo depicts " in LANTERN's evaluation.
+            prefix: a text whose ids come before each text's, such as "A photo depicts " in LANTERN's evaluation.
         """
         before = self.tokenizer.encode(clean(prefix))
         found = [(before + self.tokenizer.encode(clean(text)))[: context - 2] for text in texts]
@@ -76,10 +76,10 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
 
 
 def clean(text: str) -> str:
-    """Returns a text as CLIP's tokenizer takes it: characters mended, entities resolved, one space, lower case.
+    """Returns a text as CLIP's tokenizer takes it: characters mended, entities resolved, single spaces, lower case.
 
-    The original mends by the package ftfy, used here where it is installed. Without it quotes, ligatures and wide
-    characters get their plain form, as by ftfy, but text that was decoded with the wrong encoding stays as it is.
+    The original mends with the package ftfy, which is used here if installed. Without it, quotes, ligatures and wide
+    characters get their plain form, as with ftfy, but text decoded with the wrong encoding stays as it is.
     """
     text = html.unescape(html.unescape(_mend()(text)))
     return re.sub(r"\s+", " ", text).strip().lower()
@@ -95,7 +95,7 @@ def _mend() -> Callable[[str], str]:
 
 
 def _from_merges(path: Path) -> TextTokenizer:
-    """Reads the tokenizer of a list of merges: a title, then a pair of tokens a line, the most frequent first."""
+    """Builds the tokenizer of a list of merges: a title, then a pair of tokens per line, the most frequent first."""
     if not path.is_file():
         raise LanternError(f"{path} is not a file: {_GIVE}")
     with reading(path, "tokenizers", "CLIP's list of merges"):
@@ -123,6 +123,6 @@ def _from_merges(path: Path) -> TextTokenizer:
 
 
 def _byte_letters() -> list[str]:
-    """Returns a printable character for each byte, in the vocabulary's order: first bytes that print, as themselves."""
+    """Returns a printable character per byte, in the vocabulary's order: first the printable bytes, as themselves."""
     printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     return [chr(code) for code in (*printing, *range(0x100, 0x200 - len(printing)))]

@@ -29,7 +29,7 @@ def cmmd(left: Float[np.ndarray, "n F"], right: Float[np.ndarray, "m F"], *, unb
             greater, above all for small sets, and never negative.
 
     Raises:
-        LanternError: features of different widths, that are not finite, or too few.
+        LanternError: features differ in width, are not finite, or are too few.
     """
     sets = [np.asarray(features, np.float64) for features in (left, right)]
     least = 2 if unbiased else 1

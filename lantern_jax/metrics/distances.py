@@ -1,4 +1,4 @@
-"""Distances between two sets' features: kernel distance, precision and recall, and how far chance moves a number.
+"""Distances between two sets' features: kernel distance, precision and recall, and how much a number varies by chance.
 
 Axes: n m pictures of one set and the other, F features.
 """
@@ -43,7 +43,7 @@ def kernel_distance(
     """Returns KID: the unbiased squared mean discrepancy under the kernel (x . y / F + 1)^3 (arXiv 1801.01401).
 
     Args:
-        left, right: features; it computes in float64.
+        left, right: features; the computation is in float64.
         subsets: pairs of subsets, each drawn without replacement.
         size: pictures of each set in a subset; all of the smaller set if it has fewer.
         seed: of the draws.
@@ -98,8 +98,8 @@ def precision_recall(
         made: features of the generated pictures.
         real: features of the reference.
         k: the neighbour that a ball reaches to.
-        strict: a picture on a ball's surface is outside, as in LANTERN's program; else inside, as in the paper's code,
-            ADM and torch-fidelity.
+        strict: whether a picture on a ball's surface is outside, as in LANTERN's program; otherwise it is inside, as in
+            the paper's code, ADM and torch-fidelity.
 
     Raises:
         LanternError: a set has no k-th neighbour.
@@ -142,9 +142,9 @@ def squared_distances(
 
 
 def bootstrap_draws(count: int, replicates: int, seed: int = 0) -> Int[np.ndarray, "1+replicates count"]:
-    """Returns 0 to ``count`` - 1 in order, then as drawn with replacement for each replicate.
+    """Returns the indices 0 to ``count`` - 1 in order, then, for each replicate, as many drawn with replacement.
 
-    Equal seeds draw alike: replicates of two sets of the same prompts may be subtracted.
+    Equal seeds draw alike, so replicates of two sets of the same prompts may be subtracted.
     """
     drawn = np.random.default_rng(seed).integers(count, size=(replicates, count))
     return np.concatenate([np.arange(count)[None], drawn])
@@ -153,7 +153,7 @@ def bootstrap_draws(count: int, replicates: int, seed: int = 0) -> Int[np.ndarra
 def interval(values: Float[np.ndarray, " 1+replicates"]) -> tuple[float, float, float]:
     """Returns the first value and the two ends of the 95 % interval of the others.
 
-    Replicates hold fewer different pictures than the set, and so lie further away on average: they are moved so that
+    Replicates hold fewer different pictures than the set, and so lie further away on average: they are shifted so that
     their mean is the value.
     """
     value, drawn = values[0], values[1:]

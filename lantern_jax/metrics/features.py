@@ -34,7 +34,7 @@ class FeatureReader:
     batch: int = 32
 
     def features(self, pictures: Iterable[UInt8[np.ndarray, "H W 3"]]) -> Float[np.ndarray, "n F"]:
-        """Reads float64 [n, F] of pictures of any sizes, in batches as they come.
+        """Reads the features float64 [n, F] of pictures of any size, in batches as they come.
 
         Raises:
             LanternError: values that are not finite.
@@ -49,7 +49,7 @@ class FeatureReader:
     def after(
         self, name: str, step: Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
     ) -> "FeatureReader":
-        """Returns this reader with a step before it; the step's name goes into the reader's."""
+        """Returns this reader with a step before its preprocessing; the step's name becomes part of the reader's."""
         prepare = self.prepare
         return replace(self, name=f"{self.name} after {name}", prepare=lambda picture: prepare(step(picture)))
 
@@ -78,10 +78,10 @@ def check_pairs(pictures: Sequence, prompts: Sequence[str]) -> None:
 def in_batches(
     read: Callable[..., Array], batch: int, rows: Iterable[tuple[np.ndarray, ...]]
 ) -> Iterator[Float[np.ndarray, "b ..."]]:
-    """Yields as float64 what a program of batches of that size gives for rows as they come.
+    """Yields, as float64, what a program for batches of one size returns for rows as they come.
 
     Args:
-        read: takes as many arrays [batch, ...] as a row has; the last batch is filled up with its last row.
+        read: takes as many arrays [batch, ...] as a row has; the last batch is padded with its last row.
     """
     rows = iter(rows)
     while some := list(itertools.islice(rows, batch)):
@@ -91,7 +91,7 @@ def in_batches(
 
 
 def network(apply: Callable[..., Any], variables: PyTree) -> Callable[..., Float[np.ndarray, "n ..."]]:
-    """Makes what ``in_batches`` reads with: jitted, with full float32 products on accelerators too.
+    """Makes the function by which ``in_batches`` reads: jitted, with full float32 products on accelerators too.
 
     Args:
         apply: (variables, arrays [n, ...]) -> array [n, ...].
@@ -108,7 +108,7 @@ def network(apply: Callable[..., Any], variables: PyTree) -> Callable[..., Float
 
 
 def usual_batch() -> int:
-    """Returns how many pictures a large network reads together: few on a CPU, which is as fast with few."""
+    """Returns how many pictures a large network reads together: few on a CPU, which is just as fast with few."""
     import jax
 
     return 8 if jax.default_backend() == "cpu" else 64

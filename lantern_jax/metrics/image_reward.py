@@ -1,4 +1,4 @@
-"""ImageReward (arXiv 2304.05977): people's choices among pictures for a prompt, learned by a BLIP with a head.
+"""ImageReward (arXiv 2304.05977): a BLIP with a head that learned people's choices among pictures for a prompt.
 
 A vision transformer reads the picture; BERT reads the prompt and, in every layer, the picture's positions; a chain of
 linear layers turns the first position into one number. Published as ``ImageReward.pt`` of THUDM/ImageReward.
@@ -32,11 +32,11 @@ from lantern_jax.text.tokenizers import load_tokenizer, mark_ids
 WHAT = "checkpoint of ImageReward"
 # Tokens of a prompt, with [CLS] and [SEP].
 CONTEXT = 35
-# Mean and deviation of scores in its training: the unit of its scores.
+# Mean and standard deviation of the scores in its training, by which its scores are normalised.
 _MEAN, _DEVIATION = 0.16717362830052426, 1.0333394966054072
 _HEAD_WIDTH = 64
 _VISION_EPSILON, _TEXT_EPSILON = 1e-6, 1e-12
-# Published numbers of the head's linear layers, and their widths.
+# The head's linear layers: published number -> width.
 _HEAD = {0: 1024, 2: 128, 4: 64, 6: 16, 7: 1}
 _VISION, _TEXT = "blip.visual_encoder.", "blip.text_encoder."
 _NAMES = {
@@ -67,7 +67,7 @@ _NAMES = {
     "layer_{i}.norm": f"{_TEXT}encoder.layer.{{i}}.output.LayerNorm",
     "head_{i}": "mlp.layers.{i}",
 }
-# Parts of BLIP's training that the score does without.
+# Parts of BLIP's training that the score does not need.
 _UNREAD = ("blip.vision_proj.", "blip.text_proj.", f"{_TEXT}embeddings.position_ids")
 
 
@@ -77,8 +77,8 @@ class RewardConfig:
 
     Attributes:
         vision, text: its towers.
-        patch, side: pixels a side of a patch and of a picture.
-        vocab_size, positions: rows of the tables of the text.
+        patch, side: side in pixels of a patch and of a picture.
+        vocab_size, positions: rows of the text's tables of tokens and of positions.
     """
 
     vision: Tower
@@ -90,7 +90,7 @@ class RewardConfig:
 
 
 class BertAttention(nn.Module):
-    """Attention to positions of a source, added to its input, then a norm."""
+    """Attention to a source's positions, added to the input, then a norm."""
 
     heads: int
 
@@ -123,7 +123,7 @@ class BertLayer(nn.Module):
 
 
 class ImageReward(nn.Module):
-    """From normalized pictures and ids to scores; ``mask`` is False where a prompt is filled up."""
+    """The network from normalized pictures and ids to scores; ``mask`` is False where a prompt is padded."""
 
     config: RewardConfig
 
@@ -149,7 +149,7 @@ class ImageReward(nn.Module):
 
 
 def reward_config_from_shapes(tensors: Mapping[str, Any]) -> RewardConfig:
-    """Returns the config by names and shapes (anything with ``.shape``); heads are 64 wide.
+    """Reads the config off names and shapes (anything with ``.shape``); heads are 64 wide.
 
     Raises:
         LanternError: tensors that decide a size are missing or impossible.
@@ -205,15 +205,15 @@ def convert_image_reward(tensors: Mapping[str, Any]) -> tuple[RewardConfig, dict
 def image_reward_scores(
     weights: str | Path, tokenizer: str | Path | None = None, *, batch: int = 16
 ) -> Score:
-    """Returns ImageReward's score: 0 for an average picture of its training, 1 a standard deviation above.
+    """Returns ImageReward's score: 0 for an average picture of its training, 1 for one standard deviation above.
 
     Args:
         weights: ``ImageReward.pt``, or the same tensors in another file.
-        tokenizer: the ``tokenizer.json`` of bert-base-uncased; None is that of the weights' folder.
+        tokenizer: the ``tokenizer.json`` of bert-base-uncased; None for the one in the weights' folder.
         batch: pictures read together.
 
     Raises:
-        LanternError: a file cannot be read or is not of ImageReward.
+        LanternError: a file cannot be read or is not ImageReward's.
         ImportError: a package that reads them is not installed.
     """
     weights = Path(weights)

@@ -1,7 +1,7 @@
 """The Inception v3 network of the Fréchet Inception distance, in the 2015 weights' own form.
 
-It is the network of arXiv 1512.00567 as in TensorFlow's graph of 2015-12-05: averages of the pool branches leave out
-the padding, the last block pools by the maximum, and the layer of the 1008 classes is not read here. Its usual file is
+It is the network of arXiv 1512.00567 as in TensorFlow's graph of 2015-12-05: the pool branches' averages leave out the
+padding, the last block pools by maximum instead, and the layer of the 1008 classes is not read here. Its usual file is
 pytorch-fid's ``pt_inception-2015-12-05-6726825d.pth``, with names like torchvision's.
 
 Axes: n pictures, h w height and width, c d channels.
@@ -27,7 +27,7 @@ from lantern_jax.tensors.tensor_files import open_tensors
 WHAT = "FID Inception v3 (pt_inception-2015-12-05-6726825d.pth)"
 NAME, WIDTH = "inception pool_3", 2048
 _EPSILON = 1e-3
-# The unread layer of the classes; with another shape the file is of another network, such as torchvision's own.
+# The layer of the classes, which is not read; if its shape differs, the network is another, such as torchvision's own.
 _CLASSES = {"fc.weight": (1008, WIDTH), "fc.bias": (1008,)}
 
 
@@ -49,7 +49,7 @@ class ConvNorm(nn.Module):
 
 
 def branch(name: str, x: Float[Array, "n h w c"], *layers: tuple) -> Float[Array, "n i j d"]:
-    """Applies ``ConvNorm`` of these arguments in turn, named with numbers from 1."""
+    """Applies a ``ConvNorm`` for each tuple of arguments in turn, their names numbered from 1."""
     for number, layer in enumerate(layers, 1):
         x = ConvNorm(*layer, name=f"{name}_{number}")(x)
     return x
@@ -94,7 +94,7 @@ class From35To17(nn.Module):
 
 
 class Block17(nn.Module):
-    """Mixed_6b to 6e, on 17 x 17 places; ``width`` of the layers between."""
+    """Mixed_6b to 6e, on 17 x 17 places; ``width`` is that of the layers in between."""
 
     width: int
 
@@ -121,7 +121,7 @@ class From17To8(nn.Module):
 
 
 class Block8(nn.Module):
-    """Mixed_7b and 7c, on 8 x 8 places; the last one pools by the maximum, as in the graph of 2015."""
+    """Mixed_7b and 7c, on 8 x 8 places; the last one pools by maximum, as in the graph of 2015."""
 
     last: bool
 
@@ -137,7 +137,7 @@ class Block8(nn.Module):
 
 
 class Inception(nn.Module):
-    """Pictures of 299 x 299, about -1 to 1, to the 2048 means before the classes (``pool_3``)."""
+    """The network from pictures of 299 x 299, about -1 to 1, to the 2048 means before the classes (``pool_3``)."""
 
     @nn.compact
     def __call__(self, x: Float[Array, "n h w 3"]) -> Float[Array, "n 2048"]:

@@ -1,4 +1,4 @@
-"""Sums of features, which can be merged, and the Fréchet distance of the laws that they describe.
+"""Sums of features, which can be merged, and the Fréchet distance between the distributions that they describe.
 
 Axes: n pictures, F features.
 """
@@ -35,7 +35,7 @@ class Moments:
 
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray], start: str) -> "Moments":
-        """Reads what ``to_arrays`` gave; raises LanternError, or KeyError for one that is missing."""
+        """Reads what ``to_arrays`` returned; raises LanternError for bad arrays, KeyError for a missing one."""
         count, total, outer = (arrays[f"{start}{part}"] for part in ("count", "total", "outer"))
         numbers = count.dtype.kind == "i" and total.dtype.kind == outer.dtype.kind == "f"
         if not numbers or count.shape != () or total.ndim != 1 or outer.shape != total.shape * 2:
@@ -72,7 +72,7 @@ class Moments:
 
 @dataclass(frozen=True)
 class Normal:
-    """The normal law by which a Fréchet distance describes a set; it cannot be merged.
+    """The normal distribution that stands for a set in a Fréchet distance; it cannot be merged.
 
     Attributes:
         mean: float64 [F].
@@ -84,22 +84,22 @@ class Normal:
 
     @classmethod
     def of_covariance(cls, mean: Float[np.ndarray, " F"], covariance: Float[np.ndarray, "F F"]) -> "Normal":
-        """Makes it of mean and covariance, whose negative eigenvalues are rounding."""
+        """Makes it from a mean and a covariance, whose negative eigenvalues are rounding errors."""
         return cls(mean, _root(covariance))
 
     @classmethod
     def of_features(cls, features: Float[np.ndarray, "n F"]) -> "Normal":
-        """Makes it of at least two pictures' features: quick with fewer pictures than features."""
+        """Makes it from the features of at least two pictures: quick if there are fewer pictures than features."""
         features = np.asarray(features, np.float64)
         mean = features.mean(axis=0)
         return cls(mean, (features - mean) / np.sqrt(len(features) - 1))
 
 
 def frechet_distance(left: Moments | Normal, right: Moments | Normal) -> float:
-    """Returns the squared Fréchet (2-Wasserstein) distance of two normal laws (arXiv 1706.08500, equation 6).
+    """Returns the squared Fréchet (2-Wasserstein) distance of two normal distributions (arXiv 1706.08500, equation 6).
 
-    With S = R^T R the trace of (S_l S_r)^(1/2) is the sum of the singular values of R_l R_r^T: it needs no root of an
-    asymmetric matrix, and no special case for fewer pictures than features.
+    With S = R^T R, the trace of (S_l S_r)^(1/2) is the sum of the singular values of R_l R_r^T, which needs no root of
+    an asymmetric matrix and no special case for fewer pictures than features.
     """
     spread = np.sum(left.root**2) + np.sum(right.root**2)
     shared = np.linalg.svd(left.root @ right.root.T, compute_uv=False).sum()

@@ -1,6 +1,6 @@
 """Preprocessing: from pictures to the inputs of the metrics' networks, on the host.
 
-The same network gives other features after another resizing, so a preprocessing is part of a reader's name.
+The same network gives different features after a different resizing, so the preprocessing is part of a reader's name.
 
 Axes: H W height and width of a picture, h w of a network's input, s its side.
 """
@@ -12,19 +12,19 @@ from PIL import Image
 from lantern_jax.io.errors import LanternError
 
 INCEPTION_SIDE, VGG_SIDE, PROTOCOL_SIDE = 299, 224, 256
-# Means and standard deviations of channels: ImageNet's, of torchvision's weights, and CLIP's.
+# Means and standard deviations of the channels: ImageNet's, for torchvision's weights, and CLIP's.
 _IMAGENET = np.array(((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), np.float32)
 CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 CLIP_DEVIATION = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-# Times the shortest side.
+# The longest side that is taken, as a multiple of the shortest.
 _LONGEST = 100
 _BICUBIC = Image.Resampling.BICUBIC
-# PyTorch's cubic without antialiasing; with it, and in Pillow, -0.5.
+# The coefficient of PyTorch's cubic without antialiasing; with it, and in Pillow, it is -0.5.
 _CUBIC = -0.75
 
 
 def inception_clean(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "299 299 3"]:
-    """Resizes with antialiasing: Pillow's bicubic on floats, cut to 0 to 255, unrounded (arXiv 2104.11222)."""
+    """Resizes with antialiasing: Pillow's bicubic on floats, clipped to 0 to 255, unrounded (arXiv 2104.11222)."""
     resized = _resize_floats(picture.astype(np.float32), INCEPTION_SIDE, INCEPTION_SIDE)
     return (np.clip(resized, 0, 255) - np.float32(128)) / np.float32(128)
 
@@ -45,13 +45,13 @@ INCEPTION = {"clean": inception_clean, "pytorch-fid": inception_pytorch_fid, "tf
 
 
 def vgg_imagenet(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "224 224 3"]:
-    """Resizes any sides to a square by Pillow's bilinear filter; takes out ImageNet's mean and deviation."""
+    """Resizes any sides to a square by Pillow's bilinear filter; normalises by ImageNet's mean and deviation."""
     sized = Image.fromarray(picture).resize((VGG_SIDE, VGG_SIDE), Image.Resampling.BILINEAR)
     return (np.asarray(sized, np.float32) / np.float32(255) - _IMAGENET[0]) / _IMAGENET[1]
 
 
 def lantern_square(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "256 256 3"]:
-    """Cuts out the middle square, by Pillow's Lanczos filter to 256 pixels: LANTERN's first step of both sides."""
+    """Resizes the middle square to 256 pixels by Pillow's Lanczos filter: LANTERN's first step for both sets."""
     height, width = picture.shape[:2]
     side = min(height, width)
     # Halves are rounded to even, as in torchvision's centre crop.
@@ -61,17 +61,17 @@ def lantern_square(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "25
 
 
 def truncate_levels(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "H W 3"]:
-    """Repeats LANTERN's slip before CLIP: to -1 to 1 and back without rounding drops 63 of the 256 levels by one."""
+    """Repeats LANTERN's slip before CLIP: going to [-1, 1] and back unrounded lowers 63 of the 256 levels by one."""
     signed = (picture.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
     return np.clip((signed + np.float32(1)) * np.float32(127.5), 0, 255).astype(np.uint8)
 
 
 def clip_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "s s 3"]:
-    """Prepares a picture as CLIP does: Pillow's bicubic (antialiased, rounded) to a shortest side, then the middle.
+    """Prepares a picture as CLIP does: Pillow's bicubic (antialiased, rounded) to a shortest side, then a centre crop.
 
-    The middle is OpenAI's (torchvision's), which rounds half a pixel to even; transformers rounds it down.
+    The crop is OpenAI's (torchvision's), which rounds half a pixel to even; transformers rounds it down.
 
-    Raises LanternError for a picture so long that resizing it takes gigabytes.
+    Raises LanternError for a picture so elongated that resizing it takes gigabytes.
     """
     image = Image.fromarray(_checked(picture))
     short = min(image.size)
@@ -102,7 +102,7 @@ def padded_input(
     The original resizes a float tensor, so nothing is rounded or clipped.
 
     Args:
-        antialias: as torchvision does since 0.17; False is what it did before, which gives other scores.
+        antialias: as torchvision has done since 0.17; False is what it did before, which gives other scores.
     """
     values = _checked(picture).astype(np.float32) / 255
     scale = side / max(values.shape[:2])
@@ -128,7 +128,7 @@ def _normalized(values: Float[np.ndarray, "s s 3"]) -> Float[np.ndarray, "s s 3"
 
 
 def _resize_floats(values: Float[np.ndarray, "H W 3"], height: int, width: int) -> Float[np.ndarray, "h w 3"]:
-    """Resizes by Pillow's antialiased bicubic, channel by channel: its float pictures have one."""
+    """Resizes by Pillow's antialiased bicubic, channel by channel, as Pillow's float pictures have only one."""
     channels = (Image.fromarray(np.ascontiguousarray(values[..., c])) for c in range(values.shape[-1]))
     return np.stack([np.asarray(image.resize((width, height), _BICUBIC)) for image in channels], axis=-1)
 
@@ -136,13 +136,13 @@ def _resize_floats(values: Float[np.ndarray, "H W 3"], height: int, width: int) 
 def _resize_plainly(
     values: Float[np.ndarray, "H W 3"], height: int, width: int
 ) -> Float[np.ndarray, "h w 3"]:
-    """Resizes by a bicubic of the four nearest pixels each way, however small the result is."""
+    """Resizes by a bicubic over the four nearest pixels each way, however small the result is."""
     down, along = _cubic_weights(values.shape[0], height), _cubic_weights(values.shape[1], width)
     return np.einsum("hH,HWc,wW->hwc", down, values, along, optimize=True)
 
 
 def _cubic_weights(whole: int, wanted: int) -> Float[np.ndarray, "wanted whole"]:
-    """Returns the weight of each old pixel in each new one; the edge continues beyond itself (Keys' cubic, 1981)."""
+    """Returns the weight of each old pixel in each new one; edge pixels repeat beyond the edge (Keys' cubic, 1981)."""
     place = (np.arange(wanted) + 0.5) * whole / wanted - 0.5
     first = np.floor(place).astype(int)
     weights = np.zeros((wanted, whole))
@@ -161,7 +161,7 @@ def bilinear(
     """Resizes to float32 [side, side, c] by linear interpolation between two pixels each way, however small.
 
     Args:
-        centres: places are those of pixels' centres; else of their upper left corners.
+        centres: whether places are those of pixels' centres; otherwise they are those of their upper left corners.
     """
     low, high, part = _neighbours(picture.shape[0], side, centres)
     rows = picture[low] + (picture[high] - picture[low]) * part[:, None, None]
@@ -172,7 +172,7 @@ def bilinear(
 def _neighbours(
     length: int, side: int, centres: bool
 ) -> tuple[Int[np.ndarray, " side"], Int[np.ndarray, " side"], Float[np.ndarray, " side"]]:
-    """Returns the pixels before and after each new place, and its distance from the first; in float32 as published."""
+    """Returns the pixels before and after each new place, and its distance from the former, in float32 as published."""
     half, scale = np.float32(0.5 if centres else 0), np.float32(length) / np.float32(side)
     place = np.maximum((np.arange(side, dtype=np.float32) + half) * scale - half, np.float32(0))
     low = np.minimum(place.astype(np.int64), length - 1)

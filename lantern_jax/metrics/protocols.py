@@ -11,19 +11,19 @@ from lantern_jax.metrics.preprocessing import PROTOCOL_SIDE, lantern_square, tru
 
 Step = Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
 FRECHET, KERNEL, MANIFOLDS, CMMD = "frechet", "kid", "precision and recall", "cmmd"
-# Computed unless a reader or preset says otherwise; CMMD is of CLIP alone.
+# Computed unless a reader or preset says otherwise; CMMD is for CLIP alone.
 ALL = (FRECHET, KERNEL, MANIFOLDS)
 
 
 @dataclass(frozen=True)
 class Reading:
-    """A reader of both sets, and what is computed of its features.
+    """A reader of both sets, and what is computed from its features.
 
     Attributes:
         features: name in ``registry.READERS``.
         preprocessing: one of the reader's.
         measures: some of ``ALL``, or ``CMMD``.
-        step: a step before it for every picture, with its name; None for none.
+        step: applied to every picture before the reader, with its name; None for none.
         k, strict: of precision and recall.
     """
 
@@ -55,10 +55,10 @@ class Preset:
     """A paper's way to measure.
 
     Attributes:
-        readings: what is computed, in the order of its table.
+        readings: what is computed, in the order of the paper's table.
         scores: a step for pictures before a score, by the score's name.
         slips: off unless asked for.
-        one_size: all pictures of both sets must have one size, since small differences of resizing show.
+        one_size: whether all pictures of both sets must have one size, since small differences in resizing show.
     """
 
     readings: tuple[Reading, ...]

@@ -13,7 +13,7 @@ from lantern_jax.metrics.protocols import ALL, CMMD, MANIFOLDS
 
 @dataclass(frozen=True)
 class ReaderKind:
-    """A reader of pictures that can be asked for.
+    """A reader of pictures that users can choose.
 
     Example:
         >>> lantern_jax.ReaderKind("mean colours", lambda weights, preprocessing: None).distance
@@ -22,10 +22,10 @@ class ReaderKind:
     Attributes:
         help: one line.
         build: (file of weights or None, preprocessing) -> the reader.
-        weights: the file it needs and where it is from; None where it needs none.
-        preprocessings: the names there are, the usual first; "" alone where there is one only.
+        weights: the file it needs and where to get it; None if it needs none.
+        preprocessings: the names there are, the default first; "" alone if there is only one.
         distance: what its Fréchet distance is called.
-        measures: what is computed of its features unless a preset says so.
+        measures: what is computed from its features unless a preset says otherwise.
     """
 
     help: str
@@ -38,7 +38,7 @@ class ReaderKind:
 
 @dataclass(frozen=True)
 class ScoreKind:
-    """A score of pictures with prompts that can be asked for.
+    """A score of pictures with prompts that users can choose.
 
     Example:
         >>> lantern_jax.ScoreKind("brightness", lambda weights: None).weights is None
@@ -47,7 +47,7 @@ class ScoreKind:
     Attributes:
         help: one line.
         build: file of weights or None -> the score.
-        weights: the file it needs and where it is from; None where it needs none.
+        weights: the file it needs and where to get it; None if it needs none.
     """
 
     help: str
@@ -57,7 +57,7 @@ class ScoreKind:
 
 @dataclass(frozen=True)
 class _Later(Late):
-    """A function that is imported when it is called, with the first ``count`` of the arguments."""
+    """A function that is imported when it is called, and is given only the first ``count`` arguments."""
 
     function: Callable[..., Any]
     count: int = 1
@@ -124,10 +124,10 @@ SCORES: Table[ScoreKind] = Table("score", {
 
 
 def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
-    """Makes a metric of another package known by name: a reader of pictures, or a score of pictures with prompts.
+    """Registers another package's metric by name: a reader of pictures, or a score of pictures with prompts.
 
     Raises:
-        LanternError: a name that is taken or not valid.
+        LanternError: the name is taken or not valid.
 
     Example:
         >>> lantern_jax.register_metric("clip", lantern_jax.ScoreKind("mine", lambda weights: None))
@@ -141,7 +141,7 @@ def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
 
 
 def check_names(given: str, kinds: Table) -> list[str]:
-    """Splits a list with commas; raises LanternError for an unknown name or none."""
+    """Splits a comma-separated list of names; raises LanternError for an unknown or missing name."""
     names = dict.fromkeys(name.strip() for name in given.split(","))
     for name in names:
         kinds.find(name)

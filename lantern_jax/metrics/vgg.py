@@ -24,7 +24,7 @@ _NAMES = {"conv_{i}": "features.{i}", "fc1": "classifier.0", "fc2": "classifier.
 
 
 class VGG(nn.Module):
-    """From normalized pictures of 224 x 224 to the second fully connected layer; by default VGG16's sizes.
+    """The network from normalized pictures of 224 x 224 to its second fully connected layer; VGG16's sizes by default.
 
     Attributes:
         widths: of the convolutions before each halving.
@@ -74,7 +74,7 @@ def vgg_features(
     Args:
         weights: torchvision's ``vgg16-397923af.pth``, or the same tensors as .safetensors.
         preprocessing: "linear" reads before the ReLU, as LANTERN does, "relu" after it, as torch-fidelity does.
-        sizes: other than VGG16's.
+        sizes: None for VGG16's.
 
     Raises LanternError where the file cannot be read or holds another network.
     """

@@ -53,7 +53,7 @@ def target_from_apply(
 
     Its conditioning is int32 [B, P], ids of the model's vocabulary, or anything with such ``tokens`` and a ``mask``,
     bool [B, P], False at padding, which is on the left. A prompt has at least one token, if only the one that begins
-    a picture. Make a record once: each is compiled anew.
+    a picture. Make each record once: every new one is compiled anew.
 
     Args:
         apply: (params, tokens, positions, mask, past) -> (logits, features, keys and values).
@@ -65,10 +65,10 @@ def target_from_apply(
             logits [B, N, at least first_code + V]; features [B, N, D], or None if no drafter needs them; keys and
             values of the new positions only: any pytree with leaves [B, N, ...].
         num_codes, num_tokens, forced_tokens: V, T and the forced ids of the stream, as in ``Target``.
-        first_code: the model's id of code 0; the others follow. None: 0, of a model whose only ids are the codes.
-        unconditional: the id that replaces each token of the prompt in unconditional rows; None: decode without
-            guidance only.
-        vocab_size: number of the model's ids, to refuse prompts with others; None: only negative ids are refused.
+        first_code: the model's id of code 0; the others follow. None means 0, for a model whose only ids are codes.
+        unconditional: the id that replaces each token of the prompt in unconditional rows; None allows decoding
+            without guidance only.
+        vocab_size: number of the model's ids; prompts with others are refused. None refuses negative ids only.
 
     Raises:
         LanternError: ids that are not below ``vocab_size``; when a prompt is read, ids that are not whole numbers or
@@ -111,11 +111,11 @@ class _Model:
         return self.first_code or 0
 
     def check(self, conditioning) -> None:
-        """Checks prompts, as ``Target.check``."""
+        """Checks prompts, as ``Target.check`` does."""
         check_prompts(self.vocab_size, conditioning)
 
     def prefill(self, params, conditioning, guidance, slots):
-        """Runs prompts, as ``Target.prefill``."""
+        """Runs prompts, as ``Target.prefill`` does."""
         self.check(conditioning)
         check_ids("slots", slots, None)
         if guidance is not None and self.unconditional is None:
@@ -133,14 +133,14 @@ class _Model:
         return cache, apply_guidance(logits[:, :, -1], guidance), prefix
 
     def score(self, params, cache: AppliedCache, tokens, depth, ancestors, visible=None):
-        """Scores a block, as ``Target.score``."""
+        """Scores a block, as ``Target.score`` does."""
         rows, (batch, new) = cache.prefix_mask.shape[0], tokens.shape
         slots = jax.tree.leaves(cache.past)[0].shape[2] - cache.prefix_mask.shape[2]
         seen = slots_mask(cache.prefix_mask, cache.length, slots, visible)
         depth, ancestors = batched(depth, ancestors)
         depth = jnp.broadcast_to(depth, (batch, new))
         before = jnp.sum(cache.prefix_mask, axis=-1, dtype=jnp.int32)
-        # The last token is never read: guesses behind it are discarded and need no position of their own.
+        # The last token is never read: guesses beyond it are discarded and need no position of their own.
         places = jnp.minimum(cache.length[:, None] + depth, np.int32(max(self.num_tokens - 2, 0)))
         positions = before[:, :, None] + places[None]
         seen = jnp.broadcast_to(seen, (rows, batch, new, seen.shape[-1]))
@@ -182,7 +182,7 @@ def _joined(leaf: Array) -> Array:
 def _commit(
     cache: AppliedCache, block: PyTree, path: Int[Array, "B L"], count: Int[Array, " B"]
 ) -> AppliedCache:
-    """Commits as ``cache.commit``, for any pytree: all L rows are written, even beyond the new length."""
+    """Commits as ``cache.commit`` does, for any pytree: all L rows are written, even beyond the new length."""
     which, prefix = jnp.arange(len(path), dtype=jnp.int32)[:, None], cache.prefix_mask.shape[2]
     slots, nodes = (jax.tree.leaves(rows)[0].shape[2] for rows in (cache.past, block))
     check_room(cache.length, slots - prefix, path, nodes)

@@ -1,4 +1,4 @@
-"""Rotation and attention over several places of keys under one softmax: by products, and by kernels where one serves.
+"""Rotation and attention over several places of keys under one softmax: by products, or by a kernel where one fits.
 
 Axes: ... leading rows, N new positions, S slots, H heads, K key-value heads, Q queries of a group
 (H / K), E head width.
@@ -39,7 +39,7 @@ def rotate(
 def rotate_by_product(
     x: Float[Array, "*rows H N E"], rotary: Float[Array, "*rows N E/2 2"]
 ) -> Float[Array, "*rows H N E"]:
-    """Computes ``rotate``, whose halves change places by a product with a permutation: every sum has one term."""
+    """Computes ``rotate`` with the halves swapped by a product with a permutation matrix: every sum has one term."""
     half = x.shape[-1] // 2
     swap = np.roll(np.eye(x.shape[-1], dtype=np.float32), half, axis=1)
     swapped = jnp.einsum(
@@ -83,7 +83,7 @@ def rotate_and_attend(
 def _by_products(qkv, rotary, block_mask, past, past_masks, rotate=rotate, total=None, least=1):
     count, groups = qkv.shape[-4], qkv.shape[-3] - 2
     parts = [jnp.swapaxes(qkv[..., i, :, :], -2, -3) for i in range(groups + 2)]
-    # Queries of a group are more rows that see the same keys.
+    # A group's queries are treated as additional rows that see the same keys.
     queries, keys, values = _beside(parts[:groups], -2), *parts[groups:]
     queries, keys = rotate(queries, _beside([rotary] * groups, -3)), rotate(keys, rotary)
     queries, keys, values = (split(states, -3) for states in (queries, keys, values))
@@ -103,18 +103,18 @@ def _beside(parts: list[Array], axis: int) -> Array:
 
 
 def _of_groups(mask: Bool[Array, "*rows N S"], groups: int) -> Bool[Array, "*rows rows_of_groups S"]:
-    """Repeats a mask for every query of a group, but one row that stands for all."""
+    """Repeats a mask for every query of a group, unless one row stands for all."""
     return mask if mask.shape[-2] == 1 else _beside([mask] * groups, -2)
 
 
 def _by_tall_products(*arguments):
-    """Does the same for TPUs, whose compiler makes matrix products of eight rows and more alone, moves the halves of a
-    rotation at the price of a product each, and sums along the last axis at the price of several."""
+    """Computes ``_by_products`` for TPUs, whose compiler makes matrix products only of eight rows or more, and where
+    moving each half of a rotation costs as much as a product, and a sum along the last axis as much as several."""
     return _by_products(*arguments, rotate=rotate_by_product, total=total_by_product, least=_TPU_ROWS)
 
 
 def _taller(rows, least: int):
-    """Repeats the last row until there are ``least``, but where one row stands for all (a mask's)."""
+    """Repeats the last row until there are ``least``, unless one row stands for all (in a mask)."""
     count = rows.shape[-2]
     if count == 0 or count >= least or (rows.dtype == bool and count == 1):
         return rows
@@ -142,10 +142,10 @@ def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[A
 
 
 def total_by_product(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:
-    """Computes ``total_by_sums`` of the weights that the values are given, as rounded as they are, by a product.
+    """Computes ``total_by_sums`` by a product, from weights in the precision in which they multiply the values.
 
-    Its columns tell which keys any query sees: the others weigh nothing. Columns of ones, or a single one, would be
-    compiled as sums.
+    The columns mark the keys that any query sees: the rest weigh nothing. Columns of ones, or a single column, would
+    be compiled as sums.
     """
     _, values, mask = place
     seen = jnp.any(mask, axis=-2)[..., None, :, None].astype(values.dtype)

@@ -32,7 +32,7 @@ class ChameleonConfig:
         dim, num_layers, num_heads, hidden_dim: D, layers, heads, feed-forward width.
         vocab_size: rows of the embedding table, text included.
         num_codes: V, size of the codebook.
-        grid: cells a side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
+        grid: cells per side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
         layout: the stream of a picture. "anole": grid * grid codes. "lumina": the row end follows each row of codes,
             the image end the last row end; both are forced.
 
@@ -98,7 +98,7 @@ class ChameleonConfig:
 
 
 def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:
-    """Returns the unconditional rows [B, P] of prompts [B, P], as the layout's model was trained without a prompt.
+    """Returns the unconditional rows [B, P] of prompts [B, P]: what the layout's model was trained on without a prompt.
 
     "lumina" keeps the last three tokens, the image start and two size tokens, and masks the rest. "anole" keeps the
     prompt's first token, the start of the sequence, and its last, the image start.
@@ -128,7 +128,7 @@ class Chameleon(TokenModel):
     """
 
     def unconditional(self, conditioning: TokenConditioning | GuidedTokens) -> TokenConditioning:
-        """Returns the rows that guidance compares prompts with, as ``unconditional_row`` where they bring none."""
+        """Returns the rows that guidance compares prompts with: those they come with, else ``unconditional_row``'s."""
         if isinstance(conditioning, GuidedTokens):
             return unconditional_tokens(conditioning)
         return unconditional_row(conditioning, self.config.layout)
@@ -138,9 +138,9 @@ def chameleon_target(
     config: ChameleonConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
     """Returns the target record of a Chameleon model; conditioning is a TokenConditioning [B, P], or
-    GuidedTokens where prompts bring their unconditional rows.
+    GuidedTokens where prompts come with their unconditional rows.
 
-    ``taps``, the same record and errors as for ``llamagen_target``.
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.chameleon_target(lantern_jax.ChameleonConfig(grid=48, layout="lumina"))

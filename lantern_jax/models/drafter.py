@@ -50,8 +50,8 @@ class DrafterConfig:
             factors zero), position P - 1 + g belongs to grid cell g.
         rotary: "grid", LlamaGen's 2-D rotary embedding, or "line", the 1-D one over each row's own positions.
         qk_norm: as in ``TransformerConfig``.
-        sees_padding: attend to the padding of a prefix as to the rest: LANTERN's drafters for LlamaGen were trained
-            and published so.
+        sees_padding: whether a prefix's padding is attended to like the rest, as LANTERN's drafters for LlamaGen were
+            trained and published.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -133,16 +133,16 @@ class DrafterModel(nn.Module):
         return features
 
     def committed(self, *inputs):
-        """Runs committed positions: the call with the target's own features."""
+        """Runs committed positions: calls the model with the target's own features."""
         return self(*inputs)
 
     def head_input(self, predicted):
-        """Returns what the target's head reads: the predicted features."""
+        """Returns the input of the target's head: the predicted features."""
         return predicted
 
 
 def usual_drafter(target: Any) -> DrafterConfig:
-    """Returns the config of a drafter like LANTERN's for a target with this config: one layer of the target's."""
+    """Returns the config of a drafter like LANTERN's for a target with this config: one layer like the target's."""
     return DrafterConfig(**like_layers_of(target))
 
 
@@ -159,10 +159,11 @@ def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
 
 
 def sequence_shapes(model: nn.Module, width: int, method: str = "whole") -> dict[str, Any]:
-    """Returns the abstract parameter tree of a module over the drafter's sequence, by a method that uses all of them.
+    """Returns the abstract parameter tree of a module over the drafter's sequence, traced through ``method``.
 
     Args:
         width: of the target's features, as the method reads them.
+        method: one that uses all parameters.
     """
     features = jax.ShapeDtypeStruct((1, 1, width), jnp.float32)
     rotary = jax.ShapeDtypeStruct((1, 1, model.config.transformer.head_dim // 2, 2), jnp.float32)
@@ -188,7 +189,7 @@ def sequence_rotary(
 
 
 def seen(config: DrafterConfig, valid: Bool[Array, "*rows S"]) -> Bool[Array, "*rows S"]:
-    """Returns which positions the drafter treats as valid: those that are, or all where it sees padding."""
+    """Returns which positions the drafter treats as valid: those that are, or all if it sees padding."""
     return jnp.ones_like(valid) if config.sees_padding else valid
 
 
@@ -241,7 +242,7 @@ def chained_drafter(model: nn.Module) -> Drafter:
 
 @lru_cache(MOST_RECORDS)
 def record_of(model: nn.Module, *parts: Callable) -> Drafter:
-    """Returns the record of these functions of a module; the same one each time: programs are found by it."""
+    """Returns the record of these functions of a module, always the same one: programs are looked up by it."""
     return Drafter(*(partial(part, model) for part in parts))
 
 
@@ -306,7 +307,7 @@ def _absorb(model: nn.Module, params, state: DrafterState, features, tokens, cou
         (cache.layers,), (cache.mask,), method="committed",
     )  # fmt: skip
     root = last_absorbed(predicted, count)
-    # No node sees places past ``expanded``, so they keep what they hold.
+    # No node sees places past ``expanded``, so their old contents may stay.
     features = lax.dynamic_update_slice_in_dim(state.features, root.astype(model.dtype), 0, axis=2)
     state = state.replace(
         cache=cache, recent=recent, count=count, features=features, expanded=jnp.zeros_like(state.expanded)
@@ -360,7 +361,7 @@ def _run_below(model: nn.Module, params, state: DrafterState, features, tokens, 
     Args:
         features: [G, B, M, D], before each node's token.
         depth: int32 [B, M], below the root.
-        seen, among: bool [B, M, X] and [B, M, M], the expanded nodes and the new ones that each sees.
+        seen, among: bool [B, M, X] and [B, M, M], which expanded nodes and which new ones each node sees.
     """
     # The root is the last absorbed token.
     positions = (state.cache.length + state.count)[:, None] - 1 + depth

@@ -1,11 +1,11 @@
-"""The EAGLE-3 drafter (arXiv 2503.01840): features of several layers of the target, trained on tokens alone.
+"""The EAGLE-3 drafter (arXiv 2503.01840) reads features of several target layers and is trained on tokens alone.
 
 The sequence is that of ``models.drafter``: position j holds the target's states at j and the token at j + 1. The
 output need not be the target's next feature: below the root a node reads its parent's output, and training goes
 through several such steps.
 
-The published drafters have their own head over the 32000 most frequent tokens of a text vocabulary. Codes of pictures
-are used far more evenly, and at 16384 codes a full head would be the largest part of the drafter. So this one uses the
+The published drafters have their own head over the 32000 most frequent tokens of a text vocabulary. Picture codes are
+used far more evenly, and at 16384 codes a full head would be the largest part of the drafter. So this one uses the
 target's head, behind a norm of its own. The paper does not cover pictures: this is our choice.
 
 Axes: D width, N positions.
@@ -26,11 +26,11 @@ from lantern_jax.models.transformer import Dense, Layer, RMSNorm
 
 @dataclass(frozen=True)
 class Eagle3Config(DrafterConfig):
-    """An EAGLE-3 drafter for one target; the fields of a ``DrafterConfig``, and
+    """An EAGLE-3 drafter for one target, with the fields of a ``DrafterConfig`` and:
 
     Attributes:
-        taps: the target's layers whose inputs are read (``family.target(config, dtype, taps)``). The paper takes 2,
-            half of the layers, and the third from the end.
+        taps: the target's layers whose inputs are read (``family.target(config, dtype, taps)``). The paper takes layer
+            2, the middle one, and the third from the end.
 
     Example:
         >>> lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
@@ -71,7 +71,7 @@ class Eagle3Model(nn.Module):
         both = jnp.concatenate(
             [self.token_norm(whole(self.tokens(tokens))), self.hidden_norm(features)], axis=-1
         )
-        # Only features are in the residual: tokens act through attention.
+        # The residual carries features alone: tokens act through attention.
         out, block = self.layer_0(features, rotary, mask, [place[0] for place in past], past_masks, both)
         return out, (block,)
 
@@ -80,15 +80,15 @@ class Eagle3Model(nn.Module):
         return whole(self.fc(features))
 
     def committed(self, features, tokens, rotary, mask, past=(), past_masks=()):
-        """Runs committed positions: the call with the target's tapped states."""
+        """Runs committed positions: calls the model with the target's tapped states."""
         return self(self.fuse(features), tokens, rotary, mask, past, past_masks)
 
     def head_input(self, predicted):
-        """Returns what the target's head reads."""
+        """Returns the input of the target's head."""
         return self.norm(predicted)
 
     def whole(self, features, tokens, rotary, mask):
-        """Uses every parameter once, to create them."""
+        """Uses every parameter once, so that all of them are created."""
         return self.head_input(self.committed(features, tokens, rotary, mask)[0])
 
 
@@ -104,7 +104,7 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
 
 
 def usual_eagle3(target: Any) -> Eagle3Config:
-    """Returns the config of a drafter for a target with this config: its layers' sizes, the paper's taps."""
+    """Returns the config of a drafter for a target with this config: its layers' sizes and the paper's taps."""
     layers = target.num_layers
     taps = {min(2, layers - 1), layers // 2, max(layers - 3, 0)}
     return Eagle3Config(**like_layers_of(target), taps=tuple(sorted(taps)))

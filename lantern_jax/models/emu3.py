@@ -1,4 +1,4 @@
-"""Emu3-Gen (arXiv 2409.18869) as it draws: a Llama with grouped queries, one vocabulary of text and codes."""
+"""Emu3-Gen (arXiv 2409.18869) for image generation: a Llama with grouped queries, one vocabulary of text and codes."""
 
 from dataclasses import dataclass
 
@@ -14,8 +14,8 @@ class Emu3Config(RowsConfig):
     """An Emu3 model; the defaults are those of the 8B.
 
     Attributes:
-        row_end, frame_end, image_end: published ids of the tokens that follow each row of codes, the last row's end,
-            and that.
+        row_end, frame_end, image_end: published ids of the tokens after each row of codes, after the last row's end,
+            and after that.
         others: as in ``RowsConfig``. A picture has 90 x 90 codes (720 px) as published.
 
     Example:
@@ -39,15 +39,15 @@ class Emu3Config(RowsConfig):
     image_end: int = 151853
 
     ends = ("row_end", "frame_end", "image_end")
-    # Of the 9216 positions of its published config prompts take up to 1024. Its area is 8100; 4:3 takes 8112, 16:9
-    # 8160. Its program draws any ratio: a side is as long as a config of ours may have it.
+    # Of the 9216 positions in its published config, prompts take up to 1024. Its area is 8100 codes; 4:3 takes 8112 and
+    # 16:9 takes 8160. Its own program draws any ratio: a side may be as long as our configs allow.
     most_codes, most_a_side = 8192, 192
 
 
 def emu3_target(config: Emu3Config, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
     """Returns the target record of an Emu3 model; conditioning is ``GuidedTokens`` [B, P].
 
-    ``taps``, the same record and errors as for ``llamagen_target``.
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.emu3_target(lantern_jax.Emu3Config())

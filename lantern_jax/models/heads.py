@@ -14,7 +14,7 @@ from lantern_jax.models.transformer import Dense
 
 
 class HiddenHead(nn.Module):
-    """Two products with biases and GELU between (Janus). Parameters: hidden, codes; logits are float32."""
+    """Two linear layers with biases and a GELU between them (Janus). Parameters: hidden, codes; logits are float32."""
 
     num_codes: int
     hidden_dim: int
@@ -38,14 +38,14 @@ def head_width(head: Float[Array, "D V"] | Mapping[str, Any]) -> int:
 def head_logits(
     features: Float[Array, "*rows D"], head: Float[Array, "D V"] | Mapping[str, Any]
 ) -> Float[Array, "*rows V"]:
-    """Returns float32 logits of features through a target's head, in the features' precision.
+    """Returns a target head's float32 logits for features, computed in the features' precision.
 
     Args:
         head: a kernel [D, V], or the parameters of a ``HiddenHead``.
     """
     if isinstance(head, Mapping):
         hidden_dim, num_codes = head["codes"]["kernel"].shape
-        # No part of a module that calls this: the parameters are given.
+        # Not a submodule of a calling module: its parameters are passed in.
         model = HiddenHead(num_codes, hidden_dim, features.dtype, features.dtype, parent=None)
         return model.apply({"params": head}, features)
     head = head.astype(features.dtype)

@@ -1,7 +1,7 @@
-"""Janus-Pro (arXiv 2501.17811) as it draws: a Llama that reads text and codes and has a head of its own for codes.
+"""Janus-Pro (arXiv 2501.17811) for image generation: a Llama that reads text and codes, with a separate code head.
 
-Published, a code goes in through a small embedding and a projection of two layers. What comes out of them depends on
-the code alone, so the converter makes rows of the embedding table of it.
+In the published model, a code goes in through a small embedding and a two-layer projection. Their output depends on the
+code alone, so the converter turns it into rows of the embedding table.
 """
 
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class JanusConfig(GuidedTokensConfig):
     """A Janus-Pro model; the defaults are the 7B's.
 
     Attributes:
-        head_hidden_dim: width between the two layers of the head; None is ``dim``.
+        head_hidden_dim: width between the two layers of the head; None means ``dim``.
         others: as in ``GuidedTokensConfig``. A picture is grid * grid codes: 24 (384 px) as published.
 
     Example:
@@ -67,7 +67,7 @@ class Janus(TokenModel):
 def janus_target(config: JanusConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
     """Returns the target record of a Janus model; conditioning is ``GuidedTokens`` [B, P].
 
-    ``taps``, the same record and errors as for ``llamagen_target``.
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.janus_target(lantern_jax.JanusConfig())

@@ -1,7 +1,7 @@
-"""Liquid (arXiv 2412.04332) as it draws: a Gemma whose vocabulary has been extended by codes.
+"""Liquid (arXiv 2412.04332) for image generation: a Gemma whose vocabulary has been extended by codes.
 
-Published, what is looked up in the embedding table is multiplied by sqrt(D), and the table is the head too. The
-converter multiplies the table, and gives the head the codes' rows as they are.
+In the published model, embeddings are multiplied by sqrt(D) after the lookup, and the table is also the head. The
+converter multiplies the table, and gives the head the codes' rows unscaled.
 """
 
 from dataclasses import dataclass, replace
@@ -47,7 +47,7 @@ class LiquidConfig(GuidedTokensConfig):
 def liquid_target(config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
     """Returns the target record of a Liquid model; conditioning is ``GuidedTokens`` [B, P].
 
-    ``taps``, the same record and errors as for ``llamagen_target``.
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.liquid_target(lantern_jax.LiquidConfig())

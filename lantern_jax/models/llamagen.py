@@ -29,12 +29,12 @@ class LlamaGenConfig:
 
     Attributes:
         dim, num_layers, num_heads, vocab_size: D, layers, heads, V.
-        grid: cells a side; T = grid * grid.
-        hidden_dim: feed-forward width; None is LlamaGen's rule, 8/3 D rounded up to a multiple of 256.
+        grid: cells per side; T = grid * grid.
+        hidden_dim: feed-forward width; None means LlamaGen's rule, 8/3 D rounded up to a multiple of 256.
         num_labels: rows of the label table under label conditioning (class-conditional: classes + 1, the last one
             unconditional); 0 under caption conditioning.
         label_slots: prefix length P under label conditioning (1 for a class, one per attribute for the demo).
-        null_labels: label ids [C] of the unconditional row; None is the last label in every slot.
+        null_labels: label ids [C] of the unconditional row; None means the last label in every slot.
         caption_dim: F, width of the text encoder's features; 0 under label conditioning.
         caption_length: P under caption conditioning.
         qk_norm: as in ``TransformerConfig`` ("rms" for the demo; none in the published models).
@@ -144,7 +144,7 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
     Args:
         size: one of B, L, XL, XXL, XXXL, 1B, 3B, 7B.
         conditioning: "class" (ImageNet) or "caption" (Flan-T5-XL features).
-        grid: cells a side: 16 (256 px), 24 (384 px) or 32 (512 px).
+        grid: cells per side: 16 (256 px), 24 (384 px) or 32 (512 px).
 
     Raises:
         LanternError: an unknown size or conditioning.
@@ -169,7 +169,7 @@ class CaptionConditioning(Record):
     Attributes:
         features: [B, P, F] from the text encoder, zeros at padding.
         mask: bool [B, P], False at padding. The unconditional row has the same mask.
-        negative, negative_mask: the same of captions for the unconditional row; None for the one that was learned.
+        negative, negative_mask: the same for captions of the unconditional row; None for the learned features.
 
     Example:
         >>> mask = np.arange(120)[None] >= 100  # a caption of 20 tokens
@@ -184,12 +184,12 @@ class CaptionConditioning(Record):
     negative_mask: Bool[Array, "B P"] | None = None
 
 
-# Label ids of each slot, also of the unconditional row where it is not the config's, or caption features.
+# Label ids of each slot, with those of the unconditional row where it is not the config's; or caption features.
 Conditioning = Int[Array, "B C"] | Int[Array, "B 2 C"] | CaptionConditioning
 
 
 class LlamaGen(StreamModel):
-    """The GPT, a ``StreamModel``. Parameters besides its own: labels or caption.
+    """The GPT, a ``StreamModel``. Additional parameters: labels or caption.
 
     Example:
         >>> config = lantern_jax.LlamaGenConfig(
@@ -250,7 +250,7 @@ class LlamaGen(StreamModel):
         return rotary
 
     def prefill(self, conditioning: Conditioning, guided: bool):
-        """Runs the prefix, as ``transformer_target`` asks; it holds no tokens, so they are all 0."""
+        """Runs the prefix, as ``transformer_target`` requires; it holds no tokens, so they are all 0."""
         x, valid = self.embed_prefix(conditioning, guided)
         rotary = jnp.asarray(self.prefix_rotary())[None, None]
         features, block = self.transformer(x, rotary, padded_causal_mask(valid))
@@ -258,7 +258,7 @@ class LlamaGen(StreamModel):
         return features, block, jnp.zeros(valid.shape, jnp.int32), valid, positions
 
     def __call__(self, conditioning: Conditioning, tokens: Int[Array, "B T"]):
-        """Runs teacher-forced: features [B, T, D] and float32 logits [B, T, V] that predict each token."""
+        """Runs teacher-forced; returns features [B, T, D] and float32 logits [B, T, V] that predict each token."""
         config = self.config
         prefix, valid = (rows[0] for rows in self.embed_prefix(conditioning, guided=False))
         x = jnp.concatenate([prefix, self.tokens(tokens[:, :-1])], axis=1)
@@ -271,7 +271,7 @@ class LlamaGen(StreamModel):
 
 
 class CaptionProjection(nn.Module):
-    """LlamaGen's ``cap_proj``: two matrices with tanh-GELU between; the unconditional row's features are learned."""
+    """LlamaGen's ``cap_proj``: two matrices with a tanh-GELU between; the unconditional row's features are learned."""
 
     config: LlamaGenConfig
     dtype: jnp.dtype
@@ -298,12 +298,12 @@ class CaptionProjection(nn.Module):
 def llamagen_target(
     config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
 ) -> Target:
-    """Returns the target record of a LlamaGen GPT; conditioning is label ids int32 [B, C], [B, 2, C] with
-    the unconditional row's, or a CaptionConditioning.
+    """Returns the target record of a LlamaGen GPT; conditioning is label ids, int32 [B, C] or, with the unconditional
+    row's, [B, 2, C]; or a CaptionConditioning.
 
-    With ``taps`` its features are the inputs of these layers side by side [..., taps * D], the number of layers
-    standing for the final features; without, the final features. The same arguments return the same record, so
-    compiled programs are reused. Raises LanternError for a tap that is no layer.
+    With ``taps``, its features are the inputs of these layers side by side [..., taps * D], where the number of layers
+    stands for the final features; without, they are the final features. The same arguments return the same record, so
+    compiled programs are reused. Raises LanternError for a tap that is not a layer.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("XL", "caption", grid=32))

@@ -1,6 +1,6 @@
-"""Lumina-mGPT 2.0 (arXiv 2507.17801) as it draws: a Chameleon trained from scratch, with text tokens of Qwen's.
+"""Lumina-mGPT 2.0 (arXiv 2507.17801) for image generation: a Chameleon trained from scratch, with Qwen's text tokens.
 
-Codes are published between the text's ids and one id that nothing is known by.
+In the published vocabulary, codes lie between the text's ids and one id of unknown meaning.
 """
 
 from dataclasses import dataclass, replace
@@ -14,7 +14,7 @@ from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import RowsConfig, TokenModel
 from lantern_jax.models.transformer_config import TransformerConfig
 
-# Codes a side of the cells, 32 pixels wide, in which a prompt names the size.
+# A prompt gives the picture's size in cells 32 pixels wide; this is the number of codes per side of a cell.
 CELL = 4
 
 
@@ -23,7 +23,7 @@ class Lumina2Config(RowsConfig):
     """A Lumina-mGPT 2.0 model; the defaults are those of the 7B.
 
     Attributes:
-        row_end, image_end: published ids of the tokens that follow each row of codes, and the last row's end.
+        row_end, image_end: published ids of the tokens after each row of codes, and after the last row's end.
         begin: published id of the token that prompts begin with.
         first_code: published id of the first code.
         others: as in ``RowsConfig``. A picture has 96 x 96 codes (768 px) as published.
@@ -63,7 +63,7 @@ class Lumina2Config(RowsConfig):
 
     @property
     def text_size(self) -> int:
-        """How many ids the text has: those before the codes."""
+        """The number of text ids: those before the codes."""
         return self.first_code
 
     @property
@@ -76,7 +76,7 @@ def lumina2_target(
 ) -> Target:
     """Returns the target record of a Lumina-mGPT 2.0 model; conditioning is ``GuidedTokens`` [B, P].
 
-    ``taps``, the same record and errors as for ``llamagen_target``.
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
 
     Example:
         >>> target = lantern_jax.lumina2_target(lantern_jax.Lumina2Config())

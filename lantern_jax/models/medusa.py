@@ -1,10 +1,10 @@
-"""Medusa heads (arXiv 2401.10774): every depth of the tree from one feature of the target, without a pass.
+"""Medusa heads (arXiv 2401.10774) predict every depth of the tree from one target feature, without a transformer pass.
 
 Head i (from 0) reads the target's feature h at the last committed position t and predicts the token at t + 2 + i: the
 token at t + 1, the root, was sampled from the target itself. A head is a few blocks h + SiLU(W h + b), W initially
 zero, then the target's head or a matrix of its own that starts as the target's head.
 
-Heads do not know the tokens between. A Markov term of low rank (DSpark, arXiv 2607.05147) makes up for part of that:
+Heads do not know the tokens in between. A low-rank Markov term (DSpark, arXiv 2607.05147) makes up for part of that:
 W2 W1[x] is added to the logits after token x.
 
 Axes: G guidance rows, B batch, K heads, M nodes of a level, X room for expanded nodes, V codes, D width.
@@ -121,7 +121,7 @@ class MedusaModel(nn.Module):
         return self.markov(tokens)
 
     def whole(self, features, head, tokens):
-        """Uses every parameter once, to create them."""
+        """Uses every parameter once, so that all of them are created."""
         return self(features, head), self.after(tokens)
 
 
@@ -130,7 +130,7 @@ class OnePassState:
     """The result of a drafter's one pass per round.
 
     Attributes:
-        logits: float32 [B, K, V], guided, of each depth; the last one's serve all deeper nodes.
+        logits: float32 [B, K, V], guided, of each depth; the last depth's serve all deeper nodes.
         depth: int32 [B, 1 + X], of the root and the expanded nodes.
         expanded: int32 [], number of the X places in use.
         guidance: float32 [B], or None.
@@ -154,7 +154,7 @@ def empty_logits(prefix: Any, depths: int, num_codes: int, nodes: int) -> OnePas
 
 
 def expand_depths(state: OnePassState, tokens: Int[Array, "B M"], parents, after: Float[Array, "B M V"]):
-    """Adds nodes; returns the state and their logits [B, M, V]: the pass's at each node's depth plus ``after``.
+    """Adds nodes; returns the state and their logits [B, M, V]: the pass's logits at each node's depth plus ``after``.
 
     The Markov term ``after`` is the same in both guidance rows, so guidance does not scale it.
     """
@@ -188,7 +188,7 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
 
 def usual_medusa(target: Any) -> MedusaConfig:
-    """Returns the config of heads like the demo's for a target with this config: they end in its head."""
+    """Returns the config of heads like the demo's for a target with this config: they end in the target's head."""
     shared = target.shared_with_drafter
     return MedusaConfig(
         shared["dim"], shared["vocab_size"], target.num_codes, shared_head=True, markov_rank=64

@@ -1,11 +1,11 @@
 """A drafter that predicts several positions in one pass (ParallelSpec, arXiv 2410.05589), with a Markov head.
 
-The sequence is that of ``models.drafter``, with K *masks* behind the last committed position: elements with a learned
+The sequence is that of ``models.drafter``, with K *masks* after the last committed position: elements with a learned
 input instead of token and feature. Mask d predicts what a chain of d nodes below the root would. The paper leaves much
-open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``), but each depth has its own input, D numbers more.
+open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``), but each depth has its own input (D more numbers).
 
 Masks do not know the tokens drafted above them. As with Medusa's heads, a Markov term (``models.medusa``) adds what a
-node's token tells of the next one, without a pass.
+node's token says about the next one, without a pass.
 
 Axes: G guidance rows, B batch, S room for absorbed positions, K masks, M nodes of a level, V codes, D width.
 """
@@ -40,7 +40,7 @@ from lantern_jax.models.positions import stream_rotary
 
 @dataclass(frozen=True)
 class ParallelConfig(DrafterConfig):
-    """A parallel drafter for one target; the fields of a ``DrafterConfig``, and
+    """A parallel drafter for one target, with the fields of a ``DrafterConfig`` and:
 
     Attributes:
         num_codes: V.
@@ -58,7 +58,7 @@ class ParallelConfig(DrafterConfig):
 
 
 class ParallelModel(DrafterModel):
-    """A ``DrafterModel``, which training may start from, with the parameters masks [K, D] and markov.
+    """A ``DrafterModel`` with the additional parameters masks [K, D] and markov; training may start from a plain one.
 
     Inputs for ``run`` come from ``read`` and ``masked``; its predicted features [..., N, D] are for the target's head.
     """
@@ -83,7 +83,7 @@ class ParallelModel(DrafterModel):
         return self.markov(tokens)
 
     def whole(self, features, tokens, rotary, mask):
-        """Uses every parameter once, to create them."""
+        """Uses every parameter once, so that all of them are created."""
         return self(features, tokens, rotary, mask), self.after(tokens)
 
 
@@ -92,7 +92,7 @@ class ParallelState:
     """Committed tokens and the last pass.
 
     Attributes:
-        cache, recent, count: as in ``DrafterState``; masks are in none of them.
+        cache, recent, count: as in ``DrafterState``; none of them includes masks.
         draft: predictions of the last pass.
     """
 
@@ -116,7 +116,7 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
 
 
 def usual_parallel(target: Any) -> ParallelConfig:
-    """Returns the config of a drafter for a target with this config: its layers' sizes."""
+    """Returns the config of a drafter for a target with this config, with the sizes of the target's layers."""
     return ParallelConfig(**like_layers_of(target), num_codes=target.num_codes)
 
 
@@ -140,7 +140,7 @@ def _absorb(model: ParallelModel, params, state: ParallelState, features, tokens
     cache = write_recent(state.cache, state.recent, state.count)
     (rows, batch, span), masks = features.shape[:3], model.config.masks
     steps = jnp.arange(span + masks, dtype=jnp.int32)
-    # The first mask stands behind the last absorbed position.
+    # The first mask comes right after the last absorbed position.
     offset = jnp.where((steps < span)[None], steps[None], count[:, None] + (steps - span)[None])
     positions = cache.length[:, None] + offset
     x = model.apply(

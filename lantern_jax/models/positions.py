@@ -1,4 +1,4 @@
-"""Positions of tokens: rotation factors, one- and two-dimensional, and masks of who sees whom.
+"""Positions of tokens: one- and two-dimensional rotation factors, and attention masks.
 
 Axes: ... leading rows (G guidance x B batch, or B alone in training), N new positions, P prefix, T cells, E head width.
 """
@@ -35,7 +35,7 @@ def line_rotary(
 
 
 def row_positions(valid: Bool[Array, "*rows P"]) -> Int[Array, "*rows P"]:
-    """Counts each row's positions from 0 at the first that is not padding (int32)."""
+    """Counts each row's positions from 0 at the first token that is not padding (int32)."""
     return jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
 
 
@@ -45,8 +45,8 @@ def stream_rotary(
     """Returns rotation factors of stream positions (0 = the first sampled token).
 
     Args:
-        config: of a target or drafter. Where its ``rotary`` is "grid", a position turns with its grid cell, else
-            ("line") positions are counted on from each row's prefix.
+        config: of a target or drafter. If its ``rotary`` is "grid", a position is rotated by its grid cell; if it is
+            "line", positions continue from the end of each row's prefix.
     """
     head_dim = config.transformer.head_dim
     if config.rotary == "line":
@@ -59,7 +59,7 @@ def stream_rotary(
 def padded_causal_mask(valid: Bool[Array, "*rows P"]) -> Bool[Array, "*rows P P"]:
     """Returns the mask of causal attention over a padded prefix: row sees column.
 
-    Padding is seen by itself alone: attention of a row that sees nothing would be NaN.
+    A padding position is seen by itself alone; if its row saw nothing, its attention would be NaN.
     """
     length, leading = valid.shape[-1], (None,) * (valid.ndim - 1)
     causal = np.tril(np.ones((length, length), bool))[leading]

@@ -1,4 +1,4 @@
-"""Weights of a target's layers in eight bits: half the bytes that a step of plain decoding reads in bfloat16.
+"""A target's layer weights in eight bits: half the bytes that a step of plain decoding reads in bfloat16.
 
 Every output channel of a kernel has its own scale, the largest magnitude over 127. Activations are multiplied by the
 integers, which bfloat16 holds exactly, and the scale is applied to the sum. Embeddings, the head, norms and drafters
@@ -47,7 +47,7 @@ def _quantized(
 
 
 def quantized_shapes(shapes: PyTree) -> PyTree:
-    """Returns the shapes of what ``quantize`` makes of such arrays."""
+    """Returns the shapes that ``quantize`` would give arrays of these shapes."""
 
     def shape_of(name: str, leaf):
         scale = jax.ShapeDtypeStruct(leaf.shape[INPUT_AXES[name] :], jnp.float32)

@@ -7,7 +7,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 
-# The greatest whole number for config fields of these names, far above every published model's; fields of other names
+# The largest whole number allowed in config fields of these names, far above any published model's; all other fields
 # are widths and table sizes.
 _MOST = {
     "num_layers": 512, "num_heads": 4096, "grid": 192, "columns": 192, "patch": 64, "encoder_blocks": 64,
@@ -15,7 +15,7 @@ _MOST = {
     "layers": 256, "masks": 256, "num_buckets": 4096, "max_distance": 1 << 20,
 }  # fmt: skip
 _MOST_OF_ANY = 1 << 24
-# Numbers that float32 holds, with room for their squares.
+# Limits within which float32 holds a number and its square.
 _LEAST_NUMBER, _MOST_NUMBER = 1e-18, 1e18
 
 
@@ -24,7 +24,8 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
 
     Args:
         config: a dataclass: ``int`` fields must be whole numbers >= 1 within limits, ``float`` fields positive numbers
-            of float32. None is accepted where ``| None`` is annotated; other types are not checked.
+            within float32's range. ``bool`` and ``str`` fields must be of their type. None is
+            accepted where ``| None`` is annotated; other types are not checked.
         may_be_zero: names of ``int`` fields that may be 0.
     """
     for field in dataclasses.fields(config):
@@ -50,14 +51,14 @@ def check_sizes(config: Any, *, may_be_zero: tuple[str, ...] = ()) -> None:
 
 
 def check_size(name: str, value: Any, least: int = 1) -> None:
-    """Raises LanternError unless the field of a name may be a value: a whole number from ``least`` to its limit."""
+    """Raises LanternError unless a field's value is a whole number from ``least`` to the limit for the field's name."""
     most = _MOST.get(name, _MOST_OF_ANY)
     if not is_size(value, least) or value > most:
         raise errors.invalid(name, value, f"a whole number from {least} to {most}")
 
 
 def shape_of(config: Any) -> tuple[int, int]:
-    """Returns rows and columns of a model's picture in codes: a square of ``grid``, or its config has ``columns``."""
+    """Returns rows and columns of codes in a model's picture: ``grid`` of each unless its config has ``columns``."""
     return config.grid, getattr(config, "columns", None) or config.grid
 
 

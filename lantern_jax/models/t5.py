@@ -53,8 +53,8 @@ class T5Config:
 def relative_buckets(length: int, num_buckets: int, max_distance: int) -> Int[np.ndarray, "P P"]:
     """Returns the int32 bucket of each (query, key) pair.
 
-    Half of the buckets are for keys after the query. In each half, the first half is for one distance each; the
-    others grow with the logarithm of the distance up to ``max_distance``, and the last takes all beyond.
+    Half of the buckets are for keys after the query. Within each half, the first half of the buckets hold one distance
+    each; the others are spaced logarithmically up to ``max_distance``, and the last takes everything beyond.
     """
     offset = np.arange(length)[None, :] - np.arange(length)[:, None]
     half, exact = num_buckets // 2, num_buckets // 4

@@ -22,8 +22,8 @@ from lantern_jax.models.transformer import Dense, Transformer
 class StreamModel(nn.Module):
     """A model that continues a prefix with codes. Parameters: tokens, transformer, head; ``taps``: see ``Transformer``.
 
-    A family adds ``prefill`` (see ``transformer_target``) and ``check``, and sets ``first_code`` where prompts are ids
-    of one vocabulary with the codes.
+    A family adds ``prefill`` (see ``transformer_target``) and ``check``, and sets ``first_code`` where prompts and
+    codes share a vocabulary.
     """
 
     config: Any
@@ -40,11 +40,11 @@ class StreamModel(nn.Module):
         self.head = self.new_head()
 
     def new_head(self) -> nn.Module:
-        """Returns what turns features into logits."""
+        """Returns the module that turns features into logits."""
         return Dense(self.config.num_codes, self.dtype, self.param_dtype, jnp.float32)
 
     def extend(self, tokens, positions, mask, cache: kv_cache.KVCache):
-        """Runs new stream tokens on top of a cache, as ``transformer_target`` asks."""
+        """Runs new stream tokens on top of a cache, as ``transformer_target`` requires."""
         rows, batch = cache.prefix_mask.shape[:2]
         x = jnp.broadcast_to(self.tokens(tokens)[None], (rows, batch, tokens.shape[-1], self.config.dim))
         rotary = stream_rotary(self.config, cache.prefix_mask, positions)
@@ -59,7 +59,7 @@ class StreamModel(nn.Module):
 def stream_target(model: type[StreamModel], config: Any, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
     """Returns the target record of a model class; the same arguments return the same record.
 
-    Raises LanternError for a tap that is no layer.
+    Raises LanternError for a tap that is not a layer.
     """
     layers = config.num_layers
     if any(not 0 <= tap <= layers for tap in taps):
@@ -127,7 +127,7 @@ def transformer_target(
 
 
 def batched(depth: Int[Array, "*B N"], ancestors: Bool[Array, "*B N N"]) -> tuple[Array, Array]:
-    """Gives the nodes of a tree that all sequences share an axis of sequences."""
+    """Adds an axis of sequences to the nodes of a tree that all sequences share."""
     depth, ancestors = jnp.asarray(depth, jnp.int32), jnp.asarray(ancestors)
     depth = depth[None] if depth.ndim == 1 else depth
     return depth, ancestors[None] if ancestors.ndim == 2 else ancestors

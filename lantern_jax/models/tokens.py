@@ -1,7 +1,7 @@
-"""Models whose prompts are ids of one vocabulary with the codes, and what their prompts are.
+"""Models whose prompts are ids from the codes' vocabulary, and the form of those prompts.
 
-Token ids are *stream ids*: the codes first, in the codebook's order, then what else the vocabulary has. The head has
-only the codes' columns, since other ids are never sampled.
+Token ids are *stream ids*: the codes first, in the codebook's order, then the rest of the vocabulary. The head has only
+the codes' columns, since other ids are never sampled.
 
 Axes: G guidance rows, B batch, P prefix, V codes, D width.
 """
@@ -27,10 +27,10 @@ class GuidedTokensConfig:
 
     Attributes:
         dim, num_layers, num_heads, hidden_dim: as in ``TransformerConfig``.
-        kv_heads: heads of keys and values, None for as many as of queries.
+        kv_heads: number of key-value heads, None for as many as query heads.
         vocab_size: rows of the embedding table: codes, then the text's ids in the published order.
         num_codes: V.
-        grid: cells a side.
+        grid: cells per side.
         norm_eps, rope_base: of the norms and the rotation.
     """
 
@@ -66,7 +66,7 @@ class GuidedTokensConfig:
 
     @property
     def text_size(self) -> int:
-        """How many ids the text has, those of structuring tokens among them."""
+        """The number of text ids, including those of structuring tokens."""
         return self.vocab_size - self.num_codes
 
     @property
@@ -82,12 +82,12 @@ class GuidedTokensConfig:
 
 @dataclass(frozen=True)
 class RowsConfig(GuidedTokensConfig):
-    """A ``GuidedTokensConfig`` of pictures of any shape: a forced token follows each row of codes, others the last.
+    """A ``GuidedTokensConfig`` for pictures of any shape: a forced token follows each row of codes, others the last.
 
     Attributes:
-        columns: codes per row, and ``grid`` is the number of rows; None for a square.
-        ends: fields with the published ids of forced tokens: of what follows each row, then of what follows the last.
-        most_codes, most_a_side: of a picture.
+        columns: codes per row, while ``grid`` is the number of rows; None for a square.
+        ends: fields with the published ids of forced tokens: first the one after each row, then those after the last.
+        most_codes, most_a_side: the most codes of a picture, and the most along one side.
         others: as in ``GuidedTokensConfig``.
     """
 
@@ -113,17 +113,17 @@ class RowsConfig(GuidedTokensConfig):
 
 
 def shaped(config: RowsConfig, rows: int, columns: int) -> RowsConfig:
-    """Returns the config of pictures of another shape; LanternError for more codes than the model draws."""
+    """Returns the config for pictures of another shape; raises LanternError for more codes than the model draws."""
     if rows * columns > config.most_codes or max(rows, columns) > config.most_a_side:
         raise LanternError(
             f"{columns} x {rows} codes of a picture are too many: this model draws up to {config.most_codes}, and "
-            f"{config.most_a_side} a side"
+            f"{config.most_a_side} per side"
         )
     return replace(config, grid=rows, columns=None if rows == columns else columns)
 
 
 class TokenModel(StreamModel):
-    """A ``StreamModel`` whose ``tokens`` embed all ids, prompts and codes; a family may change ``unconditional``."""
+    """A ``StreamModel`` whose ``tokens`` embed prompts and codes alike; a family may override ``unconditional``."""
 
     first_code = 0
 
@@ -139,14 +139,14 @@ class TokenModel(StreamModel):
         return unconditional_tokens(conditioning)
 
     def prefill(self, conditioning: TokenConditioning | GuidedTokens, guided: bool):
-        """Runs prompts, as ``transformer_target`` asks."""
+        """Runs prompts, as ``transformer_target`` requires."""
         rows = [TokenConditioning(conditioning.tokens, conditioning.mask)]
         if guided:
             rows.append(self.unconditional(conditioning))
         return self.run(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 
     def run(self, conditioning: TokenConditioning):
-        """Runs whole rows: features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
+        """Runs whole rows; returns features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
         config, valid = self.config, conditioning.mask
         positions = row_positions(valid)
         rotary = line_rotary(positions, config.transformer.head_dim, config.rope_base)

@@ -64,7 +64,7 @@ class HeadNorm(nn.Module):
 
 
 def layers_alike(shapes: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
-    """Makes a function that traces a config's model for its shapes trace two layers: the others are as the second."""
+    """Makes a function that traces a config's model for shapes trace only two layers: the rest are like the second."""
 
     @wraps(shapes)
     def traced(*arguments: Any) -> dict[str, Any]:
@@ -117,8 +117,8 @@ def _contracted(
 ):
     """Multiplies [*rows, *inputs] by [*inputs, *features].
 
-    On TPUs heads and widths are one axis where a kernel reads them so: arrays lie in tiles of 128 lanes there, and
-    heads of 64 would leave half of each empty. On CPUs few rows are stored by columns.
+    On TPUs, heads and widths are one axis where a kernel reads them so: arrays lie in tiles of 128 lanes there, and
+    heads of width 64 would leave half of each tile empty. On CPUs, a left side of few rows is stored by columns.
     """
     ways = {"default": partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)}
     if shards() == 1:
@@ -144,7 +144,7 @@ def _dot(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array
 class Layer(nn.Module):
     """One Llama layer; returns the new activations and this block's keys and values.
 
-    ``attention_input`` [..., N, any width], already normed, is what attention reads instead of x (EAGLE-3).
+    Attention reads ``attention_input`` [..., N, any width], already normed, instead of x if it is given (EAGLE-3).
 
     Kernels: qkv [D, Q + 2, K, E] (the queries of each group, keys, values), out [H, E, D], gate_up [D, 2, F] (gate,
     up), down [F, D]: a mesh's model axis can split them along (key-value) heads and feed-forward columns.
@@ -223,7 +223,7 @@ class Transformer(nn.Module):
         return x, tuple(block)
 
     def _layers(self) -> Callable:
-        """Returns what runs layer i: layers alike are one function, which a program traces and lowers once."""
+        """Returns the function that runs layer i: equal layers share one, which a program traces and lowers once."""
 
         def sizes(i):
             return self.config, self.config.input_norm or i > 0, self.dtype, self.param_dtype

@@ -1,4 +1,4 @@
-"""The shape of a transformer, of which every model here is one.
+"""The shape of a transformer; every model here is one.
 
 Axes: H heads, K key-value heads, E head width, D model width, F feed-forward width.
 """
@@ -27,9 +27,9 @@ class TransformerConfig:
             all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
         input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
         final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
-        kv_heads: K, heads of keys and values, each of which serves H / K heads of queries (grouped-query attention,
-            arXiv 2305.13245); None is H. Heads of queries that share one are neighbours.
-        head_width: E; None is D / H.
+        kv_heads: K, the number of key-value heads, each of which serves H / K query heads (grouped-query attention,
+            arXiv 2305.13245); None means H. Query heads that share one are neighbours.
+        head_width: E; None means D / H.
         activation: of the feed-forward layer's gate: "silu", or "gelu" (Gemma), in its tanh form.
         norm_offset: what a norm adds to its scale, in float32 (Gemma: 1).
     """
@@ -74,5 +74,5 @@ class TransformerConfig:
 
     @property
     def groups(self) -> int:
-        """Q, heads of queries that share a head of keys and values."""
+        """Q, the number of query heads that share a key-value head."""
         return self.num_heads // self.key_heads

@@ -21,7 +21,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import check_sizes, is_size
 from lantern_jax.models.vq_clip import FrameStack
 
-# Of a config: number of levels, and width of a level relative to ``ch``.
+# A config's largest number of levels, and the largest width of a level relative to ``ch``.
 MOST_LEVELS, MOST_FACTOR = 10, 256
 
 
@@ -37,8 +37,8 @@ class VQConfig:
             large pictures stay cheap.
         smooth: channels of three convolutions over the whole picture at the end, which hide the borders of patches; 0
             for none. Our extension too.
-        code_norm: norms of the decoder are scaled and shifted by the codes around (MoVQ, arXiv 2209.09002).
-        clip_blocks: residual blocks over time of a tokenizer of clips (Emu3), 0 for none: a picture is a still clip.
+        code_norm: whether the decoder's norms are scaled and shifted by the nearest code (MoVQ, arXiv 2209.09002).
+        clip_blocks: residual blocks over time in a video tokenizer (Emu3), 0 for none: a picture is a still clip.
 
     Example:
         >>> config = lantern_jax.VQConfig()  # LlamaGen's VQ-16
@@ -101,7 +101,7 @@ def group_norm(groups: int, name: str) -> nn.GroupNorm:
 
 
 class CodeNorm(nn.Module):
-    """GroupNorm, scaled and shifted by what a convolution makes of the nearest code."""
+    """GroupNorm, scaled and shifted at each place by convolutions of the code nearest to it."""
 
     groups: int
 
@@ -115,7 +115,7 @@ class CodeNorm(nn.Module):
 
 
 def normed(x, codes, groups: int, name: str):
-    """Normalizes x by its groups; with ``codes`` by them too."""
+    """Applies a GroupNorm to x, or a ``CodeNorm`` if ``codes`` are given."""
     return group_norm(groups, name)(x) if codes is None else CodeNorm(groups, name=name)(x, codes)
 
 
@@ -165,7 +165,7 @@ class Middle(nn.Module):
 
 
 class Level(nn.Module):
-    """The residual blocks of one resolution, with attention after each if asked, then a change of resolution.
+    """The residual blocks of one resolution, with attention after each if ``attention``, then a change of resolution.
 
     ``resample`` is "down" (pad bottom and right by one, stride-2 convolution), "up" (nearest neighbour, convolution)
     or "".
@@ -232,7 +232,7 @@ class Decoder(nn.Module):
 
 
 class Smoother(nn.Module):
-    """Adds to pictures what three convolutions make of them, nothing at first."""
+    """Adds the output of three convolutions to pictures, zero at initialization."""
 
     features: int
 
@@ -277,7 +277,7 @@ class VQModel(nn.Module):
     before normalization), and smoother where there is one.
 
     Attributes:
-        grid: (h, w) of the codes that ``decode`` takes where it is not told; None for squares.
+        grid: (h, w) of the codes, for calls of ``decode`` that do not give it; None for a square.
 
     Example:
         >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
@@ -324,7 +324,7 @@ class VQModel(nn.Module):
         return rearrange(codes, "B h w -> B (h w)")
 
     def codes(self, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:
-        """Encodes and quantizes pictures as files hold them; raises as ``encode``."""
+        """Encodes and quantizes pictures as stored in files; raises as ``encode`` does."""
         return self.quantize(self.encode(pictures.astype(jnp.float32) / 127.5 - 1.0))
 
     def code_vectors(self) -> Float[Array, "V C"]:
@@ -344,7 +344,7 @@ class VQModel(nn.Module):
     ) -> Float[Array, "B H W 3"]:
         """Decodes codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
 
-        ``grid`` is (h, w), None for the model's own, or a square. Raises LanternError unless T is h * w.
+        ``grid`` is (h, w); None means the model's own, or else a square. Raises LanternError unless T is h * w.
         """
         side = math.isqrt(codes.shape[1])
         height, width = grid or self.grid or (side, side)

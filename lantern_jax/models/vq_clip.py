@@ -1,8 +1,9 @@
-"""What tokenizers of clips do over time, for one picture: a clip of equal frames, of which the first one comes back.
+"""A video tokenizer's layers over time, for one picture: a clip of equal frames, of which the first one is returned.
 
-Convolutions over time are causal: the first frame depends on itself alone, and so on the last step of their kernels in
-time. Of the encoder's, which halve a clip of four frames twice, all but the first output is the same where frames are
-equal. So each is a convolution over rows and columns, and converters make its kernel (``families.emu3_vq_weights``).
+Convolutions over time are causal: the first frame depends on itself alone, and so only on the last time step of their
+kernels. The encoder's halve a clip of four frames twice; where frames are equal, all their outputs but the first are
+the same. So each becomes a convolution over rows and columns, whose kernel converters compute
+(``families.emu3_vq_weights``).
 
 Axes: B batch, h w rows and columns of the code grid, c channels.
 """
@@ -14,7 +15,7 @@ from jaxtyping import Array, Float
 
 
 class FrozenNorm(nn.Module):
-    """BatchNorm with the statistics of training."""
+    """BatchNorm with the statistics from training."""
 
     eps: float = 1e-5
 
@@ -42,7 +43,7 @@ class FrameBlock(nn.Module):
 class FrameStack(nn.Module):
     """Two convolutions and residual blocks: convolutions first in an encoder (``downward``), last in a decoder.
 
-    Between an encoder's convolutions are two frames, side by side as channels.
+    Between an encoder's two convolutions, two frames lie side by side as channels.
     """
 
     blocks: int

@@ -24,9 +24,9 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 
-# Pillow knows others that are programs (EPS) or rarely read.
+# Pillow knows others, which are programs (EPS) or rarely read.
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
-# Endings of a folder's files that are taken for pictures.
+# Suffixes of the files in a folder that are taken for pictures.
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
 # In a notebook: a page with more is slow to scroll.
 MOST_PICTURES = 64
@@ -54,7 +54,7 @@ def open_image(file: BinaryIO) -> Image.Image:
 
 
 def read_image(file: BinaryIO) -> Image.Image:
-    """Reads a whole picture; raises LanternError as ``open_image``, and for pixels that cannot be read."""
+    """Reads a whole picture; raises LanternError as ``open_image`` does, and for pixels that cannot be read."""
     with open_image(file) as image, warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -76,20 +76,20 @@ def open_picture(file: Path) -> Image.Image:
 
 
 def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
-    """Crops the middle square of a picture, upright as its camera was held, and resizes it to ``side`` pixels."""
+    """Turns a picture upright, crops its middle square and resizes that to ``side`` pixels."""
     return fitted(image, side, side)
 
 
 def fitted(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "height width 3"]:
-    """Crops a picture, upright as its camera was held, to the middle part of a shape, and resizes it."""
+    """Turns a picture upright, crops its middle part to the proportions of a shape, and resizes that to the shape."""
     image = in_colour(upright(image))
     return np.asarray(ImageOps.fit(image, (width, height), Image.Resampling.LANCZOS), dtype=np.uint8)
 
 
 def upright(image: Image.Image) -> Image.Image:
-    """Turns a picture as its camera was held."""
+    """Turns a picture upright, the way its camera was held."""
     with warnings.catch_warnings(), contextlib.suppress(Exception):
-        # A damaged note of the camera's position is ignored, with any error of Pillow's.
+        # A damaged note of the camera's position is ignored, like any error that Pillow raises.
         warnings.simplefilter("ignore")
         image = ImageOps.exif_transpose(image)
     return image
@@ -98,7 +98,7 @@ def upright(image: Image.Image) -> Image.Image:
 def in_colour(image: Image.Image) -> Image.Image:
     """Converts a picture to red, green and blue of 8 bits each."""
     if image.mode.startswith("I;16"):
-        # Pillow would make white of all but the darkest of 16 bits of grey.
+        # Pillow would turn all but the darkest of 16-bit greys white.
         image = Image.fromarray((np.asarray(image) >> 8).astype(np.uint8))
     return image.convert("RGB")
 
@@ -136,7 +136,7 @@ def grid(
 def side_by_side(
     pictures: Sequence[UInt8[np.ndarray, "H W 3"]], captions: Sequence[str] = (), gap: int = 4
 ) -> UInt8[np.ndarray, "SH SW 3"]:
-    """Joins pictures in a row, with a line of text below each; lower ones are filled up at the bottom.
+    """Joins pictures in a row, with a line of text below each; shorter ones are padded at the bottom.
 
     Raises LanternError if there are captions, but not one per picture.
 
@@ -166,7 +166,7 @@ def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray
 
 
 def columns_of(picture: UInt8[np.ndarray, "H W 3"], tokens: int) -> int:
-    """Returns how many of a picture's tokens stand in a row, whose cells are squares."""
+    """Returns how many of a picture's tokens make a row, if their cells are squares."""
     height, width = picture.shape[:2]
     return max(1, round(math.sqrt(tokens * width / height)))
 
@@ -177,7 +177,7 @@ def acceptance_scale(picture_width: int, columns: int, cell: int = 24) -> int:
 
 
 def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
-    """Returns for every token the number of draft tokens its round accepted: its tokens but the bonus token."""
+    """Returns for every token the number of draft tokens its round accepted: all its tokens but the bonus token."""
     rounds = np.asarray(round_of_token)
     sizes = np.bincount(rounds, minlength=1)
     # Round 0 accepted nothing: its tokens are the prefill's or given ones.
@@ -197,7 +197,7 @@ def draw_acceptance(
 
     Args:
         round_of_token: as in ``Decoded``: tokens row by row, 0 for the prefill's token.
-        columns: tokens per row; T must be a multiple.
+        columns: tokens per row; T must be a multiple of it.
         max_accepted: the tree's depth.
 
     Raises LanternError if T is not a multiple of ``columns`` or the sides are not multiples of the cells'.
@@ -246,7 +246,7 @@ def origin_text(
     that it continues.
 
     Args:
-        number: the picture's, which it draws from together with ``seed``.
+        number: the picture's number, which with ``seed`` decides its randomness.
         settings: from ``settings_json``.
     """
     return {
@@ -269,7 +269,7 @@ def _canvas(height: int, width: int) -> np.ndarray:
 
 
 def _stretched_grey(picture: np.ndarray) -> np.ndarray:
-    """Returns the picture in grey, from black to white so that it shows through a tint, float32 [H, W, 1]."""
+    """Returns the picture in grey, stretched from black to white to show through a tint, float32 [H, W, 1]."""
     grey = picture.mean(axis=-1, keepdims=True)
     low, high = np.percentile(grey, (1, 99))
     return np.clip((grey - low) / max(high - low, 1.0), 0, 1) * 255
@@ -326,7 +326,7 @@ def figures_line(generation: Any) -> str:
 
 
 def as_html(generation: Any) -> str:
-    """Returns pictures with their prompts and the line below; the page loads nothing."""
+    """Returns HTML of pictures with their prompts, and the line of figures below; it loads nothing."""
     figures = f"<p>{html.escape(figures_line(generation))}</p>"
     if generation.pictures is None:
         return figures

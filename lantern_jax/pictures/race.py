@@ -1,4 +1,4 @@
-"""An animation of plain and speculative decoding painting the same picture, in true proportion of times or passes.
+"""An animation of plain and speculative decoding painting the same picture, in true proportion to times or passes.
 
 Axes: T tokens, H W height and width, f frames.
 """
@@ -25,16 +25,16 @@ FORMATS = {".webp": "WEBP", ".gif": "GIF", ".png": "PNG"}
 FRAMES_A_SECOND = 15
 # A longer race is sped up.
 LONGEST_SECONDS = 12.0
-# Time that the last frame is shown.
+# How long the last frame is shown.
 END_SECONDS = 2.5
-# Approximate pixels of a side.
+# Approximate pixels along a side.
 SIDE = 256
 _UNKNOWN = 30
 _LIT = 0.55
 
 
 def check_race(path: str | Path) -> Path:
-    """Returns the path; raises LanternError unless it ends as an animated format does."""
+    """Returns the path; raises LanternError unless its suffix is that of an animated format."""
     path = Path(path)
     if path.suffix.lower() not in FORMATS:
         raise errors.invalid("race", str(path), f"a file that ends in {', '.join(FORMATS)}")
@@ -134,13 +134,13 @@ class _Runner:
         self.length = float(self._last) if passes else seconds
 
     def clock(self, now: float) -> str:
-        """Returns how far it is, in words."""
+        """Returns how far it has got, in words."""
         if self._passes:
             return f"{self._done(now)} passes"
         return f"{min(now, self.length):.2f} s"
 
     def picture(self, now: float) -> UInt8[np.ndarray, "H W 3"]:
-        """Returns the part painted by ``now``, the last round's tokens lit until the end."""
+        """Returns the picture as painted by ``now``, with the last round's tokens lit until the end."""
         done = self._done(now)
         known = self._cells(self._rounds <= done)
         painted = np.where(known, self._picture, np.uint8(_UNKNOWN)).astype(np.float32)
@@ -150,7 +150,7 @@ class _Runner:
         return np.rint(painted).astype(np.uint8)
 
     def _done(self, now: float) -> int:
-        """Returns the rounds that are done."""
+        """Returns how many rounds are done."""
         return self._last if now >= self.length else int(now / self.length * self._last)
 
     def _cells(self, tokens: Bool[np.ndarray, " T"]) -> Bool[np.ndarray, "H W 1"]:

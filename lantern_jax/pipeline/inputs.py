@@ -1,4 +1,4 @@
-"""What a call is given: prompts, and pictures to complete, or their codes, of which the first rows stay.
+"""The inputs of a call: prompts, and pictures to complete, or their codes, whose first rows stay.
 
 Axes: n prompts, C codes of a picture, K tokens of the stream that are given, H W height and width.
 """
@@ -31,7 +31,7 @@ Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
 
 
 class Call(Knobs, total=False):
-    """What a call says beside its prompts, as keyword arguments; ``Pipeline.generate`` says what it means."""
+    """The keyword arguments of a call, besides its prompts; ``Pipeline.generate`` says what they mean."""
 
     num: int
     seed: int
@@ -42,14 +42,14 @@ class Call(Knobs, total=False):
 
 
 def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
-    """Returns one prompt as a sequence of one."""
+    """Returns prompts as a sequence, a single one as a sequence of one."""
     return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
 
 
 def negatives(
     encoder: PromptEncoder, negative_prompt: str | Sequence[str] | None, prompts: int
 ) -> dict[str, list[str]]:
-    """Returns the negative prompt of every prompt as an encoder's argument, which None and blank text leave out.
+    """Returns each prompt's negative prompt as an encoder's argument, left out for None and blank text.
 
     Raises:
         LanternError: a model that takes none, or neither one nor one per prompt.
@@ -67,7 +67,7 @@ def negatives(
 
 
 def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:
-    """Returns what encodes prompts for a checkpoint's target; a text encoder is read when captions are encoded.
+    """Returns the encoder of prompts for a checkpoint's target; a text encoder is read when captions are encoded.
 
     Args:
         strict_words: as in ``load``.
@@ -89,11 +89,11 @@ def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> Prompt
 
 @dataclass(frozen=True)
 class Grid:
-    """The grid of codes that a model's picture is.
+    """The grid of codes that makes up a model's picture.
 
     Attributes:
         rows, columns: of codes.
-        pixels: of a code, each way.
+        pixels: of a code, in each direction.
         codes: V.
         draws: whether there is a tokenizer, to encode pictures with.
     """
@@ -127,11 +127,11 @@ class Grid:
         """Returns a picture or its codes for every prompt, and how many rows stay; None without ``start``.
 
         Raises:
-            LanternError: as ``starts`` and ``rows_kept``, rows without a start, or a method that completes nothing.
+            LanternError: as ``starts`` and ``rows_kept``, rows without a start, or a method that completes none.
         """
         if start is None:
             if keep_rows is not None:
-                raise LanternError("keep_rows is of a picture to go on with: give it as start")
+                raise LanternError("keep_rows needs a picture to go on with: give it as start")
             return None
         if DRAFTINGS[settings.drafting].nodes == ROWS:
             raise LanternError(
@@ -140,7 +140,7 @@ class Grid:
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 
     def rows_kept(self, keep_rows: Any) -> int:
-        """Returns how many rows stay, half of them for None; LanternError unless 1 to all but one."""
+        """Returns how many rows stay, half of them for None; raises LanternError unless it is 1 to all but one."""
         if keep_rows is None:
             return max(1, self.rows // 2)
         if check_count("keep_rows", keep_rows) >= self.rows:
@@ -150,7 +150,7 @@ class Grid:
         return int(keep_rows)
 
     def starts(self, start: Start | Sequence[Start], prompts: int) -> list[np.ndarray]:
-        """Returns one start a prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
+        """Returns one start per prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
 
         Raises:
             LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer,
@@ -164,7 +164,7 @@ class Grid:
         return given * (prompts if len(given) == 1 else 1)
 
     def pictures(self, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Returns pictures of the model's size; LanternError for anything else, or without a tokenizer."""
+        """Returns pictures of the model's size; raises LanternError for anything else, or without a tokenizer."""
         pictures = [self._one(value) for value in _listed(images)]
         if not pictures or any(picture.ndim != 3 for picture in pictures):
             raise LanternError(
@@ -173,7 +173,7 @@ class Grid:
         return np.stack(pictures)
 
     def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
-        """Returns the codes of pictures; LanternError unless each has as many as a picture, all of the model's."""
+        """Returns pictures' codes; raises LanternError unless each has the right number of them, all the model's."""
         codes = np.asarray(codes)
         count = self.count
         if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:

@@ -16,14 +16,14 @@ def is_notebook() -> bool:
 
 
 def keep_programs_in_notebooks() -> None:
-    """Makes JAX keep compiled programs where this is a notebook: kernels are started again and again."""
+    """Makes JAX keep compiled programs if this is a notebook: kernels are started again and again."""
     if is_notebook():
         keep_compiled_programs()
 
 
 @contextlib.contextmanager
 def bar(count: int) -> Iterator[Callable[[Progress], None]]:
-    """Yields what shows below a notebook's cell how far ``count`` pictures are, until they are done."""
+    """Yields a function that shows below a notebook's cell how far ``count`` pictures are, until they are done."""
     from IPython.display import HTML, display
 
     shown: Any = display(HTML(_line("", f"{count} picture(s); a first call also compiles")), display_id=True)

@@ -41,27 +41,27 @@ def load(
     model: str | Path = "demo", dtype: Any = None, tuned: str | Path | None = AUTO,
     mesh: str | Mesh | None = None, strict_words: bool = False, size: str | None = None,
 ) -> "Pipeline":  # fmt: skip
-    """Opens a checkpoint: "demo", the model that ships with the package, a directory, or a repository of the hub.
+    """Opens a checkpoint: "demo" (the model that ships with the package), a directory, or a repository on the hub.
 
-    What it holds is checked; parameters are read when they are first needed, straight onto the devices. Compiled
+    Its contents are checked; parameters are read when they are first needed, straight onto the devices. Compiled
     programs are kept for later processes in notebooks, and after ``lantern_jax.keep_compiled_programs()``.
 
     Args:
-        model: "demo"; a directory that ``lantern convert`` wrote; or, where none has that name, one on the Hugging Face
-            hub: "owner/name" or "owner/name@revision".
+        model: "demo"; a directory that ``lantern convert`` wrote; or, if none has that name, a repository on the
+            Hugging Face hub: "owner/name" or "owner/name@revision".
         dtype: of the target's and drafter's parameters and products; None: float32 on CPUs and old GPUs, else bfloat16.
-        tuned: a file of ``lantern tune``; "auto" takes what it found for such a call, else what should be fastest by
-            the machine and by notes of earlier runs, unless the call says how to decode or several processes share the
-            mesh; "off" takes nothing and notes nothing.
+        tuned: a file from ``lantern tune``; "auto" takes what that found for such a call, else what should be fastest,
+            judging by the machine and by notes of earlier runs, unless the call says how to decode or several processes
+            share the mesh; "off" takes nothing and notes nothing.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
-            splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None is
+            splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None for
             all devices of this process, each with a whole model.
         strict_words: whether a word that the demo does not know is an error; else it is ignored with a warning.
-        size: of the pictures, "832x624" pixels, where the model draws others than its own; None for that.
+        size: of the pictures, "832x624" pixels, if the model draws others than its own; None for its own.
 
     Raises:
-        LanternError: the model is missing, incomplete, damaged or no checkpoint, or cannot be fetched (``MissingExtra``
-            without the extra ``hub``); a mesh that is not valid; a platform that JAX is asked for and has not here.
+        LanternError: the model is missing, incomplete, damaged or not a checkpoint, or cannot be fetched
+            (``MissingExtra`` without the extra ``hub``); an invalid mesh; a platform that JAX is asked for but lacks.
     """
     keep_programs_in_notebooks()
     devices = device_grid(mesh)
@@ -75,7 +75,7 @@ class Pipeline:
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
         dtype, strict_words: as in ``load``.
-        tuned: files of tuned settings; None for none, and nothing is chosen.
+        tuned: files of tuned settings; None for none, so that nothing is chosen.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
@@ -95,7 +95,7 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
-        # Hosts have cache directories of their own, and must decode alike.
+        # Hosts have cache directories of their own, but must decode alike.
         shared = self.engine.spans and tuned is not None and not tuned.named
         self.auto = Auto(checkpoint, self.recipe, self.engine.devices, None if shared else tuned)
 
@@ -105,7 +105,7 @@ class Pipeline:
 
     @property
     def draws(self) -> bool:
-        """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens and no pictures."""
+        """Whether the checkpoint has a VQ tokenizer; without one a generation has tokens but no pictures."""
         return self.checkpoint.tokenizer_params is not None
 
     def check_draws(self) -> None:
@@ -119,34 +119,34 @@ class Pipeline:
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
         log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
     ) -> Generation:  # fmt: skip
-        """Makes ``num`` pictures of every prompt. A knob left out is the tuned one (see ``load``) if there is one for
-        such a call, else the checkpoint's default, else that of ``Settings``.
+        """Makes ``num`` pictures for every prompt. A knob left out takes its tuned value (see ``load``) if there is one
+        for such a call, else the checkpoint's default, else that of ``Settings``.
 
         Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
         number of devices and the strict rule's tree do not change its tokens. That is exact in float32
         (``load(..., dtype="float32")``). In bfloat16, the default on GPUs and TPUs, a pass over many nodes rounds
-        differently from a pass over one, so a token whose score is nearly the best can change, and those after it.
+        differently from a pass over one, so a token whose score is nearly the best can change, and those after it too.
 
         Args:
             prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
             num: pictures per prompt.
             seed: 0 to 2**32 - 1.
-            first: number of the first picture: a set made in several calls is the set made in one.
+            first: number of the first picture: a set made in several calls is the same as one made in one.
             negative_prompt: what guidance leads away from, in words, for all prompts or one per prompt; None for what
                 the model was trained with.
             start: pictures to complete, or their codes, one per prompt or one for all: PIL images or uint8 [H, W, 3],
-                whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; with its own
-                seed a picture is completed by itself.
+                whose middle squares are taken, or ints [T]. The first rows stay and the rest is decoded; completed
+                with its own seed, a picture comes out the same.
             keep_rows: rows of codes of ``start`` that stay, 1 to all but one; None for half of them.
             compare: also decode plainly with the same seed, into ``Generation.plain``.
             log_probs: also read the tokens once more, for ``Generation.log_probs``.
-            progress: called several times per second; with ``compare`` for both as one. None: a bar in notebooks.
+            progress: called several times per second; with ``compare``, for both as one. None: a bar in notebooks.
             knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
 
         Raises:
-            LanternError: an argument that is not valid, before any computation; a model whose numbers are not finite.
-            Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done, with
-                ``compare`` without plain decoding's.
+            LanternError: an invalid argument, before any computation; a model whose numbers are not finite.
+            Interrupted: after Ctrl-C, within a fraction of a second; it holds the pictures that are done,
+                without plain decoding's even with ``compare``.
 
         Example:
             >>> generation = lantern_jax.load("demo").generate("a foggy forest", num=2, seed=7)
@@ -161,7 +161,7 @@ class Pipeline:
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
         negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
     ) -> Plan:  # fmt: skip
-        """Resolves and checks what ``generate`` is given, and computes nothing; ``Plan.run`` makes the pictures.
+        """Resolves and checks the arguments of ``generate``, computing nothing; ``Plan.run`` makes the pictures.
 
         Raises:
             LanternError: as ``generate``.
@@ -188,14 +188,14 @@ class Pipeline:
         A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
         Raises:
-            LanternError: as ``generate`` of its prompts.
+            LanternError: as ``generate`` for these prompts.
         """
         prompts = listed(prompts)
         against = negatives(self._encoder, negative_prompt, len(prompts))
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **against))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
-        """Keeps a text encoder that was read in memory, inside this context."""
+        """Keeps a text encoder, once read, in memory inside this context."""
         return self._encoder.kept()
 
     def generate_from(
@@ -222,8 +222,8 @@ class Pipeline:
         return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
 
     def prepare(self, conditioning: EncodedPrompts, **call: Unpack[Call]) -> tuple[Plan, Job]:
-        """Returns what ``generate_from`` would run, for a loop of your own around it that may make more pictures than
-        one call, of a job that ``dataclasses.replace`` changes; raises what it would raise.
+        """Returns what ``generate_from`` would run, for a loop of your own that may make more pictures than one call
+        or change the job with ``dataclasses.replace``; raises what that would raise.
         """
         rows = self._encoder.from_encoded(conditioning)
         plan = self._plan(conditioning.prompts, lambda: rows, 2**32, **call)
@@ -232,7 +232,7 @@ class Pipeline:
     def iterate(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
     ) -> Iterator[Picture]:
-        """Generates a picture at a time: each is drawn as soon as its tokens are known.
+        """Generates one picture at a time: each is drawn as soon as its tokens are known.
 
         Raises:
             LanternError: as ``generate``, when the first picture is asked for.
@@ -246,19 +246,19 @@ class Pipeline:
         return self.plan(prompts, **call).settings
 
     def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
-        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a line on it.
+        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a note on it.
 
         Raises:
-            LanternError: a number of pictures or of the sampling distribution, or a batch, that is not valid.
+            LanternError: an invalid number of pictures or of the sampling distribution, or an invalid batch.
         """
         return self.auto.find(check_count("pictures", pictures), knobs)
 
     def settings(self, knobs: Knobs) -> Settings:
-        """Returns the settings that these knobs make with this checkpoint; LanternError where they do not fit."""
+        """Returns the settings of these knobs with this checkpoint; raises LanternError if they do not fit."""
         return self.recipe.settings(knobs, self.platform)
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
+        """Returns how a batch is decoded with these settings; ``plain``: without drafts, from the same distribution."""
         return self.recipe.job(settings, plain)
 
     def encode_pictures(self, images: Start | Sequence[Start]) -> Int[np.ndarray, "n T"]:
@@ -270,14 +270,14 @@ class Pipeline:
         return self.engine.encode(self._grid.pictures(images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Returns pictures of their codes; LanternError for none or other models', or without a sound VQ tokenizer."""
+        """Returns pictures of codes; raises LanternError for none, another model's, or without a sound VQ tokenizer."""
         self.check_draws()
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(
         self, prompts, encode, most=MOST_PICTURES, /, *, num=1, seed=0, first=0, start=None, keep_rows=None, **knobs
     ) -> Plan:  # fmt: skip
-        """Settles a call of prompts of these names, whose conditioning ``encode`` returns."""
+        """Settles a call for prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
         found = self.auto.find(count, knobs)
         given = {name: value for name, value in knobs.items() if value is not None}
@@ -293,7 +293,7 @@ class Pipeline:
         )  # fmt: skip
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
-        distinct = {id(one): one for one in starts}  # One start may be for all prompts.
+        distinct = {id(one): one for one in starts}  # One start may serve all prompts.
         codes = {key: self.encode_pictures(one)[0] if one.ndim == 3 else one for key, one in distinct.items()}
         codes = np.stack([codes[id(one)] for one in starts])
         return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.columns))

@@ -39,18 +39,18 @@ from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 
-# Between two pieces of work progress is told and Ctrl-C is heard: the seconds that one should take. To begin one costs
-# some 2 ms of a CPU, which is 4 % of a pass over 57 nodes.
+# The seconds that a piece of work should take: progress is reported and Ctrl-C handled between two pieces. To begin one
+# costs some 2 ms on a CPU, which is 4 % of a pass over 57 nodes.
 PIECE_SECONDS = 0.4
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call makes and how, every argument resolved and checked; nothing is computed before ``run``.
+    """What a call makes and how, with every argument resolved and checked; nothing is computed before ``run``.
 
     Attributes:
         settings: every knob's value.
-        notes: lines for people: tuned settings that are used or not, knobs without effect.
+        notes: remarks for the user: tuned settings that are used or not, knobs without effect.
         prompts: names of the prompts.
         num: pictures per prompt.
         seed, first: picture i draws from ``seed`` and ``first`` + i.
@@ -59,7 +59,7 @@ class Plan:
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
-        note: told the window that all pictures were decoded with, and their statistics; or None.
+        note: called with the window that all pictures were decoded with and their statistics; or None.
 
     Example:
         >>> plan = lantern_jax.load("demo").plan("a foggy forest", num=2, tau=1.0)
@@ -82,7 +82,7 @@ class Plan:
     negatives: tuple[str, ...] = ()
 
     def with_negatives(self, negatives: tuple[str, ...]) -> "Plan":
-        """Returns the plan of prompts with these negative ones."""
+        """Returns the plan with these negative prompts."""
         idle = ("negative_prompt has no effect with guidance 1",) * (
             bool(negatives) and self.settings.guidance == 1
         )
@@ -124,14 +124,14 @@ class Plan:
         compare: bool = False,
         log_probs: bool = False,
     ) -> Generation:
-        """Decodes and draws all pictures; ``compare``: also by plain decoding, of which progress is told as of one.
+        """Decodes and draws all pictures; ``compare``: by plain decoding too, with progress reported for both as one.
 
-        With ``log_probs`` the tokens are read once more, apart from the statistics.
+        With ``log_probs`` the tokens are read once more, which the statistics leave out.
 
         Raises:
             LanternError: a model whose numbers are not finite.
-            Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, with ``compare`` without plain
-                decoding's. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
+            Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, without plain decoding's even
+                with ``compare``. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
         if progress is None and is_notebook():
             with bar(self.count) as shown:
@@ -157,7 +157,7 @@ class Plan:
     def _generate(self, progress, log_probs: bool, plain: bool = False) -> Generation:
         count, held, batch = self.count, _Held(), self.settings.batch
         job = self.recipe.job(self.settings, plain)
-        # Encoded here: Ctrl-C stops reading a text encoder immediately, and the rest between two pieces.
+        # Encoded here, where Ctrl-C stops reading a text encoder immediately; it stops the rest between two pieces.
         _ = self.conditioning
         if self.draws:
             self.engine.compile_drawing(min(count, batch), len(self.free), batch)
@@ -168,7 +168,7 @@ class Plan:
                         held = held.with_decoded(run, fresh)
                         check()
                         if progress is not None:
-                            # Positions of the stream, forced ones included: the picture's share all the same.
+                            # Positions of the stream, forced ones included: the share of the picture all the same.
                             known = part.start * run.total + int(run.lengths.sum())
                             pictures = part.start + int(run.finished.sum())
                             progress(Progress(known, count * run.total, pictures, held.spent.decoding))
@@ -179,7 +179,7 @@ class Plan:
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
-                # As many as the batches before, whose program is compiled.
+                # As many as in the batches before, whose program is compiled.
                 held = self._draw_waiting(held, min(count, batch))
             raise Interrupted(self._generation(held) if held.drawn else None) from None
 
@@ -199,7 +199,7 @@ class Plan:
             for run, fresh in self._pieces(self.job, part):
                 if fresh is None:
                     continue
-                # A program for fewer groups of devices would have the parameters moved.
+                # A program for fewer groups of devices would move the parameters.
                 drawn = self._with_pictures([fresh], run.key.groups)
                 for row, number in enumerate(drawn.numbers):
                     yield Picture(
@@ -215,8 +215,8 @@ class Plan:
     ) -> Iterator[tuple[Run, "_Part | None"]]:
         """Decodes sequences of any numbers and yields, piece by piece, how far they are and those that are newly done.
 
-        They go through ``settings.batch`` slots, each taking the next one as soon as its own is done. Without
-        ``refill``, and where the drafting's state forbids it, a batch is finished before the next one begins.
+        They share ``settings.batch`` slots, each of which takes the next sequence as soon as its own is done. Without
+        ``refill``, or if the drafting's state forbids it, a batch is finished before the next one begins.
 
         Args:
             numbers: from 0, in the order in which they begin.
@@ -270,7 +270,7 @@ class Plan:
         return _Part(numbers, decoded)
 
     def _draw_waiting(self, held: "_Held", least: int = 0) -> "_Held":
-        """Draws what is waiting; ``least``: a program for that many draws it."""
+        """Draws the waiting pictures; ``least``: with a program for at least that many."""
         if not held.waiting:
             return held
         drawn = self._with_pictures(held.waiting, least)
@@ -307,7 +307,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Part:
-    """Some sequences of a call that are done: their numbers from 0, what was decoded (codes alone), pictures."""
+    """Finished sequences of a call: their numbers from 0, what was decoded (codes alone), pictures."""
 
     numbers: Int[np.ndarray, " B"]
     decoded: Decoded
@@ -317,13 +317,13 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a call has so far. It is replaced whole: wherever Ctrl-C comes in, a picture is in one place, once.
+    """What a call has so far. It is replaced whole, so that wherever Ctrl-C comes in, a picture is in one place, once.
 
     Attributes:
         drawn: parts with their pictures.
-        waiting: parts of the batch on its way whose pictures are not drawn yet.
+        waiting: parts of the current batch whose pictures are not drawn yet.
         timing: of the batches that are drawn.
-        running: of the batch on its way.
+        running: of the current batch.
     """
 
     drawn: tuple[_Part, ...] = ()
@@ -333,11 +333,11 @@ class _Held:
 
     @property
     def spent(self) -> Timing:
-        """Seconds of all."""
+        """The seconds of all batches."""
         return self.timing + self.running
 
     def with_decoded(self, run: Run, fresh: _Part | None) -> "_Held":
-        """Returns what there is after another piece of the batch on its way."""
+        """Returns what a call has after another piece of the current batch."""
         waiting = self.waiting if fresh is None else (*self.waiting, fresh)
         return dataclasses.replace(self, waiting=waiting, running=run.timing)
 
@@ -349,7 +349,7 @@ def batches(count: int, most: int) -> Iterator[slice]:
 
 
 def until_next(run: Run, live: Bool[np.ndarray, " n"], given: int) -> int:
-    """Returns about how many rounds it takes until one of these is done, by their mean pace so far."""
+    """Estimates how many rounds it takes until one of these is done, from their mean pace so far."""
     rounds = hosts.fetched(run.state.decoded.rounds)[: len(live)][live].sum()
     pace = max(run.lengths[live].sum() - live.sum() * max(given, 1), 1) / max(rounds, 1)
     return max(1, int((run.total - run.lengths[live].max()) / pace))

@@ -23,11 +23,11 @@ from lantern_jax.serve.limits import BUG, Refused
 
 # These say nothing about pictures.
 OPEN_PATHS = ("/", "/health", "/openapi.json")
-# Whoever was told the name of a picture may have it.
+# Anyone who was told the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
-# The entry of a request's scope with what its line in the log tells beside.
+# The entry of a request's scope with additional fields for its line in the log.
 LOGGED = "lantern"
-# Asked again and again by what watches a server.
+# Asked again and again by programs that watch a server.
 _UNLOGGED = ("/health", "/metrics")
 _log = logging.getLogger(__name__)
 _LOCAL = ("localhost",)
@@ -47,9 +47,9 @@ class Access:
     """Who may send requests.
 
     Attributes:
-        token: that a request must bear, or None.
+        token: the one that a request must bear, or None.
         hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to point
-            here (DNS rebinding) calls it by that name.
+            here (DNS rebinding) calls it by the page's name.
         origins: of pages elsewhere that may send requests, such as "https://example.org".
     """
 
@@ -61,16 +61,16 @@ class Access:
     def of(
         cls, host: str, token: str | None, names: Collection[str] = (), origins: Collection[str] = ()
     ) -> "Access":
-        """Allows ``names`` and this machine's own; without ``names``, where others reach ``host``, any.
+        """Allows ``names`` and this machine's own; any without ``names`` if other machines can reach ``host``.
 
-        Names and origins are in any case: browsers send them in lower case.
+        Names and origins may be in any case: browsers send them in lower case.
         """
         own = {*_LOCAL, "127.0.0.1", "::1", host} if names or is_local(host) else set()
         hosts, pages = ({one.lower() for one in some} for some in ({*own, *names}, origins))
         return cls(token, frozenset(hosts) or None, frozenset(pages))
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
-        """Raises Refused for a request that is not allowed; names of ``headers`` are in any case."""
+        """Raises Refused for a request that is not allowed; names in ``headers`` may be in any case."""
         host = urlsplit(f"//{headers.get('host', '')}").hostname
         if self.hosts is not None and host not in self.hosts:
             raise Refused(403, "the Host header is not a name of this server: start it with --allowed-host")
@@ -91,9 +91,9 @@ class Access:
 
 
 class Guard:
-    """An application with restricted access; counts its answers by status, a bug's too, and logs requests.
+    """An application with restricted access, which counts its answers by status, a bug's too, and logs requests.
 
-    Where the client went before it had the whole answer, the status is 0.
+    The status is 0 if the client left before it had the whole answer.
     """
 
     def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
@@ -124,7 +124,7 @@ class Guard:
         except ClientDisconnect:
             status = 0
         except Exception:
-            # A bug: Starlette would answer, around this and without these headers. The connection ends with it.
+            # A bug: Starlette would answer outside of this, without these headers. The connection ends with the answer.
             if not status:
                 await refusal(Refused(500, BUG, headers={"Connection": "close"}))(scope, receive, answer)
             raise
@@ -137,7 +137,7 @@ class Guard:
         self, scope: Scope, receive: Receive, answer: Send, given: Headers, shares: bool
     ) -> None:
         if shares and scope["method"] == "OPTIONS" and "access-control-request-method" in given:
-            # A browser asks before a page of another origin may; it sends no token with this.
+            # A browser asks whether a page of another origin may send requests; it sends no token with this.
             return await Response(status_code=204)(scope, receive, answer)
         try:
             self._access.check(scope["path"], given)
@@ -162,7 +162,7 @@ def _shared(origin: str) -> dict[str, str]:
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Logs a request: a line, and its parts for logs that programs read; status 0 is a client that went."""
+    """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
     client = (scope.get("client") or ("",))[0]
     fields = {
         "method": scope["method"],
@@ -178,7 +178,7 @@ def _log_request(scope: Scope, status: int, seconds: float) -> None:
 
 
 def is_local(host: str) -> bool:
-    """Tells whether only this machine reaches a server at that name or address."""
+    """Tells whether only this machine can reach a server at that name or address."""
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:

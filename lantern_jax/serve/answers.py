@@ -1,4 +1,4 @@
-"""What the server answers: OpenAI's shapes for pictures, events and models, with our figures under ``lantern``."""
+"""The server's answers: OpenAI's shapes for pictures, events and models, with our figures under ``lantern``."""
 
 import base64
 import json
@@ -31,7 +31,7 @@ _SHOWN = 4
 
 
 def encode_json(value: Any) -> bytes:
-    """Returns JSON in ASCII, which any text can be sent as."""
+    """Returns a value as JSON in ASCII, which any text can be sent as."""
     return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
 
 
@@ -109,7 +109,7 @@ def _common(output: Output) -> dict[str, str]:
 
 
 def _settings(ticket: Ticket) -> dict[str, Any]:
-    """Returns the seed, the settings, and notes on what of the request changes nothing, or is not done."""
+    """Returns the seed, the settings, and notes on parts of the request that change nothing or are not done."""
     told: dict[str, Any] = {"seed": ticket.request.seed, "settings": settings_json(ticket.settings)}
     notes = (*ticket.request.notes, *without_effect(ticket.request.knobs, ticket.settings))
     return told | ({"notes": list(notes)} if notes else {})
@@ -121,7 +121,7 @@ def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:
         "number": done.index,
         "tokens": tokens,
         "rounds": done.rounds,
-        # The first token is the prefill's; given ones are no round's either.
+        # The first token is the prefill's; given tokens belong to no round either.
         "tokens_a_round": round(np.count_nonzero(done.round_of_token) / max(done.rounds, 1), 4),
         "seconds": round(done.seconds, 4),
         "waited": round(done.waited, 4),
@@ -169,7 +169,7 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
 
 
 def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
-    """Tells whether the model takes negative prompts, such as one that it takes as a prompt."""
+    """Tells whether the model takes negative prompts; ``prompt`` is one that it takes as a prompt."""
     try:
         pipeline.check(prompt, negative_prompt=prompt)
     except LanternError:

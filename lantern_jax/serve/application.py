@@ -32,7 +32,7 @@ from lantern_jax.serve.server import Connections
 from lantern_jax.serve.ticket import Done, Queued, Ticket
 from lantern_jax.serve.worker import Worker
 
-# Streams are never silent for longer, in seconds: proxies drop silent connections.
+# The longest silence of a stream, in seconds: proxies drop silent connections.
 SILENCE = 10.0
 
 
@@ -105,7 +105,7 @@ class _Server:
     scales: bool
     html: str
     kept: Kept
-    # Of forms that are read at a time: a picture of a few KB may take 64 MB, several times over.
+    # Limits how many forms are read at a time: a picture of a few KB may take 64 MB, several times over.
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def page(self, request: Request) -> Response:
@@ -146,7 +146,7 @@ class _Server:
             raise Refused(
                 404, f"there is no such picture, or it is gone: they are kept for {self.kept.seconds:g} s"
             )
-        # Any page may show what it was told the name of.
+        # Any page may show a picture whose name it was told.
         return Response(
             found[0], media_type=found[1], headers={"Cross-Origin-Resource-Policy": "cross-origin"}
         )
@@ -165,14 +165,14 @@ class _Server:
         return await self._images(request, await self._edit(request), began)
 
     async def _edit(self, request: Request) -> PictureRequest:
-        """Reads a form. Its files are let go of here, before the pictures wait for their turn."""
+        """Reads a form. Its files are released here, before the pictures wait for their turn."""
         limits, boundary = self.worker.limits, boundary_of(request.headers.get("content-type", ""))
         rows = self.entry["lantern"]["rows"]
         with self.worker.place():
             content = await _body(request, limits, limits.form_bytes)
             await _unless_gone(request.receive, self.reading.acquire())
             try:
-                # Megabytes of any bytes: no other client waits for them.
+                # These may be megabytes of anything: no other client should wait for them.
                 fields, files = await run_in_threadpool(read_form, content, boundary)
                 picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
             finally:
@@ -198,7 +198,7 @@ class _Server:
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 
     def _lead_to(self, request: Request, file: bytes, ending: str) -> str:
-        """Keeps a file; returns its address, by the name that the client called the server by, if it said one."""
+        """Keeps a file; returns its address, under the name that the client called the server by, if it gave one."""
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
         name = self.kept.keep(file, ending)
         return f"{'https' if secure else 'http'}://{request.url.netloc}/pictures/{name}"
@@ -244,7 +244,7 @@ class _EventStream(StreamingResponse):
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
-    """Returns the result of ``work``; cancels it and raises ClientDisconnect where the client leaves before."""
+    """Returns the result of ``work``; cancels it and raises ClientDisconnect if the client leaves first."""
 
     async def gone() -> None:
         while (await receive())["type"] != "http.disconnect":

@@ -1,6 +1,6 @@
 """Pictures that are decoded together, each in a slot of a run, and drawn one by one.
 
-Pictures of the codes known so far are drawn so rarely that they cost little.
+Unfinished pictures, of the codes known so far, are drawn rarely enough to cost little.
 
 Axes: n slots, T codes of a picture, H W height and width, h w rows and columns of codes.
 """
@@ -32,11 +32,11 @@ from lantern_jax.settings.settings import Settings, settings_json
 from lantern_jax.text.encoders import Conditioning
 
 _log = logging.getLogger(__name__)
-# Between these, progress is sent and waiting pictures begin: somebody is watching.
+# Between pieces of this length, progress is sent and waiting pictures begin: somebody is watching.
 PIECE_SECONDS = 0.2
-# The share of the time, at most, that drawing unfinished pictures takes.
+# The largest share of the time that drawing unfinished pictures takes.
 SHARE = 0.15
-# Events that wait to be encoded, at most: to encode a large picture may take longer than to decode it.
+# The most events that wait to be encoded: encoding a large picture may take longer than decoding it.
 MOST_UNENCODED = 32
 # Shown for unknown codes.
 GREY = 128
@@ -51,9 +51,9 @@ class Order:
         kind: orders of equal kinds can share a run.
         row: what it is conditioned on, leaves [1, ...].
         free: positions of the token stream that are codes; the format forces the others.
-        keep_rows: rows of codes of a picture to go on with that stay, or None.
-        asked: when, by ``time.perf_counter``.
-        began, waited: seconds of decoding that the run had spent when it began, and seconds waited before.
+        keep_rows: how many rows of codes to keep of a picture to continue, or None.
+        asked: when it was asked for, by ``time.perf_counter``.
+        began, waited: seconds of decoding that the run had spent when this picture began, and seconds it waited before.
         partials, sketched: partial images sent, and when it was last drawn unfinished.
     """
 
@@ -71,7 +71,7 @@ class Order:
 
 
 class Painter:
-    """Draws for one engine, a picture at a time: its bytes do not depend on what else is drawn.
+    """Draws for one engine, one picture at a time: a picture's bytes do not depend on what else is drawn.
 
     Attributes:
         spent: seconds of drawing so far, without compiling.
@@ -88,14 +88,14 @@ class Painter:
 
     def draw(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
         """Draws a finished picture. Raises LanternError where it is not all numbers."""
-        # A program for fewer groups of devices would have the parameters moved.
+        # A program for fewer groups of devices would need the parameters moved.
         groups = len(self._engine.devices)
         pictures, timing = draw_codes(self._engine, np.tile(codes, (groups, 1)), groups)
         self.spent += timing.drawing
         return pictures[0]
 
     def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
-        """Draws the codes that are known; grey and clear where they are -1."""
+        """Draws the known codes; the picture is grey and transparent where codes are -1."""
         began = time.perf_counter()
         known = codes >= 0
         picture = _covered(self.draw(guessed(codes, self._columns)), known, self._columns)
@@ -105,7 +105,7 @@ class Painter:
 
 
 def guessed(codes: Int[np.ndarray, " T"], columns: int) -> Int[np.ndarray, " T"]:
-    """Returns the codes, each unknown one (-1) as the nearest known one above it, so that edges look right."""
+    """Returns the codes, each unknown one (-1) replaced by the nearest known one above it, so that edges look right."""
     rows = np.array(codes, np.int32).reshape(-1, columns)
     first = rows[0]
     first[first < 0] = first[first >= 0][-1] if (first >= 0).any() else 0
@@ -131,7 +131,7 @@ class Tools:
         engine, painter, counters: used by the device's thread alone.
         encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
         batch: the most slots of a run.
-        room: for what waits to be encoded.
+        room: for events that wait to be encoded.
     """
 
     engine: Engine
@@ -148,7 +148,7 @@ class Tools:
 
     def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
         """Sends the event that ``make`` returns, which runs in the encoder's thread, unless the client is gone by then;
-        waits where too much is to be encoded already."""
+        waits if there is too much to encode already."""
 
         def send() -> None:
             try:
@@ -179,7 +179,7 @@ class Batch:
         self._tools, self._settings = tools, settings
         count = tools.slots(len(orders))
         self.slots: list[Order | None] = [*orders, *[None] * (count - len(orders))]
-        # Slots of repeated pictures are free.
+        # Slots that repeat a picture are free.
         there = [*orders, *[orders[-1]] * (count - len(orders))]
         self.kind, self.refills, self.fits = orders[0].kind, True, True
         self._spent = 0.0
@@ -192,7 +192,7 @@ class Batch:
             order.waited = now - order.asked
 
     def _go_on_with(self, run: Run) -> None:
-        """Takes a run in place of the one before, and counts the seconds that went into it."""
+        """Takes a run in place of the one before, and counts the seconds of decoding between the two."""
         self._tools.counters.seconds += run.timing.decoding - self._spent
         self._run, self._spent = run, run.timing.decoding
 
@@ -217,7 +217,7 @@ class Batch:
         self.slots = [*(self.slots[slot] for slot in live), *[None] * (count - len(live))]
 
     def room(self, waiting: int) -> int:
-        """Returns how many of ``waiting`` pictures to take in: none where a larger run should serve them."""
+        """Returns how many of ``waiting`` pictures to take in: none if a larger run should serve them."""
         live = len(self.orders)
         fits = self._tools.slots(live + waiting) <= len(self.slots)
         return min(waiting, len(self.slots) - live) if self.refills and live and fits else 0
@@ -277,7 +277,7 @@ class Batch:
         seconds = self._spent - order.began
         try:
             picture = self._tools.painter.draw(codes)
-        except Exception as error:  # Its slot is free already, and the pictures in the others may be drawn.
+        except Exception as error:  # Its slot is free already, and the pictures in others may still be drawn.
             order.ticket.tell(failure(error))
             return
         counters.pictures += 1
@@ -328,13 +328,13 @@ class Batch:
 
 
 def failure(error: Exception) -> Refused:
-    """Returns what is answered where decoding fails; logs what the client cannot mend."""
+    """Returns the answer to a failure of decoding; logs what the client cannot mend."""
     if isinstance(error, NotRefillable):
         return Refused(400, str(error))
     if "RESOURCE_EXHAUSTED" in str(error):
         return Refused(503, "the device has too little memory for this: ask for fewer pictures")
     _log.error("lantern serve: a request failed", exc_info=error)
-    # Ours say in a line what is wrong with the model.
+    # Errors of this library say in one line what is wrong with the model.
     return Refused(500, str(error) if isinstance(error, LanternError) else BUG)
 
 

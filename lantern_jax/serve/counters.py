@@ -1,6 +1,6 @@
 """What a server counts, in Prometheus' text format.
 
-Each counter is written by one thread: those of requests by the event loop, those of pictures by the device's.
+Each counter is written by one thread: those of requests by the event loop, those of pictures by the device's thread.
 """
 
 from collections import Counter
@@ -14,13 +14,13 @@ class Counters:
     """Sums since the server started.
 
     Attributes:
-        requests: by HTTP status; 0 where the client went before it had the whole answer.
-        ended: connections that the server ended, by what they did not do in time (``headers``, ``body``, ``idle``: ask
-            again, ``answer``: take it), or ``room``: to let another in.
+        requests: by HTTP status; 0 if the client left before it had the whole answer.
+        ended: connections that the server ended, by what the client failed to do in time (send ``headers`` or ``body``,
+            ``idle``: ask again, ``answer``: take it), or ``room``: to let another in.
         pictures, tokens, rounds: of finished pictures.
         dropped: pictures that were begun or waiting when their client left.
         programs_dropped: compiled programs that there was no room for.
-        seconds: of decoding; those that pictures of a batch share are counted once.
+        seconds: of decoding; those shared by the pictures of a batch are counted once.
         drawing_seconds: of the VQ decoder.
         request_seconds: of answered requests for pictures.
     """

@@ -1,4 +1,4 @@
-"""Requests to go on with a picture: forms of several parts, as OpenAI's clients send them, with a picture and a mask.
+"""Requests to continue a picture: multipart forms with a picture and a mask, as OpenAI's clients send them.
 
 Axes: H W height and width.
 """
@@ -22,9 +22,9 @@ from lantern_jax.settings.settings import KNOBS
 MOST_PARTS = 64
 # Bytes of the lines that name a part: clients send a hundred or two.
 MOST_HEAD = 4096
-# Of a picture: a small file may hold very many.
+# Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
-# Fields that are no text, besides knobs that are numbers.
+# Fields that are not text, besides knobs that are numbers.
 _JSON = (
     "details",
     "keep_rows",
@@ -36,11 +36,11 @@ _JSON = (
 )
 # Names, or lists in JSON.
 _EITHER = ("tree", "mixture")
-# The media type of a form, and in it the boundary, which is of visible ASCII.
+# The media type of a form with its boundary, which is visible ASCII.
 _FORM = re.compile(
     r'multipart/form-data\s*;(?:.*;)?\s*boundary=("?)([!#-:<-~]{1,70})\1\s*(?:;.*)?', re.ASCII | re.IGNORECASE
 )
-# In one line of a part's head: a search across lines would take the square of their length.
+# Within one line of a part's head: a search across lines would take time quadratic in their length.
 _NAME = re.compile(
     rb'^content-disposition:[^\r\n]*?[; \t]name="([^"\r\n]{1,100})"', re.IGNORECASE | re.MULTILINE
 )
@@ -48,7 +48,7 @@ _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
 def boundary_of(media_type: str) -> bytes:
-    """Returns what separates the parts of a form of this media type. Raises Refused for what is none."""
+    """Returns what separates the parts of a form of this media type. Raises Refused if it is not that of a form."""
     form = _FORM.fullmatch(media_type.strip())
     if form is None:
         raise Refused(
@@ -61,7 +61,7 @@ def read_form(content: bytes, boundary: bytes) -> tuple[dict[str, Any], dict[str
     """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
 
     Raises:
-        Refused: no such form, more parts or longer heads than any client sends, or several pictures.
+        Refused: not such a form, more parts or longer heads than any client sends, or several pictures.
     """
     parts = (b"\r\n" + content).split(b"\r\n--" + boundary, MOST_PARTS)
     if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
@@ -111,11 +111,11 @@ def _value(name: str, value: bytes) -> Any:
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:
-    """Returns a form's picture, fitted to the model's ``size``: the middle part of that shape; and how many of the
-    model's rows of codes its mask keeps, None without a mask.
+    """Returns a form's picture, its middle part fitted to the model's ``size``, and how many of the model's rows of
+    codes its mask keeps, None without a mask.
 
-    The mask is clear (without opacity) where the picture is painted anew: all of it below a line. Without a mask the
-    picture's own opacity is one.
+    The mask is clear (without opacity) where the picture is painted anew: everywhere below a line. Without a mask the
+    picture's own opacity serves as one.
 
     Raises:
         Refused: no picture, or a mask of another size or shape.
@@ -134,7 +134,7 @@ def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Ima
             kept = _kept_rows(opacity, rows, size)
     elif mask is not picture:
         raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
-    # What was sent may have hundreds of times the pixels, and would be kept until its turn comes.
+    # The picture that was sent may have hundreds of times the pixels, which would be kept until its turn comes.
     return Image.fromarray(fitted(picture, *map(int, size.split("x")))), kept
 
 
@@ -142,7 +142,7 @@ _LINE = "make it opaque above a line and clear below, where the picture is paint
 
 
 def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: str) -> int:
-    """Returns how many of the picture's rows of codes lie above the line; those that are cut by it are painted anew."""
+    """Returns how many of the picture's rows of codes lie above the line; those that it cuts are painted anew."""
     width, height = map(int, size.split("x"))
     drawn = (
         np.asarray(ImageOps.fit(Image.fromarray(opacity), (width, height), Image.Resampling.NEAREST)) > 127

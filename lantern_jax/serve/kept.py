@@ -1,4 +1,4 @@
-"""Pictures that are kept for a while, so that an answer can lead to them; in memory, and gone with the server."""
+"""Pictures that are kept for a while, so that an answer can link to them: in memory, until the server ends."""
 
 import secrets
 import time
@@ -9,10 +9,10 @@ _MOST_BYTES = 2**28
 
 
 class Kept:
-    """Files by names that cannot be guessed; for the event loop alone.
+    """Files under names that cannot be guessed; used by the event loop alone.
 
     Attributes:
-        seconds: for which a file is kept; less where there are too many bytes of newer ones.
+        seconds: how long a file is kept; less if there are too many bytes of newer ones.
     """
 
     def __init__(self, seconds: float = SECONDS, most: int = _MOST_BYTES):
@@ -28,7 +28,7 @@ class Kept:
         return name
 
     def find(self, name: str) -> tuple[bytes, str] | None:
-        """Returns a file and its media type; None where there is none, or none any more."""
+        """Returns a file and its media type; None if there is none, or none any more."""
         self._forget()
         _, *found = self._files.get(name, (0.0,))
         return (found[0], found[1]) if found else None

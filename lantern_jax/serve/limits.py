@@ -7,7 +7,7 @@ from typing import Any
 from lantern_jax.io import errors
 
 BUG = "this is a bug of lantern_jax: please report it with the lines of the server's log"
-# Of a refusal's line; our longest one lists all knobs.
+# The most letters of a refusal's line; our longest one lists all knobs.
 _LETTERS = 1000
 
 
@@ -16,18 +16,18 @@ class Limits:
     """Bounds on what clients may send and keep.
 
     Attributes:
-        header_seconds: in which a request's headers must arrive, from its connection or its first byte.
-        body_bytes, body_seconds: size of a request's body, and the time in which it must arrive.
+        header_seconds: time for a request's headers to arrive, from its connection or its first byte.
+        body_bytes, body_seconds: size of a request's body, and time for it to arrive.
         form_bytes: size of a body that holds a picture.
-        idle_seconds: for which a connection is kept without a request.
-        connections, address_connections: open ones of all clients, and of one address.
-        prompt_letters: of a prompt.
-        pictures: of a request.
+        idle_seconds: how long a connection is kept without a request.
+        connections, address_connections: open connections of all clients, and of one address.
+        prompt_letters: length of a prompt.
+        pictures: per request.
         queue: waiting pictures of all requests.
-        seconds: from a request's body to its last picture.
-        taking_seconds: in which the client must then receive it.
+        seconds: time from a request's body to its last picture.
+        taking_seconds: time for the client to receive it then.
         nodes: of a draft tree or window.
-        programs: compiled ones that are kept besides those of the default settings, the most recently used.
+        programs: compiled programs that are kept besides those of the default settings, the most recently used.
     """
 
     header_seconds: float = 10.0

@@ -1,4 +1,4 @@
-"""The endpoint's description at ``/openapi.json``, in OpenAPI 3.1, made of the tables by which requests are checked."""
+"""The endpoint's description at ``/openapi.json``, in OpenAPI 3.1, from the tables that requests are checked with."""
 
 from typing import Any
 
@@ -11,16 +11,16 @@ from lantern_jax.settings.settings import KNOBS
 _WHOLE, _TEXT, _FLAG = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
 _FIELDS: dict[str, dict[str, Any]] = {
     "details": {**_FLAG, "description": "tell tokens and the round of every token"},
-    "keep_rows": {**_WHOLE, "minimum": 1, "description": "rows of codes that stay of a picture to go on with"},
+    "keep_rows": {**_WHOLE, "minimum": 1, "description": "how many rows of codes to keep of a picture to continue"},
     "model": {**_TEXT, "description": "the model that is served"},
     "n": {**_WHOLE, "minimum": 1, "default": 1, "description": "pictures"},
     "negative_prompt": {**_TEXT, "description": "what guidance leads away from"},
     "output_compression": {**_WHOLE, "minimum": 0, "maximum": 100, "description": "quality of jpeg and webp"},
     "output_format": {**_TEXT, "enum": list(FORMATS), "default": "png"},
     "partial_images": {**_WHOLE, "minimum": 0, "maximum": PARTIAL_IMAGES, "description": "unfinished pictures"},
-    "prompt": {"type": ["string", "integer"], "description": "what to draw; a class number of models of classes"},
+    "prompt": {"type": ["string", "integer"], "description": "what to draw; a class number for models of classes"},
     "response_format": {**_TEXT, "enum": ["b64_json", "url"], "default": "b64_json"},
-    "seed": {**_WHOLE, "minimum": 0, "maximum": 2**32 - 1, "description": "another one every time without it"},
+    "seed": {**_WHOLE, "minimum": 0, "maximum": 2**32 - 1, "description": "without it a new one every time"},
     "size": {**_TEXT, "default": "auto", "description": "WIDTHxHEIGHT, or auto for the model's own"},
     "start": {"type": "array", "items": _WHOLE, "description": "codes of a picture to go on with"},
     "stream": {**_FLAG, "default": False, "description": "send events while the pictures are made"},
@@ -32,7 +32,7 @@ def document(name: str) -> dict[str, Any]:
     """Returns the description of a server of the model ``name``."""
     asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": _fields()}
     file = {**_TEXT, "format": "binary"}
-    # A form goes on with its picture in place of codes.
+    # A form continues its picture rather than codes.
     shared = {name: one for name, one in _fields().items() if name != "start"}
     form = {
         **asked,
@@ -69,7 +69,7 @@ def document(name: str) -> dict[str, Any]:
             "/health": get("whether the server is warm"),
             "/metrics": get("counters as Prometheus reads them"),
         },
-        # Where the server has a token.
+        # Needed if the server has a token.
         "security": [{"token": []}, {}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }

@@ -19,7 +19,7 @@ from lantern_jax.serve.limits import Refused
 
 FORMATS = ("png", "jpeg", "webp")
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
-# Pixels of a side that a picture is scaled to.
+# The fewest and the most pixels of a side that a picture is scaled to.
 LEAST_SIDE, MOST_SIDE = 16, 2048
 
 
@@ -28,10 +28,10 @@ class Output:
     """What becomes of a picture.
 
     Attributes:
-        size: WIDTHxHEIGHT in pixels, of the answer; a picture of another size is scaled to cover it, and cropped.
+        size: of the answer, WIDTHxHEIGHT in pixels; a picture of another size is scaled to cover it, and cropped.
         format: of the file.
         quality: of the file, 0 to 100, where the format has one.
-        as_url: whether the answer leads to the file rather than holding it.
+        as_url: whether the answer links to the file rather than holding it.
     """
 
     size: str
@@ -41,11 +41,11 @@ class Output:
 
     @property
     def media_type(self) -> str:
-        """The file's."""
+        """The file's media type."""
         return f"image/{self.format}"
 
     def encode(self, picture: UInt8[np.ndarray, "H W 3"], text: Mapping[str, str] | None = None) -> bytes:
-        """Returns the file of a picture; texts by their keywords are written into a PNG."""
+        """Returns the file of a picture; a PNG also holds ``text``, by keyword."""
         width, height = map(int, self.size.split("x"))
         if picture.shape[:2] != (height, width):
             fitted = ImageOps.fit(Image.fromarray(picture), (width, height), Image.Resampling.LANCZOS)
@@ -58,11 +58,11 @@ class Output:
 
 
 def read_output(fields: Mapping[str, Any], drawn: str, scales: bool) -> tuple[Output, tuple[str, ...]]:
-    """Reads the fields of a request that say what becomes of its pictures; returns notes for people with it.
+    """Reads the fields of a request that say what becomes of its pictures; also returns notes for people.
 
     Args:
         drawn: the size that the model draws.
-        scales: whether pictures are scaled to the size that is asked for; else it is the nearest, the model's own.
+        scales: whether pictures are scaled to the requested size; if not, they keep the model's own.
 
     Raises:
         Refused: a value that is not served.

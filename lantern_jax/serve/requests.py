@@ -52,15 +52,15 @@ class PictureRequest:
         prompt: words, or a class number.
         num: pictures; they have the numbers 0 to num - 1 of the seed.
         seed: 0 to 2**32 - 1.
-        knobs: that were given, by name.
+        knobs: those that were given, by name.
         stream: whether to send events while the pictures are made.
-        partial_images: unfinished pictures that a stream shows of each, 0 to 3.
+        partial_images: how many unfinished pictures a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
         start: a picture of the model's size, or the codes of one, whose first rows stay; or None.
         keep_rows: how many of them; None for half.
         negative_prompt: words that guidance leads away from; None for none.
         output: what becomes of the pictures.
-        notes: lines for people on what is not done as it was asked for.
+        notes: lines for people on what is not done as requested.
     """
 
     prompt: str | int
@@ -78,7 +78,7 @@ class PictureRequest:
 
     @property
     def goes_on(self) -> bool:
-        """Whether it goes on with a picture, as OpenAI's edits do, rather than with its codes."""
+        """Whether it continues a picture, as OpenAI's edits do, rather than codes."""
         return isinstance(self.start, Image.Image)
 
 
@@ -90,11 +90,11 @@ def read_request(
     scales: bool,
     picture: Image.Image | None = None,
 ) -> PictureRequest:
-    """Reads the fields of a request to a server of ``model``, whose pictures have this size.
+    """Reads the fields of a request to a server of ``model``, whose pictures have this ``size``.
 
     Args:
         scales: whether pictures are scaled to the size that is asked for.
-        picture: to go on with, of a form.
+        picture: a form's picture to continue.
 
     Raises:
         Refused: a request that is not served.
@@ -117,7 +117,7 @@ def read_request(
     return PictureRequest(
         prompt=prompt,
         num=_number("n", fields.get("n", 1), 1, limits.pictures),
-        # Without a seed every picture is another one, as at OpenAI's endpoint.
+        # Without a seed every request gives other pictures, as at OpenAI's endpoint.
         seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
         knobs=_knobs(fields),
         stream=_flag(fields, "stream"),
@@ -152,7 +152,7 @@ def decoded(content: bytes) -> dict[str, Any]:
 
 
 def _check_field(name: str, value: Any) -> None:
-    """Raises Refused for an unknown field, or a value that asks for what is not done."""
+    """Raises Refused for an unknown field, or a value that asks for something that is not done."""
     if name in HARMLESS or name in _WORDS:
         values = HARMLESS.get(name, _WORDS.get(name))
         if not (isinstance(value, str) if values is None else value in values):
@@ -186,7 +186,7 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name, most in _MOST.items():
         if name in knobs:
             _number(name, knobs[name], 0, most)
-    # A name with a dot or a slash would be a file of this machine.
+    # A name with a dot or a slash would be a file on this machine.
     tree, known = knobs.get("tree"), (*tree_names(), NO_TREE, "dynamic")
     if isinstance(tree, str) and tree not in known:
         known = ", ".join(known)
@@ -199,7 +199,7 @@ def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _codes(start: Any) -> tuple[int, ...] | None:
-    """Returns the codes of a picture; the pipeline says how many there must be, and which there are."""
+    """Returns the codes of a picture; the pipeline checks their number and that the model has them."""
     if start is None:
         return None
     whole = isinstance(start, list) and all(type(code) is int and 0 <= code < 2**31 for code in start)

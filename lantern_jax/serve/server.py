@@ -1,4 +1,4 @@
-"""uvicorn as this application runs on it: its connections, a bound socket, and the server's log.
+"""uvicorn as this application runs on it: its connections, and the server's log.
 
 uvicorn bounds neither how long headers may take nor how many connections one client has. Here a connection either works
 (its request has arrived, its answer is not yet taken) or waits for the rest of a request. A waiting one delays no
@@ -26,13 +26,13 @@ from lantern_jax.serve.answers import encode_json
 from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 
-# In which connections must end after the worker told them.
+# The time in which connections must end after the worker has told them that the server is stopping.
 _PARTING_SECONDS = 3
 # Connections that may come in one turn of the loop.
 _BACKLOG = 256
 # Other open files.
 _OTHER_FILES = 128
-# Of a line of the log.
+# The most letters of a line of the log.
 _LETTERS = 2000
 
 
@@ -46,7 +46,7 @@ class Connections(dict["Connection", str]):
         """Adds a connection of an address; if there are too many, of it or in all, ends the one that waited longest.
 
         Raises:
-            Refused: all of them work.
+            Refused: all of them are working.
         """
         most = self.limits.address_connections
         ours = [one for one, other in self.items() if other == address]
@@ -79,7 +79,7 @@ class Connection(H11Protocol):
         self._connections, limits = connections, connections.limits
         self._seconds = {
             "headers": limits.header_seconds,
-            # The application refuses it a second earlier, unless it has answered.
+            # The application refuses a late body a second earlier, unless it has answered.
             "body": limits.body_seconds + 1,
             "answer": limits.seconds + limits.taking_seconds,
             "idle": limits.idle_seconds,
@@ -131,7 +131,7 @@ class Connection(H11Protocol):
         self.transport.abort()
 
     def _settle(self) -> None:
-        """Waits for what must come next; a part of it does not prolong its time."""
+        """Waits for what must come next; the arrival of a part does not extend the time."""
         if self.transport.is_closing():
             return  # The client has the time that is left to take the answer.
         if self.conn.their_state is h11.SEND_BODY:
@@ -173,7 +173,7 @@ class Connection(H11Protocol):
             self.end(what)
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answers what is no request, and ends the connection."""
+        """Answers where there is no request to serve, and ends the connection."""
         self._connections.counters.requests[refusal.status] += 1
         body, phrase = encode_json(refusal.to_json()), http.HTTPStatus(refusal.status).phrase
         head = f"HTTP/1.1 {refusal.status} {phrase}\r\nContent-Type: application/json\r\n"
@@ -184,8 +184,8 @@ class Connection(H11Protocol):
 
 
 def address_of(client: tuple[str, int] | None) -> str:
-    """Returns by what the connections of a client are counted: its address, or its network of 64 bits (IPv6), of
-    which one client has all addresses."""
+    """Returns the key by which a client's connections are counted: its address, or for IPv6 its network of 64 bits,
+    of which one client has all addresses."""
     host = "" if client is None else client[0]
     try:
         address = ipaddress.ip_address(host)
@@ -199,14 +199,14 @@ def address_of(client: tuple[str, int] | None) -> str:
 
 
 class Server(uvicorn.Server):
-    """Ends streams with an event before it closes connections."""
+    """A uvicorn server that ends streams with an event before it closes connections."""
 
     def __init__(self, app: Starlette):
         self._worker = app.state.worker
         super().__init__(
             uvicorn.Config(
                 app,
-                # These bound themselves: limit_concurrency would count connections that only wait.
+                # These connections limit themselves: limit_concurrency would count those that only wait.
                 http=partial(Connection, connections=app.state.connections),
                 backlog=_BACKLOG,
                 log_config=None,  # The command decides where the log goes.
@@ -229,7 +229,7 @@ def connections_of_files(wanted: int) -> int:
     system's soft limit of open files if it is too low."""
     try:
         import resource
-    except ImportError:  # On Windows sockets are no files.
+    except ImportError:  # On Windows sockets are not files.
         return wanted
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft == resource.RLIM_INFINITY:
@@ -244,7 +244,7 @@ def connections_of_files(wanted: int) -> int:
 
 
 class Escaped(logging.Formatter):
-    """Escapes what is no text, and indents tracebacks, so that every line at the margin begins a record."""
+    """Escapes what is not printable, and indents tracebacks, so that every line at the margin begins a record."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as lines."""
@@ -256,7 +256,7 @@ class Escaped(logging.Formatter):
 
 
 class Lines(logging.Formatter):
-    """Makes an object of JSON of every record: time, level, message, and the fields that a program reads."""
+    """Makes a JSON object of every record: time, level, message, and the fields that a program reads."""
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as one line."""

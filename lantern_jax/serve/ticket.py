@@ -31,7 +31,7 @@ class Progress:
     """An unfinished picture; one without tokens has its turn, but its programs may have to be compiled.
 
     Attributes:
-        index: of the request's pictures.
+        index: which of the request's pictures it is.
         tokens, total: codes known, and all.
         rounds: target passes so far.
         seconds: of decoding so far.
@@ -53,8 +53,8 @@ class Done:
     """A finished picture.
 
     Attributes:
-        index: of the request's pictures, its number of the seed.
-        file: the picture's; a PNG with ``pictures.origin_text`` in it.
+        index: which of the request's pictures it is, and its number of the seed.
+        file: the encoded picture; a PNG has ``pictures.origin_text`` in it.
         tokens, round_of_token: int32 [T], as in ``Generation``.
         digest: ``pictures.tokens_digest`` of the tokens.
         rounds: target passes after prefill.
@@ -81,7 +81,7 @@ class Ticket:
     Attributes:
         request: what to draw.
         settings: how it is decoded; the batch decides, once it has begun.
-        dropped: whether the client is gone; the device's thread then leaves out what is not done.
+        dropped: whether the client is gone; the device's thread then skips what is not done yet.
     """
 
     def __init__(self, request: PictureRequest, settings: Settings):

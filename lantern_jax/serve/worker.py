@@ -46,8 +46,8 @@ class Worker:
 
     Pictures of the same settings share a batch, whose slots take in waiting ones as they become free. The oldest
     waiting picture decides: if its settings differ, the batch takes in no more and ends first, so that none starves.
-    Where requests leave open how to guess, their settings are those of a picture alone, and every batch guesses as
-    should be fastest for its size.
+    Where requests leave open how to guess, their settings are those of a picture alone, and every batch guesses in the
+    way that should be fastest for its size.
 
     Args:
         pipeline: used by this thread alone, except for checks.
@@ -138,7 +138,7 @@ class Worker:
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
-        """Keeps a picture's place in the queue in a block that reads its request. Raises Refused without room."""
+        """Keeps a picture's place in the queue while a block reads its request. Raises Refused without room."""
         self._enter(1)
         try:
             yield
@@ -164,7 +164,7 @@ class Worker:
         self._fail(self._line, Refused(503, _STOPPING))
 
     def _wait(self) -> bool:
-        """Waits until there is something to do, or time to compile ahead; returns False where it is to stop."""
+        """Waits until there is something to do, or time to compile ahead; returns False if it is to stop."""
         with self._changed:
             idle = not self._came and not self._line
             quiet = max(self._busy + QUIET_SECONDS - time.monotonic(), 0) if self._cold else None
@@ -196,7 +196,7 @@ class Worker:
             request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
             keep_rows=request.keep_rows, **request.knobs,
         )  # fmt: skip
-        # Where it is left open how to guess, a batch decides that; others get what they ask for.
+        # If a request leaves open how to guess, its batch decides; others get what they ask for.
         kind = (ticket.settings, steers(request.knobs), [leaf.shape for leaf in jax.tree.leaves(row)])
         return [
             Order(ticket, index, kind, row, plan.free, plan.keep_rows, now) for index in range(request.num)
@@ -209,13 +209,13 @@ class Worker:
         return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
     def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
-        """Returns how a batch of a size is decoded: as a picture alone, but for guesses, which change no token.
+        """Returns how a batch of this size is decoded: as a picture alone, except for guesses, which change no token.
 
-        Its ``batch`` is 1 where so few pictures are as quick one after the other.
+        Its ``batch`` is 1 if so few pictures are as quick one after the other.
         """
         if size == self._tools.slots(1):
             return dataclasses.replace(alone, batch=size)
-        # Of more than a call decodes together it must be said.
+        # A size above what a call decodes together must be stated.
         together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
         # Slots take in waiting pictures, and those that stay free are given back.
         found = self.pipeline.auto.find(size, {**knobs, **together}, turns=math.inf)
@@ -232,7 +232,7 @@ class Worker:
             try:
                 settings = self._settings(size, first.ticket.request.knobs, alone)
                 orders = orders[: self._tools.slots(settings.batch)]
-            finally:  # What fails must not stay first in the line.
+            finally:  # A picture that fails must not stay first in the line.
                 self._remove(orders)
             self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))
             batch.settle()
@@ -249,7 +249,7 @@ class Worker:
             self._batch = None
 
     def _fill(self, batch: Batch) -> None:
-        """Fills free slots with waiting pictures of the same settings, up to the first of others."""
+        """Fills free slots with waiting pictures of the same settings, up to the first one with others."""
         same = 0
         while same < len(self._line) and self._line[same].kind == batch.kind:
             same += 1

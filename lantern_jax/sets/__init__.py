@@ -1,1 +1,1 @@
-"""Picture sets: thousands of pictures in shards, by any number of workers, resumable after any stop."""
+"""Picture sets: thousands of pictures in shards, made by any number of workers, resumable after any stop."""

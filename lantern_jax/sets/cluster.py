@@ -1,11 +1,11 @@
-"""The worker that a process is, as the environment says in which a cluster started it.
+"""Which worker a process is, according to the environment in which a cluster started it.
 
     SLURM array       SLURM_ARRAY_TASK_ID, _MIN, _MAX, _STEP, _COUNT
     SLURM step        SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS; srun sets SLURM_STEP_ID with them
     Kubernetes        JOB_COMPLETION_INDEX of an indexed job; JOB_COMPLETIONS, which the job must set itself
     jax.distributed   process i of n
 
-Tasks of a step in each task of an array are numbered through.
+If each task of an array runs a step of several tasks, these are numbered consecutively through the array.
 """
 
 import contextlib
@@ -22,14 +22,14 @@ _DIGITS = 9
 
 
 def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Worker | None:
-    """Returns the worker that the cluster makes of this process; None where nothing says so.
+    """Returns the worker that the cluster makes of this process; None if nothing says so.
 
     Args:
         environment: variables by name.
-        processes: index and number of processes of ``jax.distributed``; None where it was not begun.
+        processes: index and number of processes of ``jax.distributed``; None if it was not started.
 
     Raises:
-        LanternError: variables that are missing, no numbers, or do not fit together.
+        LanternError: variables that are missing, are not numbers, or do not fit together.
     """
     array, step = _array(environment), _step(environment)
     if processes is not None:
@@ -44,7 +44,7 @@ def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None =
 def chosen(
     given: str | None, environment: Mapping[str, str], processes: tuple[int, int] | None = None
 ) -> Worker:
-    """Returns the worker that a process is to be: the one given; for "auto" and None the cluster's.
+    """Returns the worker that a process should be: the given one, or the cluster's for "auto" and None.
 
     Args:
         given: i/N, "auto" or None; with None a process outside any cluster makes the whole set.

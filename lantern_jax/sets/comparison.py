@@ -1,4 +1,4 @@
-"""Comparing two sets of pictures, and scoring pictures with their prompts: numbers with what they depend on.
+"""Comparing two sets of pictures, and scoring pictures with their prompts: numbers, each with what it depends on.
 
 Axes: n pictures.
 """
@@ -21,7 +21,7 @@ from lantern_jax.metrics.registry import READERS
 from lantern_jax.sets.reading import SetPicture
 from lantern_jax.sets.statistics import Statistics
 
-# Bootstrap replicates of a Fréchet distance, and up to how many features: a replicate must take little time.
+# Bootstrap replicates of a Fréchet distance, and the most features for them: a replicate must take little time.
 REPLICATES, WIDEST = 200, 256
 # Pictures given to a score together.
 _CHUNK = 64
@@ -47,8 +47,8 @@ def compare(
 
     Returns:
         "reader", "pictures" and "reference_pictures" (None: unknown); "frechet" with "frechet_interval"; "kid";
-        "precision", "recall", "k" and "strict"; "cmmd"; "left_out", the measures that need features where a file of a
-        set holds none.
+        "precision", "recall", "k" and "strict"; "cmmd"; "left_out", the measures that need features which the file of
+        a set does not hold.
     """
     row: dict[str, Any] = {
         "reader": made.reader, "features": reading.features, "pictures": made.count, "reference_pictures": real.count
@@ -87,7 +87,7 @@ def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict
 
 
 def _law(statistics: Statistics) -> Moments | Normal:
-    """Returns the law of a set; a file's own, where it describes more pictures than there are features of."""
+    """Returns the law of a set; a file's own if it describes more pictures than the file holds features of."""
     if isinstance(statistics.normal, Normal) or statistics.features is None:
         return statistics.normal
     return _of_features(statistics.features)
@@ -100,7 +100,7 @@ def _of_features(features: Float[np.ndarray, "n F"]) -> Moments | Normal:
 
 
 def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
-    """Raises LanternError where a preset wants pictures of one size and these are not."""
+    """Raises LanternError if a preset wants pictures of one size and these differ."""
     if not preset.one_size:
         return
     for name, one in (("the set's", made), ("the reference's", real)):
@@ -118,7 +118,7 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
 def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence[Step]) -> dict[str, Any]:
     """Returns a score's mean over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
 
-    The interval, which one picture has not, holds 95 % under a normal law of the mean.
+    The interval, which a single picture does not have, covers 95 % if the mean is normally distributed.
 
     Raises:
         LanternError: values that are not finite, or no pictures.

@@ -1,6 +1,6 @@
-"""Tokens of pictures that are in no shard yet, kept in a file of their worker: a stop loses what is on its way alone.
+"""Tokens of pictures that are in no shard yet, kept in a file of their worker: a stop loses only unfinished pictures.
 
-Tokens follow from the plan, so that it does not matter which worker knew them, or when.
+Tokens follow from the plan, so it does not matter which worker decoded them, or when.
 
 Axes: T codes of a picture.
 """
@@ -16,14 +16,14 @@ from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.files import write_file
 from lantern_jax.sets.plan import Worker
 
-# Seconds between two times of keeping.
+# Seconds between two writes of the file.
 EVERY = 10.0
 
 Known = tuple[Int[np.ndarray, " T"], Int[np.ndarray, ""]]  # a picture's tokens, and its rounds
 
 
 def keep(directory: Path, worker: Worker, held: Mapping[int, Known]) -> None:
-    """Keeps pictures by their numbers in place of those that this worker kept before.
+    """Keeps pictures, by their numbers, in place of those that this worker kept before.
 
     Raises:
         OSError: one line: they cannot be written.
@@ -39,11 +39,11 @@ def keep(directory: Path, worker: Worker, held: Mapping[int, Known]) -> None:
 
 
 def read_kept(directory: Path, wanted: Collection[int], codes: int, size: int) -> dict[int, Known]:
-    """Returns what any worker kept of these pictures, by number; what cannot be read is decoded again.
+    """Returns the pictures among these that any worker kept, by number; unreadable ones are decoded again.
 
     Args:
         codes: T.
-        size: codes are smaller than this.
+        size: the number that all codes are smaller than.
     """
     found: dict[int, Known] = {}
     for path in directory.glob(".worker-*-of-*.kept"):

@@ -4,8 +4,8 @@
     shard-00000        pictures 0 to S - 1, each with its prompt and number in it: a folder, or a .tar
     shard-00000.npz    their numbers, tokens and rounds, and sums of their features
 
-Picture j is of prompt j // num and draws from fold_in(key(seed), j). Shard k holds the S pictures from k S on, and
-worker i of N makes the shards i - 1, i - 1 + N, ...: no file has two writers, and the number of workers changes none.
+Picture j has prompt j // num and draws from fold_in(key(seed), j). Shard k holds the S pictures from number k S on, and
+worker i of N makes the shards i - 1, i - 1 + N, ...: no file has two writers or depends on how many workers there are.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from lantern_jax.io.files import check_writable, read_json, write_once
 from lantern_jax.settings.settings import KNOBS
 
 PLAN_FILE = "set.json"
-# A plan with a million prompts.
+# Bytes of a plan with a million prompts.
 _LARGEST = 256 * 2**20
 # Numbers are int32 in files; the names of all shards are listed; a shard's pictures are held in memory.
 MOST_PICTURES, MOST_SHARDS, MOST_IN_SHARD = 2**31 - 1, 100_000, 1_000_000
@@ -46,14 +46,14 @@ class SetPlan:
         dtype: of parameters and products.
         settings: the knobs as ``settings_json`` gives them.
         format: of pictures, one of ``PICTURE_FORMATS``; both keep every pixel.
-        tar: whether a shard's pictures are one file, else they are files in a folder.
-        shard_size: pictures of a shard; the last one may have fewer.
+        tar: whether a shard's pictures are one file rather than files in a folder.
+        shard_size: pictures per shard; the last one may have fewer.
         sums: the name of the ``FeatureReader`` whose moments are kept with each shard; None for none.
-        negatives: the negative prompt of all prompts, or one each; empty for none.
-        size: of pictures, "832x624"; None for the model's own.
+        negatives: one negative prompt for all prompts, or one for each; empty for none.
+        size: of pictures, such as "832x624"; None for the model's own.
 
     Raises:
-        LanternError: a field of another type or out of its range.
+        LanternError: a field of the wrong type or out of its range.
     """
 
     prompts: tuple[str, ...]
@@ -128,14 +128,14 @@ class SetPlan:
         return None
 
     def _facts(self) -> dict[str, Any]:
-        """Returns each prompt, setting and other field by what an error calls it."""
+        """Returns each prompt, setting and other field by the name that errors give it."""
         facts = {name.replace("_", " "): value for name, value in dataclasses.asdict(self).items()}
         prompts = {f"prompt {number}": prompt for number, prompt in enumerate(facts.pop("prompts"), 1)}
         negatives = enumerate(facts.pop("negatives"), 1)
         prompts |= {f"negative prompt {number}": prompt for number, prompt in negatives}
         settings = facts.pop("settings")
         known = {name: settings[name] for name in KNOBS if name in settings}
-        # The second time they win over settings of their names, which a stranger's file may have.
+        # The facts are repeated to win over settings of the same names, which a stranger's file may have.
         return prompts | facts | known | settings | facts
 
 
@@ -144,7 +144,7 @@ class Worker:
     """Worker ``number`` of ``count``, counted from 1.
 
     Attributes:
-        why: a process is this one, in words; empty where that is plain.
+        why: the reason that a process is this worker, in words; empty where it is plain.
 
     Raises:
         LanternError: a number outside 1 to ``count``.
@@ -241,7 +241,7 @@ def read_plan(directory: Path) -> SetPlan:
 
 
 def check_plan(directory: Path, plan: SetPlan) -> None:
-    """Raises LanternError unless the folder is empty, or holds this very set."""
+    """Raises LanternError unless the folder is missing or empty (leftovers aside), or holds this very set."""
     if is_set(directory):
         difference = read_plan(directory).difference(plan)
         if difference is not None:
@@ -269,5 +269,5 @@ def begin(directory: Path, plan: SetPlan) -> None:
 
 
 def is_leftover(path: Path) -> bool:
-    """Tells whether it is what a killed worker was writing, kept for the next one, or its lock."""
+    """Tells whether this is what a killed worker was writing or kept for the next one, or its lock."""
     return path.name.startswith(".") and path.suffix in (".part", ".old", ".lock", ".kept")

@@ -1,4 +1,4 @@
-"""What a picture set is requested with; opening the checkpoint that it names turns it into a plan."""
+"""Requests for picture sets; opening the checkpoint that a request names turns it into a plan."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from lantern_jax.metrics.features import FeatureReader
     from lantern_jax.pipeline.pipeline import Pipeline
 
-# Pictures of a shard unless told otherwise.
+# Pictures per shard by default.
 SHARD_SIZE = 256
 
 
 @dataclass(frozen=True)
 class SetRequest:
-    """What somebody who wants a set says.
+    """A user's request for a set.
 
     Attributes:
         model: "demo" or a checkpoint's directory.
@@ -29,7 +29,7 @@ class SetRequest:
         knobs: of the generation by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
-        sums: whether to keep sums of the demo's features; None: for the demo.
+        sums: whether to keep sums of the demo's features; None: only for the demo.
         strict_words, tuned: as ``pipeline.load`` takes them.
 
     Raises:
@@ -59,12 +59,12 @@ class SetRequest:
 
 @dataclass(frozen=True)
 class OpenedSet:
-    """What makes a set: the models, the plan, and the reader of features for its sums.
+    """Everything that makes a set: the models, the plan, and the reader of features for its sums.
 
     Attributes:
         knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
         notes: lines for people: on tuned settings, and on each knob that changes nothing.
-        asked: the knobs requested, where ``auto`` chose the others and may choose again; else None.
+        asked: the knobs requested, if ``auto`` chose the others and may choose again; else None.
     """
 
     pipeline: "Pipeline"
@@ -79,7 +79,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     """Opens the checkpoint and plans the set; parameters are read later.
 
     Args:
-        directory: of a set that may have been begun: then it goes on with the guesses that were chosen for it.
+        directory: the set's; if it was begun there, it continues with the guesses that were chosen for it then.
 
     Raises:
         LanternError: no such checkpoint, one that cannot draw, or knobs or a prompt (named) that do not fit it.
@@ -134,7 +134,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
 def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:
     """Raises LanternError for the first prompt that the model does not take, alone or with its negative one."""
     prompts = request.prompts
-    # A set has more pictures, and may have more prompts, than one call.
+    # A set has more pictures than one call takes, and may have more prompts.
     for start in range(0, len(prompts), MOST_PICTURES):
         part = slice(start, start + MOST_PICTURES)
         try:

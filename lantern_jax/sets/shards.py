@@ -1,6 +1,6 @@
-"""Files of a shard: written so that the same pictures are the same bytes, and checked against the plan when read.
+"""Files of a shard: written so that equal pictures give equal bytes, and checked against the plan when read.
 
-Pictures are files of a folder, whose sizes are among the arrays, or of a tar.
+Pictures are files in a folder, with their sizes among the arrays, or files in a tar.
 
 Axes: n pictures of a shard, H W height and width, T codes of a picture.
 """
@@ -27,7 +27,7 @@ from lantern_jax.sets.plan import SetPlan, shard_paths
 
 # The EXIF tag that describes a picture in words.
 _DESCRIPTION = 270
-# Bytes of a picture.
+# The most bytes of a picture's file.
 _LARGEST = 2**28
 
 
@@ -40,7 +40,7 @@ def write_shard(
     rounds: Int[np.ndarray, " n"],
     sums: Moments | None = None,
 ) -> None:
-    """Writes a shard's arrays and its pictures, each whole or not at all; with the second the shard is there.
+    """Writes a shard's arrays, then its pictures, each whole or not at all; with the pictures the shard is complete.
 
     Args:
         pictures, tokens, rounds: in the order of the shard's numbers.
@@ -62,7 +62,7 @@ def write_shard(
     if not plan.tar:
         arrays["sizes"] = np.array(list(map(len, encoded.values())), np.int64)
     arrays_file, place = shard_paths(directory, plan, shard)
-    # NumPy dates what it stores to the first day of 1980.
+    # NumPy dates everything that it stores to the first day of 1980.
     write_file(arrays_file, lambda file: np.savez(file, **arrays), synced=True)
     if plan.tar:
         write_file(place, _tarred(encoded), synced=True)
@@ -74,7 +74,7 @@ def write_shard(
 
 def _tarred(files: Mapping[str, bytes]) -> bytes:
     content = io.BytesIO()
-    # Entries of this format have no date, owner or mode but what is set here.
+    # Entries of this format have no date, owner or mode other than what is set here.
     with tarfile.open(fileobj=content, mode="w", format=tarfile.USTAR_FORMAT) as tar:
         for name, data in files.items():
             entry = tarfile.TarInfo(name)
@@ -87,7 +87,7 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
     """Yields (number, picture) of a shard.
 
     Raises:
-        LanternError: damaged, or a picture whose prompt or number is not the plan's.
+        LanternError: a damaged shard, or a picture whose prompt or number is not the plan's.
     """
     _, path = shard_paths(directory, plan, shard)
     with _opened(directory, plan, shard) as read:
@@ -103,11 +103,11 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
 
 
 def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
-    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], sums from ``sums_start`` on, and where
-    pictures are files of a folder their sizes in bytes, int64 [n].
+    """Reads a shard's numbers int32 [n], tokens int32 [n, T], rounds int32 [n], sums under names that begin with
+    ``sums_start``, and, if pictures are files in a folder, their sizes in bytes, int64 [n].
 
     Raises:
-        LanternError: damaged, or of other pictures.
+        LanternError: a damaged shard, or one of other pictures.
     """
     path, _ = shard_paths(directory, plan, shard)
     try:
@@ -130,13 +130,13 @@ def read_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndar
 
 
 def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
-    """Tells whether a shard that is there holds its arrays and all its pictures, without looking into these."""
+    """Tells whether an existing shard holds its arrays and all its pictures, without looking into the pictures."""
     try:
         read_arrays(directory, plan, shard)
         with _opened(directory, plan, shard):
             return True
     except ValueError:
-        # What may not be read may be whole.
+        # A shard that may not be read may still be whole.
         return not all(os.access(path, os.R_OK) for path in shard_paths(directory, plan, shard))
 
 
@@ -147,7 +147,7 @@ def damaged(path: Path, picture: str = "") -> LanternError:
 
 
 def sums_start(plan: SetPlan) -> str:
-    """Returns how the names of the arrays of a set's sums begin, for ``Moments``."""
+    """Returns what the names of a set's arrays of sums begin with, for ``Moments``."""
     return f"moments/{plan.sums}/"
 
 
@@ -156,7 +156,7 @@ def _name(plan: SetPlan, number: int) -> str:
 
 
 def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: str, number: int) -> bytes:
-    """Returns a picture's file, every pixel kept, with prompt and number: PNG texts, or JSON as WebP's description."""
+    """Encodes a picture, keeping every pixel, with prompt and number as PNG texts, or as JSON in WebP's description."""
     if picture_format == "png":
         return encode_png(picture, {"prompt": prompt, "number": str(number)})
     content, exif = io.BytesIO(), Image.Exif()
@@ -167,7 +167,7 @@ def _encoded(picture_format: str, picture: UInt8[np.ndarray, "H W 3"], prompt: s
 
 @contextlib.contextmanager
 def _opened(directory: Path, plan: SetPlan, shard: int) -> Iterator[Callable[[str], bytes]]:
-    """Opens a shard's pictures, all there and as long as they should be; yields what reads one by its name."""
+    """Opens a shard's pictures if all are there and of the right length; yields a function that reads one by name."""
     _, path = shard_paths(directory, plan, shard)
     names = [_name(plan, number) for number in plan.numbers(shard).tolist()]
     if not plan.tar:
@@ -184,7 +184,7 @@ def _opened(directory: Path, plan: SetPlan, shard: int) -> Iterator[Callable[[st
         raise damaged(path) from error
     try:
         with file, tarfile.open(fileobj=file, mode="r:") as tar:
-            # A link may lead in a circle, a sparse file be larger than any memory.
+            # A link may lead in a circle, and a sparse file may be larger than any memory.
             members = tar.getmembers()
             if tar.getnames() != names or not all(one.isreg() and not one.issparse() for one in members):
                 raise tarfile.TarError("other pictures")

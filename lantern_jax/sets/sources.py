@@ -1,4 +1,4 @@
-"""Pictures for metrics: of folders, picture sets and arrays in a file, with the prompts that they carry.
+"""Pictures for metrics: from folders, picture sets and arrays in a file, with the prompts that they carry.
 
 Axes: n pictures, H W height and width.
 """
@@ -26,16 +26,16 @@ _BESIDE = re.compile(r"grid\.png|.*-(compare|accepted)\.png")
 def read_pictures(path: str | Path) -> Iterator[SetPicture]:
     """Yields the pictures of a folder, a picture set or an .npz file, one by one.
 
-    Pictures of a folder, and of the folders in it, come in the order of their names, numbers in names by their value;
-    ``grid.png`` and what ends in ``-compare.png`` or ``-accepted.png`` is left out. Number and prompt are the texts
-    "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
+    Pictures of a folder, and of the folders in it, come in the order of their names, with numbers in names ordered by
+    value; ``grid.png`` and names that end in ``-compare.png`` or ``-accepted.png`` are left out. Number and prompt are
+    the texts "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
 
     Args:
         path: a folder of PNG, JPEG and WebP files, or one of these; a picture set; or an .npz file with
             uint8 [n, H, W, 3] as "arr_0".
 
     Raises:
-        LanternError: something else, no pictures, or one that cannot be read.
+        LanternError: anything else, no pictures, or one that cannot be read.
     """
     path = Path(path)
     if path.suffix == ".npz" and path.is_file():
@@ -67,7 +67,7 @@ def _folder_pictures(folder: Path) -> Iterator[SetPicture]:
 
 
 def _natural(file: Path) -> list[tuple[int, str]]:
-    """Sorts numbers by value, before other text, so that 10 comes after 9."""
+    """Returns a key that sorts numbers by value, before other text, so that 10 comes after 9."""
     parts = re.split(r"(\d+)", file.as_posix())
     return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
@@ -85,7 +85,7 @@ def _file_picture(file: Path) -> SetPicture:
 
 
 def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
-    """Yields pictures of "arr_0", read one after the other: 50,000 do not fit into memory."""
+    """Yields the pictures of "arr_0", read one by one: 50,000 do not fit into memory."""
     try:
         with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
             shape, columns_first, dtype = read_header(file)
@@ -109,7 +109,7 @@ def with_prompts(
     """Yields the same pictures, each with its number and its prompt.
 
     A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
-    Without ``prompts`` numbers may repeat: pictures of several calls lie in one folder.
+    Without ``prompts`` numbers may repeat: pictures of several calls may lie in one folder.
 
     Args:
         prompts: None where every picture carries its own.
@@ -135,7 +135,9 @@ def with_prompts(
 def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:
     if prompts is None:
         if picture.prompt is None:
-            raise LanternError(f"picture {number} does not carry its prompt: give --prompts FILE, one a line")
+            raise LanternError(
+                f"picture {number} does not carry its prompt: give --prompts FILE, one per line"
+            )
         return picture.prompt
     if number >= len(prompts):
         if picture.number is None:

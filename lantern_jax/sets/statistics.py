@@ -27,12 +27,12 @@ _FIELDS = ("count", "total", "outer", "features", "size")
 
 @dataclass(frozen=True)
 class Statistics:
-    """What one reader read of a set.
+    """The statistics of a set as one reader sees it.
 
     Attributes:
-        reader: its name.
-        normal: sums, or mean and covariance where a file holds no more.
-        features: float32 [n, F], for distances that need every picture; None where a file does not hold them.
+        reader: the reader's name.
+        normal: sums, or mean and covariance if a file holds no more.
+        features: float32 [n, F], for distances that need every picture; None if a file does not hold them.
         size: (H, W) of all pictures; None where they differ or it is unknown.
     """
 
@@ -43,12 +43,12 @@ class Statistics:
 
     @property
     def count(self) -> int | None:
-        """n; None where a file does not say it."""
+        """n; None if a file does not say."""
         return self.normal.count if isinstance(self.normal, Moments) else None
 
 
 def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, "H W 3"]]) -> Statistics:
-    """Reads at least two pictures; raises LanternError for fewer."""
+    """Reads the statistics of at least two pictures; raises LanternError for fewer."""
     sizes = set()
 
     def watched() -> Iterator[UInt8[np.ndarray, "H W 3"]]:
@@ -94,7 +94,7 @@ def check_counted(path: str | Path) -> None:
 
 
 def statistics_file(statistics: Sequence[Statistics]) -> Contents:
-    """Returns what one or several readers read of a set as the contents of a file.
+    """Returns the contents of a file with a set's statistics by one or several readers.
 
     Raises:
         LanternError: statistics that hold only mean and covariance, which are in a file already.
@@ -133,7 +133,7 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
 
 
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
-    """Returns mean and covariance of another program, and the features of pictures in the same file, if any."""
+    """Returns another program's mean and covariance, with features of the pictures in the same file, if any."""
     found = _arrays(path, {"mu", "sigma"})
     _check_finite(path, found)
     arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}

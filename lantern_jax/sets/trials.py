@@ -1,6 +1,6 @@
-"""Guesses of a set that leaves them open: the first batches are timed, and noted, each decoded in another way.
+"""How to guess for a set that leaves this open: its first batches are decoded in different ways, timed and noted.
 
-Strict decoding on the shared noise gives the same tokens in all of them.
+Strict decoding on the shared noise gives the same tokens in every way.
 
 Axes: n pictures.
 """
@@ -20,18 +20,18 @@ from lantern_jax.settings.choice import point_of
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import Found
 
-# The share of a set's time, at most, in which ways are tried that may turn out slower, compiling included.
+# The largest share of a set's time, compiling included, spent on trying ways that may turn out slower.
 SHARE = 0.05
 
 
 def decoded(
     opened: OpenedSet, call: Plan, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]
 ) -> Iterator[tuple[Run, Any]]:
-    """Decodes sequences as ``Plan.stream`` does, the most of them in the way that was seen to be the fastest.
+    """Decodes sequences as ``Plan.stream`` does, most of them in the way that proved fastest.
 
-    A batch is decoded alone while something is to be found out: the first one, in the way that was chosen, then one in
-    each way that may be faster and was never timed, as long as these take few per cent of the time. A trial is expected
-    to take as long as the slowest batch so far, and accounted by what it took.
+    Batches are decoded alone while there is something to find out: the first one in the way that was chosen, then one
+    in each way that may be faster and was never timed, as long as these trials take only a few per cent of the time. A
+    trial is expected to take as long as the slowest batch so far, and is charged with the time that it took.
     """
     if opened.asked is None:
         yield from call.stream(job, numbers, rows)

@@ -40,11 +40,11 @@ def make_set(
     progress: Callable[[Progress], None] = lambda now: None,
     written: Callable[[int, Progress], None] = lambda shard, now: None,
 ) -> int:
-    """Makes the missing shards of a worker's part and returns their number of pictures.
+    """Makes the missing shards of a worker's part and returns how many pictures they hold.
 
-    A shard is there once its last file has its name. What is in none yet is kept every few seconds and at a stop; but
-    not where several processes share a mesh, of which the first one writes. A thread writes one shard while the next
-    one is decoded.
+    A shard is complete once its last file has its name. Pictures that are in no shard yet are kept every few seconds
+    and at a stop, except where several processes share a mesh; of these the first one writes. A thread writes one shard
+    while the next one is decoded.
 
     Args:
         directory: where ``plan.begin`` wrote the plan.
@@ -52,7 +52,7 @@ def make_set(
         written: called with the number of each shard once it is written.
 
     Raises:
-        LanternError: numbers of the model are not finite.
+        LanternError: the model's numbers are not finite.
         OSError: one line: a shard cannot be written.
     """
     plan, engine, reader = opened.plan, opened.pipeline.engine, opened.reader
@@ -94,7 +94,7 @@ def make_set(
                 waiting.append((made, shard, now))
         if waiting:
             settle()
-    # Once all shards are there, no worker writes any more: what killed ones left goes.
+    # Once all shards are there, no worker writes any more: what killed ones left is removed.
     for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
         _remove(path)
     return sum(len(plan.numbers(shard)) for shard in left)
@@ -118,7 +118,7 @@ def discard_damaged(
 
 
 def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> list[int]:
-    """Returns a worker's missing shards; of several processes the first one looks for all."""
+    """Returns a worker's missing shards; of several processes the first one looks on behalf of all."""
     left = plan.missing(directory, worker.shards(plan))
     if not engine.spans:
         return left
@@ -136,7 +136,7 @@ def _remove(path: Path) -> None:
 
 
 def known_pictures(opened: OpenedSet, directory: Path, shards: Sequence[int]) -> dict[int, Known]:
-    """Returns what workers kept of the pictures of missing shards, by number."""
+    """Returns the pictures of missing shards that workers kept, by number."""
     config = opened.pipeline.recipe.config
     wanted = {number for shard in shards for number in opened.plan.numbers(shard).tolist()}
     return read_kept(directory, wanted, math.prod(shape_of(config)), config.num_codes)
@@ -150,7 +150,7 @@ def _drawn_shards(
     A shard is its number, pictures uint8 [n, H, W, 3], tokens int32 [n, C] and rounds int32 [n].
 
     Args:
-        held: what is known of pictures by their numbers; takes what is decoded.
+        held: known pictures by their numbers; decoded ones are added.
     """
     plan, engine = opened.plan, opened.pipeline.engine
 
@@ -179,7 +179,7 @@ def _drawn_shards(
             held.update(zip(fresh, made, strict=True))
         known = done * run.total + int(run.lengths[~run.finished].sum())
         spent = time.perf_counter() - began - run.timing.compiling
-        # As if those that were kept had come at the same speed.
+        # As if the kept pictures had been decoded at the same speed.
         spent *= known / max(known - kept * run.total, 1)
         now = Progress(known, len(every) * run.total, done, spent)
         yield now, None
@@ -188,10 +188,10 @@ def _drawn_shards(
 
 
 def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job, np.ndarray]:
-    """Returns what decodes, how, and the row of its conditioning for every number.
+    """Returns the plan of a call, its job, and the row of its conditioning for every number.
 
-    A text encoder reads the prompts that are left. Without one all prompts are encoded: token prompts are padded to the
-    longest, and what is left must not change how.
+    A text encoder reads only the prompts that are left. Without one all prompts are encoded: token prompts are padded
+    to the longest, and their padding must not depend on which are left.
     """
     pipeline, plan = opened.pipeline, opened.plan
     wanted = np.arange(len(plan.prompts))
@@ -204,7 +204,7 @@ def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job,
 
 
 def _drawn(engine: Engine, tokens: Int[np.ndarray, "n C"]) -> Iterator[UInt8[np.ndarray, "b H W 3"]]:
-    """Draws pictures, always by the same program."""
+    """Draws pictures, always with the same program."""
     for part in batches(len(tokens), DRAWN):
         group = tokens[part]
         pictures, _ = draw_codes(engine, np.resize(group, (DRAWN, group.shape[1])))

@@ -1,4 +1,4 @@
-"""What a pipeline chooses for calls that say nothing of how to guess, and what it notes of them."""
+"""What a pipeline chooses for calls that do not say how to guess, and what it notes about them."""
 
 import math
 import threading
@@ -25,20 +25,20 @@ from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Found, Key, Shelf, steers
 
-# So few pictures are decoded one after the other, by the programs of one, where together they should take more than
-# this share of the time: compiling programs for two, or four, would take longer than many calls gain.
+# Up to this many pictures are decoded one after the other, with the programs for one, if decoding them together should
+# take more than this share of the time: compiling programs for two or four would take longer than many calls gain.
 _FEW, _WORTH = 4, 0.9
-# Kinds of calls whose choice is kept, the ones used last: a server's clients may give any temperature.
+# How many kinds of calls keep their choice, the most recently used ones: a server's clients may give any temperature.
 MOST_KEPT = 64
 
 
 class Auto:
-    """Finds tuned settings for calls, else chooses by a checkpoint's sizes, its devices' figures, and notes of runs.
+    """Finds tuned settings for calls, else chooses by the checkpoint's sizes, the devices' figures and notes of runs.
 
     Args:
-        devices: an engine's, [data, model].
-        shelf: of tuned settings; notes lie in a folder inside it. None finds, chooses and notes nothing, and one file
-            that was asked for by name leaves choosing and noting out.
+        devices: the engine's, [data, model].
+        shelf: the tuned settings; notes lie in a folder inside it. With None, nothing is found, chosen or noted; with a
+            single file that was asked for by name, nothing is chosen or noted.
     """
 
     def __init__(self, checkpoint: Checkpoint, recipe: Recipe, devices: np.ndarray, shelf: Shelf | None):
@@ -49,10 +49,10 @@ class Auto:
         self._choices: OrderedDict[Key, dict[float, Choice]] = OrderedDict()
 
     def find(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Found:
-        """Returns what a call takes from tuned settings, else from the choice, with a line that says so or why not.
+        """Returns what a call gets from tuned settings, else from the choice, with a line that says so or why not.
 
         Args:
-            turns: as in ``slowest``; None for those of the call's pictures alone.
+            turns: as in ``slowest``; None for those of this call's pictures alone.
         """
         if self._shelf is None or steers(knobs):
             return Found()
@@ -61,7 +61,7 @@ class Auto:
         if choice is None:
             return found
         if 1 < pictures <= _FEW and knobs.get("batch") is None:
-            # By expectations alone: what one was timed at, and the other not, says nothing of the two.
+            # Only expectations are compared: if just one of the two was timed, that says nothing about which is faster.
             alone, together = (self._expected(count, knobs, turns).pace for count in (1, pictures))
             if together > _WORTH * pictures * alone:
                 one = self.find(1, knobs)
@@ -69,7 +69,7 @@ class Auto:
         return Found(choice.way.knobs, "; ".join(filter(None, [choice.words, found.note])))
 
     def choice(self, pictures: int, knobs: Mapping[str, Any], turns: float | None = None) -> Choice | None:
-        """Returns the choice for a call, the same until one like it was noted; None for one that steers or relaxes.
+        """Returns the choice for a call, the same until a call like it is noted; None for one that steers or relaxes.
 
         Args:
             turns: as for ``find``.
@@ -108,8 +108,8 @@ class Auto:
     def noting(
         self, settings: Settings, count: int
     ) -> Callable[[WindowPoint | None, Statistics], None] | None:
-        """Returns what notes a call of ``count`` pictures; None where nothing is, as with batches of two sizes, and
-        with a window whose guesses are not those that would be chosen."""
+        """Returns the function that notes a call of ``count`` pictures; None where nothing is noted, as with batches of
+        two sizes, or with a window that guesses differently from the one that would be chosen."""
         key = self._key(count, vars(settings)) if self._chooses else None
         if key is None or not key.checkpoint or count % key.batch or self._guesses_otherwise(settings):
             return None
@@ -126,13 +126,13 @@ class Auto:
         return note
 
     def _guesses_otherwise(self, settings: Settings) -> bool:
-        """Tells whether a window of these settings guesses otherwise than the same window when it is chosen."""
+        """Tells whether the window of these settings guesses differently from the same window when it is chosen."""
         point = point_of(settings)
         usual = settings if point is None else self._recipe.settings(window_knobs(point))
         return any(getattr(settings, name) != getattr(usual, name) for name in ("initial", "mixture"))
 
     def notes(self, key: Key) -> Notes:
-        """Returns the notes of calls of a key."""
+        """Returns the notes of the calls with a key."""
         return Notes(self._shelf.place / "notes", key)
 
     def _key(self, pictures: int, knobs: Mapping[str, Any]) -> Key:
@@ -140,10 +140,10 @@ class Auto:
         return Key.of(self._checkpoint, self._recipe.dtype, values, pictures, self._devices)
 
     def costs(self, key: Key, most: int) -> Costs:
-        """Returns what rounds should cost with the fastest kind of drafter.
+        """Returns what rounds are expected to cost with the fastest kind of drafter.
 
         Args:
-            most: sequences that a program takes at most; of fewer it takes a power of two.
+            most: the most sequences that a program takes; fewer are rounded up to a power of two.
         """
         checkpoint, (groups, parts) = self._checkpoint, self._devices.shape
         dtype, kind = (
@@ -163,13 +163,13 @@ class Auto:
 def sizes_of(
     config: TargetConfig, target: PyTree, drafters: Mapping[str, PyTree], dtype: np.dtype, parts: int = 1
 ) -> Sizes:
-    """Returns what decides how long passes take on each of the devices that a model is split over.
+    """Returns the sizes that decide how long passes take on each of the devices that a model is split over.
 
     Args:
         target, drafters: parameters, or their shapes.
     """
     head, layer = config.dim * config.num_codes * dtype.itemsize, getattr(config, "transformer", None)
-    # A family of another package may say less of itself.
+    # A family from another package may say less about itself.
     cached = config.dim if layer is None else layer.key_heads * layer.head_dim
     return Sizes(
         _read(target, dtype) // parts,
@@ -179,7 +179,7 @@ def sizes_of(
 
 
 def _read(params: PyTree, dtype: np.dtype) -> int:
-    """Returns the bytes of parameters that a pass reads: of a dtype, however they are stored, or in eight bits."""
+    """Returns the bytes of parameters that a pass reads: eight-bit ones as they are, all others in ``dtype``."""
     return sum(
         math.prod(leaf.shape) * (1 if np.dtype(leaf.dtype).itemsize == 1 else dtype.itemsize)
         for path, leaf in jax.tree_util.tree_leaves_with_path(params)

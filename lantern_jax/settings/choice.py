@@ -1,8 +1,8 @@
-"""``auto``: the way of guessing that should take the least time per token, plain decoding among them. Needs no JAX.
+"""``auto``: the way of guessing, plain decoding included, that should take the least time per token. Needs no JAX.
 
-Only strict decoding on the shared noise is chosen for: all guesses give plain decoding's tokens there.
-What a pass costs is expected by sizes and figures (``costs``), what it yields by the checkpoint's statistics; what runs
-noted here (``notes``) stands in place of both.
+It chooses only for strict decoding on the shared noise, where all guesses give plain decoding's tokens. The cost of a
+pass is estimated from sizes and figures (``costs``), its yield from the checkpoint's statistics; what was noted from
+runs here (``notes``) replaces both.
 """
 
 import math
@@ -16,7 +16,7 @@ from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.settings.costs import Costs
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS
 
-# Tokens per pass of the windows that are looked at, for a checkpoint that says nothing of them: the demo's, of 24
+# Tokens per pass of the windows considered, for a checkpoint that says nothing about them: the demo's, from 24
 # pictures. It is as hard to guess as published models.
 TOKENS: Mapping[WindowPoint, float] = {
     WindowPoint(*point): tokens
@@ -28,18 +28,19 @@ TOKENS: Mapping[WindowPoint, float] = {
         (40, 1, 0, 4, 56): 4.00,
     }.items()
 }  # fmt: skip
-# What was never timed here must promise as much over the best of what was, or over plain decoding, whose cost is the
-# surest: to compile another program takes longer than a few pictures.
+# A way never timed here must promise this speed-up over the best one that was, or over plain decoding, whose cost is
+# the surest: compiling another program takes longer than a few pictures.
 _PROMISE = 1.15
-# Plain decoding that was never timed here must be expected to take less than this share of what guesses took: on a busy
-# machine these take longer than they will, and another program takes longer to compile than a few pictures.
+# Plain decoding never timed here must be expected to take less than this share of the time that guesses took: on a busy
+# machine they take longer than they will later, and compiling another program takes longer than a few pictures.
 _SURE = 0.9
-# Expectations that differ by less are alike.
+# Expected speeds whose ratio is above this count as equal.
 _ALIKE = 0.95
-# What was never timed is worth a trial where many pictures come, if it is expected to be at least as fast as this share
-# of the best.
+# When many pictures are to come, a way never timed is worth a trial if it is expected to reach at least this share of
+# the best
+# one's speed.
 _REACH = 0.9
-# Pictures differ in their rounds by this share.
+# Relative spread of the number of rounds between pictures.
 _SPREAD = 0.08
 
 
@@ -67,7 +68,7 @@ def window_knobs(point: WindowPoint) -> dict[str, Any]:
 
 
 def point_of_knobs(knobs: Mapping[str, Any]) -> WindowPoint | None:
-    """Returns the window that ``window_knobs`` made these knobs of; None for any others."""
+    """Returns the window from which ``window_knobs`` made these knobs; None for any others."""
     passes = knobs["refine"] + 1 if "refine" in knobs else 0
     point = WindowPoint(
         knobs.get("window", 0),
@@ -80,13 +81,13 @@ def point_of_knobs(knobs: Mapping[str, Any]) -> WindowPoint | None:
 
 
 def keeps_tokens(settings: Any) -> bool:
-    """Tells whether these settings give plain decoding's tokens with all guesses."""
+    """Tells whether these settings give plain decoding's tokens with any guesses."""
     kind = DRAFTINGS[settings.drafting]
     return settings.rule == "strict" and settings.coupling == "gumbel" and kind.nodes != ROWS
 
 
 def point_of(settings: Any) -> WindowPoint | None:
-    """Returns the window that strict settings on the shared noise decode with; None for any others."""
+    """Returns the window that strict settings on the shared noise decode with; None for any other settings."""
     if not keeps_tokens(settings):
         return None
     if settings.is_plain:
@@ -96,21 +97,21 @@ def point_of(settings: Any) -> WindowPoint | None:
     passes = settings.refine + 1 if settings.drafting == "led" else 0
     nodes = settings.tree.nodes if isinstance(settings.tree, GapTree) else 0
     point = WindowPoint(settings.window, settings.branches, settings.levels, passes, nodes)
-    # A tree that was given leaves the window's sizes unread, and they need not make one.
+    # If a tree was given, the window's sizes are not read, and need not make a tree.
     return point if tree_of(point) == settings.tree else None
 
 
 @dataclass(frozen=True)
 class Way:
-    """A way of guessing, and what is expected of it.
+    """A way of guessing, and what to expect from it.
 
     Attributes:
         point: its window.
-        nodes: of a pass, root included.
-        tokens: per pass.
-        ms: of a round of the batch.
+        nodes: nodes per pass, root included.
+        tokens: tokens per pass.
+        ms: milliseconds per round of the batch.
         speedup: over plain decoding.
-        is_noted: whether runs noted its speed here.
+        is_noted: whether its speed was noted from runs here.
     """
 
     point: WindowPoint
@@ -135,7 +136,7 @@ class Choice:
 
     Attributes:
         way: the chosen one.
-        ways: all, the fastest first.
+        ways: all of them, the fastest first.
     """
 
     way: Way
@@ -143,17 +144,17 @@ class Choice:
 
     @property
     def pace(self) -> float:
-        """Milliseconds that a token of every picture of the batch should take."""
+        """Expected milliseconds for one token of every picture in the batch."""
         return self.way.ms / self.way.tokens
 
     def untried(self, tried: Collection[WindowPoint]) -> Way | None:
-        """Returns the best other way that may be as fast as the chosen one and was never timed; None for none."""
+        """Returns the best other way never timed that may be as fast as the chosen one; None if there is none."""
         ways = (way for way in self.ways if not way.is_noted and way.point not in tried)
         return next((way for way in ways if way.speedup > _REACH * self.way.speedup), None)
 
     @property
     def words(self) -> str:
-        """What was chosen, and why, in a line."""
+        """What was chosen, and why, in one line."""
         plain = next(way for way in self.ways if way.point == PLAIN)
 
         def words(way: Way) -> str:
@@ -171,12 +172,12 @@ class Choice:
 
 @dataclass(frozen=True)
 class Known:
-    """What runs noted.
+    """What was noted from runs.
 
     Attributes:
-        tokens: per pass, by window.
-        ms: of a token of every picture of a batch that ends with its slowest one, by window, at the batch that is
-            asked for.
+        tokens: tokens per pass, by window.
+        ms: milliseconds for one token of every picture in a batch that ends with its slowest one, by window, at the
+            requested batch size.
     """
 
     tokens: Mapping[WindowPoint, float] = field(default_factory=dict)
@@ -184,10 +185,10 @@ class Known:
 
 
 def slowest(batch: int, turns: float = 1.0) -> float:
-    """Returns the rounds until all pictures are done, per those of a picture: a call ends with its slowest one.
+    """Returns the rounds until all pictures are done, relative to those of one: a call ends with its slowest picture.
 
     Args:
-        turns: pictures of the call per slot of its batch; all but the last begin in slots that become free.
+        turns: pictures of the call per slot of its batch; all but a slot's first begin as soon as it is free.
     """
     return 1 + _SPREAD * math.sqrt(2 * math.log(batch)) / turns
 
@@ -199,11 +200,12 @@ def chosen(
     """Returns the way with the least time per token.
 
     Args:
-        costs: expected ones; the first kind of drafter leads windows.
+        costs: the expected ones; led windows use the first kind of drafter.
         acceptance: the checkpoint's tokens per pass, by window; where there are none, ``TOKENS``.
-        batch: pictures decoded together; ``codes``: V, no fewer than a place's guesses.
-        usual: the window of the platform, measured where the library was: taken where none is expected to be much
-            better.
+        batch: pictures decoded together.
+        codes: V; no place has more guesses.
+        usual: the platform's own window, measured where the library was measured: taken unless another is expected to
+            be much better.
         turns: as in ``slowest``.
     """
     kind = next(iter(costs.drafts), None)
@@ -215,8 +217,8 @@ def chosen(
         tree, window = point.tree, point.window
         ms = costs.window(tree, kind if point.passes else None, point.passes) if window else costs.a_pass(1)
         made[point] = tree.num_nodes, ms, ms / tokens[point] * (last if window else 1)
-    # What was noted tells how far off expectations are. Where guesses were slower than plain decoding should be, it is
-    # tried: perhaps it was expected to be too slow.
+    # Noted times tell how far off expectations are. Where guesses were slower than plain decoding should be, plain
+    # decoding is tried: perhaps it was expected to be too slow.
     noted = {
         point: ms * (last / slowest(batch) if point.window else 1)
         for point, ms in known.ms.items()

@@ -1,7 +1,7 @@
-"""What a round costs: a pass by its nodes, a level of drafting by its width, a place of a window.
+"""What a round costs: a pass by its nodes, a level of drafting by its width, and each place of a window.
 
-``measuring.costs`` times them; ``expected_costs`` tells by a model's sizes and a device's figures what they should be.
-All milliseconds are of a whole batch.
+``measuring.costs`` times them; ``expected_costs`` estimates them from a model's sizes and a device's figures. All
+milliseconds are for a whole batch.
 """
 
 from collections.abc import Mapping, Sequence
@@ -16,42 +16,42 @@ from lantern_jax.decoding.tree import DraftTree
 if TYPE_CHECKING:
     from lantern_jax.devices.figures import Figures
 
-# Operations of a program that wait for each other, counted in programs for an H100: of a pass beside its layers, of a
-# layer, of guesses, which are made and verified, of a level of a draft.
+# Operations that wait for each other, counted in programs for an H100: of a pass outside its layers, of a layer, of
+# making and verifying guesses, and of a level of a draft.
 _BESIDE, _OF_LAYER, _OF_GUESSES, _OF_LEVEL = 45, 9.5, 50, 30
-# Nodes of a pass, and widths of a level of a draft, between which times are on a line.
+# Nodes of a pass, and widths of a level of a draft, between which times are interpolated linearly.
 _NODES, _WIDTHS = (2, 4, 8, 16, 32, 64, 512), (1, 4, 16, 64)
-# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and what prefill
-# alone reads.
+# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
+# only prefill reads.
 NOT_READ = ("tokens", "labels", "caption")
 
 
 @dataclass(frozen=True)
 class Drafts:
-    """What a kind of drafter costs: milliseconds.
+    """What a kind of drafter costs, in milliseconds.
 
     Attributes:
-        root: of a round's first level: what was committed is taken in, the root's children are drafted.
-        levels: of every further one, by the number of nodes that have children.
+        root: a round's first level: taking in what was committed, and drafting the root's children.
+        levels: each further level, by the number of nodes that have children.
     """
 
     root: float
     levels: Mapping[int, float]
 
     def level(self, width: int) -> float:
-        """Returns the cost of a level of that width, on the line of the measured ones."""
+        """Returns the cost of a level of that width, on the line through the measured ones."""
         return on_line(self.levels, width)
 
 
 @dataclass(frozen=True)
 class Costs:
-    """What rounds cost: milliseconds.
+    """What rounds cost, in milliseconds.
 
     Attributes:
-        passes: of a round that drafts nothing of worth, by nodes, root included.
-        begin: of prefill and the first token.
+        passes: a round that drafts nothing useful, by nodes, root included.
+        begin: prefill and the first token.
         place: what each place of a window adds; 0 where there was no time to measure it.
-        drafts: by kind of drafter.
+        drafts: what drafting costs, by kind of drafter.
         error: relative standard error of a measured round.
     """
 
@@ -70,13 +70,13 @@ class Costs:
 
         Args:
             nodes: root included.
-            expanded: nodes of the levels 1, 2, ... that have children.
+            expanded: how many nodes have children, in each of the levels 1, 2, ...
         """
         drafts = self.drafts[kind]
         return self.a_pass(nodes) + drafts.root + sum(drafts.level(width) for width in expanded)
 
     def window(self, tree: DraftTree | GapTree, kind: str | None = None, passes: int = 0) -> float:
-        """Returns the cost of a round with a window, and as many passes of a kind of drafter."""
+        """Returns the cost of a round with a window and ``passes`` passes of a kind of drafter."""
         spent = self.a_pass(tree.num_nodes) + self.place * tree.max_depth
         if kind is None:
             return spent
@@ -98,7 +98,7 @@ class Costs:
 
 
 def on_line(measured: Mapping[int, float], at: int) -> float:
-    """Interpolates measured points; beyond the last two it follows their line, never falling."""
+    """Interpolates between measured points; beyond the last one it follows the line of the last two, never falling."""
     known = sorted(measured)
     if at <= known[-1] or len(known) == 1:
         return float(np.interp(at, known, [measured[x] for x in known]))
@@ -109,13 +109,13 @@ def on_line(measured: Mapping[int, float], at: int) -> float:
 
 @dataclass(frozen=True)
 class Sizes:
-    """What of a model decides how long its passes take.
+    """The sizes of a model that decide how long its passes take.
 
     Attributes:
-        target: bytes of its parameters that a pass reads.
-        drafters: likewise, by kind of drafter, with the head that it shares.
-        itemsize: bytes of a parameter, and of a cached number.
-        layers, width, tokens: of the target: layers, width of the keys of all heads that are cached, stream tokens T.
+        target: bytes of the target's parameters that a pass reads.
+        drafters: the same by kind of drafter, with the head that it shares.
+        itemsize: bytes per parameter and per cached number.
+        layers, width, tokens: the target's layers, the width of the cached keys of all heads, and stream tokens T.
     """
 
     target: int
@@ -127,10 +127,10 @@ class Sizes:
 
 
 def expected_costs(sizes: Sizes, figures: "Figures", sequences: int) -> Costs:
-    """Returns what rounds should cost: reading, computing and starting operations, one after the other.
+    """Returns what rounds should cost if reading, computing and starting operations happen one after the other.
 
     Args:
-        sequences: of a device; with guidance two of a picture.
+        sequences: sequences per device; with guidance, two per picture.
     """
 
     def pass_ms(weights: int, layers: int, operations: float, nodes: int) -> float:

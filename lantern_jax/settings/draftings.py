@@ -1,6 +1,6 @@
-"""The draftings by name: every kind of drafter has a tree, and some guess otherwise. Needs no JAX.
+"""The draftings by name: one with a tree for every kind of drafter, and some that guess otherwise. Needs no JAX.
 
-A new drafting is a file that fills ``Drafting`` and an entry of ``DRAFTINGS``.
+A new drafting is a file that fills ``Drafting`` and an entry in ``DRAFTINGS``.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
 
 TREE, WINDOW, ROWS, OWN = "tree", "window", "rows", "own"
-# Places of a window at most.
+# The most places in a window.
 MOST_PLACES = 64
 ANY = "any"
 
@@ -26,7 +26,7 @@ def tree_levels(settings: Any) -> int:
 
 
 def one_level(settings: Any) -> Any:
-    """Returns the settings of a tree with its first level alone."""
+    """Returns the settings with only the first level of their tree."""
     tree: Any = settings.tree
     if isinstance(tree, DynamicTree):
         tree = dataclasses.replace(tree, depth=1, nodes=min(tree.nodes, tree.children))
@@ -44,7 +44,7 @@ def _led_one_level(settings: Any) -> Any:
 
 
 def _led_of_nodes(nodes: int) -> dict[str, int]:
-    # Measured on the demo (docs/methods.md): a chain while there are few, then a front; many follow the gaps.
+    # Measured on the demo (docs/methods.md): a chain for few nodes, then a front; for many, a tree by gaps.
     if nodes <= 16:
         return {"window": nodes, "branches": 1, "levels": 0}
     if nodes <= 24:
@@ -55,28 +55,29 @@ def _led_of_nodes(nodes: int) -> dict[str, int]:
 def _window_of_nodes(nodes: int) -> dict[str, int]:
     if nodes <= 16:
         return {"window": nodes, "branches": 1, "levels": 0}
-    # Three guesses for each of two places are ten nodes more than a chain.
+    # Three guesses for each of two places take ten nodes more than a chain.
     return {"window": min(nodes - 10, MOST_PLACES), "branches": 3, "levels": 2}
 
 
 @dataclass(frozen=True, eq=False)
 class DraftingKind(Late):
-    """A way of guessing that has a name.
+    """A named way of guessing.
 
     Attributes:
-        make: (settings, target, grid, drafter) -> the ``Drafting``; of ``ROWS`` the ``Rows``. ``grid`` is the length
-            of the picture's rows in codes, ``drafter`` a ``Drafter`` or None. The same arguments give the same record.
-        knobs: its own, which become settings.
-        reads: names of the settings that some draftings read and others do not, and that this one reads.
-        nodes: what stands in a round's draft: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a tree
-            is given; what it likes, its OWN; or ROWS of the picture, which nothing verifies.
-        of_nodes: number of nodes -> window, branches and levels of the best WINDOW known for that number; with
-            nodes too where it is a ``GapTree``.
-        by_gaps: whether its WINDOW may be a ``GapTree``, which it is of a window and nodes.
+        make: (settings, target, grid, drafter) -> the ``Drafting``, or for ``ROWS`` the ``Rows``. ``grid`` is the
+            length of the picture's rows in codes, ``drafter`` a ``Drafter`` or None. The same arguments give the same
+            record.
+        knobs: its own knobs, which become settings.
+        reads: names of the settings that this drafting reads, of those that only some draftings read.
+        nodes: what a round's draft consists of: a TREE, static or dynamic; a WINDOW of ``window`` positions unless a
+            tree is given; anything of its OWN; or ROWS of the picture, which nothing verifies.
+        of_nodes: number of nodes -> window, branches and levels of the best WINDOW known for that number, and also
+            nodes if it is a ``GapTree``.
+        by_gaps: whether its WINDOW may be a ``GapTree``, as it is if both a window and nodes are given.
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
-        couplings: names of those it goes with; empty for all.
-        levels: settings -> how many passes of the drafter a draft takes, one after the other.
-        one_level: settings -> those with one such pass.
+        couplings: names of the couplings it goes with; empty for all.
+        levels: settings -> how many drafter passes a draft takes, one after the other.
+        one_level: settings -> the settings with one such pass.
 
     Example:
         >>> kind = lantern_jax.DraftingKind(lambda settings, target, grid, drafter: None, nodes="window")
@@ -96,7 +97,7 @@ class DraftingKind(Late):
     one_level: Callable[[Any], Any] = one_level
 
     def drafters(self) -> tuple[str, ...]:
-        """Returns the kinds of drafters of which one is needed; none if it needs none."""
+        """Returns the kinds of drafters of which it needs one; empty if it needs none."""
         return tuple(DRAFTERS) if self.drafter == ANY else (self.drafter,) if self.drafter else ()
 
 
@@ -107,7 +108,7 @@ def _trees() -> dict[str, DraftingKind]:
 
 
 def _own(drafting: Any) -> DraftingKind | None:
-    """Returns the kind of a drafting that is given as a record, or as its kind; None for anything else."""
+    """Returns the kind of a drafting that is given as a record or as a kind; None for anything else."""
     from lantern_jax.decoding.protocols import Drafting
 
     if isinstance(drafting, Drafting):
@@ -115,7 +116,7 @@ def _own(drafting: Any) -> DraftingKind | None:
     if not isinstance(drafting, DraftingKind):
         return None
     if drafting.knobs:
-        raise LanternError("a DraftingKind with knobs is not known by them: call register_drafting first")
+        raise LanternError("the knobs of this DraftingKind are not known yet: call register_drafting first")
     return drafting
 
 
@@ -151,7 +152,7 @@ DRAFTINGS: Table[DraftingKind] = Table(
 
 
 def register_drafting(name: str, kind: DraftingKind) -> None:
-    """Makes a drafting of another package known by name; its knobs become settings.
+    """Registers another package's drafting under a name; its knobs become settings.
 
     Raises:
         LanternError: a name that is taken or not valid.

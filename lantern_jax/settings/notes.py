@@ -1,7 +1,7 @@
-"""Notes of runs: how long a token took and how many a pass gave, by window, so that the next run starts from them.
+"""Notes of runs: the time per token and the tokens per pass, by window, so that the next run starts from them.
 
-A small file for each checkpoint, device, dtype, sampling distribution and versions. It only makes runs faster: one that
-cannot be read, written or trusted is as none.
+There is a small file for each checkpoint, device, dtype, sampling distribution and versions. It only makes runs faster:
+one that cannot be read, written or trusted is ignored.
 """
 
 import contextlib
@@ -23,18 +23,18 @@ from lantern_jax.settings.choice import Known
 from lantern_jax.settings.tuned import Key
 
 FORMAT, VERSION = "lantern_jax notes of runs", 1
-# Bytes of a file; runs of a batch and window that are kept; the weight of what was known before.
+# The most bytes of a file; how many runs are kept per batch size and window; the weight of what was known before.
 _LARGEST, _KEPT, _BEFORE = 10**5, 8, 0.7
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one call told.
+    """What one call measured.
 
     Attributes:
-        point: the window that it was decoded with.
-        tokens: per pass.
-        ms: of a token of every picture of a batch.
+        point: the window that it decoded with.
+        tokens: tokens per pass.
+        ms: milliseconds for one token of every picture in a batch.
     """
 
     point: WindowPoint
@@ -44,27 +44,27 @@ class Run:
 
 @dataclass(frozen=True)
 class Notes:
-    """The notes of the calls of a key, in a folder."""
+    """The notes of the calls with a key, in a folder."""
 
     folder: Path
     key: Key
 
     @property
     def file(self) -> Path:
-        """Where they lie: calls of any batch share what passes give."""
+        """Where they lie: calls with any batch size share the tokens per pass."""
         texts = {**asdict(replace(self.key, batch=1)), **versions()}
         mark = hashlib.sha256(json.dumps(texts, sort_keys=True).encode()).hexdigest()[:16]
         return self.folder / f"{mark}.json"
 
     def known(self) -> Known:
-        """Returns what is known of calls of the key's batch: the quicker quarter of the last ones counts."""
+        """Returns what is known about calls with the key's batch size: of the last times, the lower quartile counts."""
         content = self._read()
         times = _times(content, self.key.batch).items()
         ms = {point: statistics.quantiles(each * 2, n=4)[0] for point, each in times}
         return Known(read_acceptance(content.get("tokens")), ms)
 
     def add(self, *runs: Run) -> None:
-        """Notes runs of the key's batch; where that cannot be, or another process does just now, nothing happens."""
+        """Notes runs with the key's batch size; does nothing where that fails, or while another process is doing it."""
         with contextlib.suppress(LanternError, OSError), sole(self.file):
             content, batch = self._read(), str(self.key.batch)
             tokens, ms = read_acceptance(content.get("tokens")), _times(content, self.key.batch)
@@ -92,7 +92,7 @@ class Notes:
 
 
 def _times(content: Mapping[str, Any], batch: int) -> dict[WindowPoint, list[float]]:
-    """Returns the milliseconds of a batch that can be trusted, by window."""
+    """Returns the milliseconds noted for a batch size, those that can be trusted, by window."""
     found = {}
     for name, times in _mapping(_mapping(content.get("ms")).get(str(batch))).items():
         point = PLAIN if name == _text(PLAIN) else next(iter(read_acceptance({name: 1})), None)

@@ -1,4 +1,4 @@
-"""What a model decodes with: from knobs to settings, and on to the values that a program is made of."""
+"""What a model decodes with: from knobs to settings, and on to the values that a program is made from."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -33,10 +33,10 @@ class Recipe:
     """What a checkpoint, or a model with random weights, decodes with.
 
     Attributes:
-        config: the target's.
+        config: the target's config.
         drafters: configs of the drafters by kind.
-        dtype: of parameters and matrix products.
-        defaults: the model's defaults of knobs, as in ``resolve_settings``.
+        dtype: dtype of parameters and matrix products.
+        defaults: the model's defaults for knobs, as in ``resolve_settings``.
         codebook: for relaxed rules: arrays or their shapes; None where there is none.
     """
 
@@ -55,7 +55,7 @@ class Recipe:
         )
 
     def settings(self, knobs: Mapping[str, Any], platform: str | None = None) -> Settings:
-        """Returns the settings that these knobs make with this model; ``platform`` None is this process's.
+        """Returns the settings that these knobs make with this model; ``platform`` None means this process's.
 
         Raises:
             LanternError: knobs that do not fit the model or each other.
@@ -74,7 +74,7 @@ class Recipe:
         return made
 
     def values(self, knobs: Mapping[str, Any], names: Iterable[str], platform: str) -> dict[str, Any]:
-        """Returns the values of knobs that no method fixes, without resolving all others.
+        """Returns the values of knobs that no method fixes, without resolving the others.
 
         Raises:
             LanternError: a value that is not valid.
@@ -93,10 +93,10 @@ class Recipe:
 
     @outside_mesh()
     def job(self, settings: Settings, plain: bool = False) -> Job:
-        """Returns how a batch is decoded with these settings; ``plain``: without drafts, by the same distribution."""
+        """Returns the job that decodes a batch with these settings; ``plain``: no drafts, the same distribution."""
         guidance, sampling = settings.guidance, settings.sampling(self.config.num_codes)
         if plain or settings.is_plain:
-            # Nothing is drafted, nothing to accept: one program for all knobs of acceptance.
+            # Nothing is drafted, so there is nothing to accept: all acceptance knobs share one program.
             return Job(Program(self.target()), guidance, sampling)
         kind = DRAFTINGS[settings.drafting]
         name = next((name for name in kind.drafters() if name in self.drafters), None)
@@ -110,11 +110,11 @@ class Recipe:
 
 
 def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
-    """Lists the given knobs that change nothing beside the others, each with what makes them idle.
+    """Lists the given knobs that have no effect next to the others, each with the reason.
 
     Args:
         knobs: as they were given, None for those left out.
-        settings: what they made.
+        settings: the settings made from them.
     """
     given, rule = {name for name, value in knobs.items() if value is not None}, settings.rule_value()
     kind, rejects = DRAFTINGS[settings.drafting], base_of(settings.coupling) != "gumbel"
@@ -147,7 +147,7 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
         "path": (coupling, rejects or given_whole),
         "residual": ("rule strict", True) if rule.is_strict else (coupling, given_whole or not rejects),
     }
-    # What only other draftings, or only other rules, have.
+    # Knobs that only other draftings, or only other rules, have.
     every = {
         name for each in DRAFTINGS.values() for name in (*each.reads, *(knob.name for knob in each.knobs))
     }
@@ -170,7 +170,7 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
 
 
 def _coupling(config: TargetConfig, settings: Settings) -> Coupling:
-    """Makes the coupling that settings name, with the knob that is its own; returns one that was given as it is."""
+    """Makes the coupling that the settings name, with its own knob; returns one that was given as it is."""
     options: tuple[str, ...] = ()
     if settings.coupling == "gumbel":
         options = (settings.path,)

@@ -1,7 +1,7 @@
-"""From the knobs that are given to settings: values filled in, each checked, and checked against each other.
+"""Turns the given knobs into settings: fills in values, checks each one, and checks them against each other.
 
 A value that is not given is the method's, else the checkpoint's default, else that of ``Settings``. A checkpoint's
-default may depend on the platform: ``{"cpu": ..., "gpu": ...}``. Nothing here needs JAX but making ``Settings``.
+default may depend on the platform: ``{"cpu": ..., "gpu": ...}``. Nothing here needs JAX except making ``Settings``.
 """
 
 import math
@@ -24,7 +24,7 @@ from lantern_jax.io.plugins import called
 from lantern_jax.settings.draftings import DRAFTINGS, OWN, ROWS, WINDOW
 from lantern_jax.settings.settings import KNOBS, OURS, Settings
 
-# What a window's size is given by.
+# The knobs that give a window's size.
 _SIZES = ("window", "nodes")
 _PLAIN = "decode plainly (tree none), without a drafter (method jacobi), or convert one with it"
 
@@ -39,12 +39,12 @@ def resolve_settings(
 ) -> Settings:
     """Fills in the knobs that are None and checks all of them.
 
-    ``tree`` comes out as a DraftTree or DynamicTree, the empty one for plain decoding and for draftings that have none;
-    ``drafting``, ``coupling`` and ``rule`` as names, or as the objects that were given.
+    ``tree`` comes out as a DraftTree, DynamicTree or GapTree, the empty one for plain decoding and for draftings that
+    have none; ``drafting``, ``coupling`` and ``rule`` as names, or as the objects that were given.
 
     Args:
         given: knobs by name, None where the default is wanted.
-        defaults: the checkpoint's.
+        defaults: the checkpoint's defaults.
         platform: cpu, gpu or tpu.
         vocab_size: V.
         drafters: kinds of drafters that the checkpoint has.
@@ -59,12 +59,12 @@ def resolve_settings(
     return Settings(**{name: values[name] for name in OURS}, own=tuple(own.items()))
 
 
-# What ``generate`` takes beside knobs.
+# What ``generate`` takes besides knobs.
 _OF_CALLS = ("prompts", "num", "seed", "first", "start", "keep_rows", "compare", "progress")
 
 
 def check_knobs(given: Mapping[str, Any]) -> None:
-    """Raises LanternError for knobs that are wrong with every checkpoint; without JAX."""
+    """Raises LanternError for knobs that are wrong with every checkpoint; needs no JAX."""
     _checked(given, {}, "cpu", sys.maxsize, DRAFTERS)
 
 
@@ -77,13 +77,13 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
             raise LanternError(
                 f"{source}{errors.quoted(strange[0])} is not a setting: {near}choose from {', '.join(KNOBS)}"
             )
-    # NumPy's numbers are Python's from here on, as they are told and written into pictures.
+    # NumPy's numbers become Python's here, because they are shown to people and written into pictures.
     given = {name: value.item() if isinstance(value, np.generic) else value for name, value in given.items()}
     values, sized_by = _filled_in(given, defaults, platform, drafters)
     if given.get("k") is None and isinstance(values["k"], int):
         values["k"] = min(values["k"], vocab_size - 1)
     for name, declared in KNOBS.items():
-        # The knobs of the rules and couplings not chosen too: a typing error should not pass in silence.
+        # This includes the knobs of rules and couplings not chosen: a typing error should not pass silently.
         declared.check(values[name])
     _check_codes(values["top_k"], values["k"], vocab_size)
     values |= _guesses(values, given, sized_by)
@@ -95,11 +95,11 @@ def _checked(given, defaults, platform: str, vocab_size: int, drafters: Collecti
 
 
 def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> tuple[dict[str, Any], set[str]]:
-    """Returns every knob's value, that of the first layer which has one, and what a window is sized by."""
+    """Returns every knob's value, taken from the first layer that has one, and the knobs that size a window."""
     method, was_named = _method(given, defaults, platform, drafters)
     preset = methods()[method].knobs
     for source in (given, defaults):
-        # Kinds of other packages bring knobs.
+        # Kinds from other packages bring knobs.
         RULES.get(for_platform(source.get("rule"), platform))
         DRAFTINGS.get(for_platform(source.get("drafting"), platform))
     layers = ChainMap(
@@ -121,7 +121,7 @@ def _filled_in(given, defaults, platform: str, drafters: Collection[str]) -> tup
 
 
 def _sized_by(layers: Sequence[Mapping[str, Any]]) -> set[str]:
-    """Returns the names of ``_SIZES`` that are given by the first layer that gives any of them."""
+    """Returns those of ``_SIZES`` that are given by the first layer that gives any of them."""
     found = ({name for name in _SIZES if layer.get(name) is not None} for layer in layers)
     return next(filter(None, found), set())
 
@@ -139,13 +139,13 @@ def _method(given, defaults, platform: str, drafters: Collection[str]) -> tuple[
 
 
 def _steers(knobs: Mapping[str, Any]) -> bool:
-    """Tells whether they name what only trees, or only windows, have: nothing is chosen against that."""
+    """Tells whether the knobs name what only trees, or only windows, have: no method is chosen against that."""
     return any(knobs.get(name) is not None for name in ("tree", "drafting", "coupling"))
 
 
 def _guesses(values: Mapping[str, Any], given: Mapping[str, Any], sized_by: set[str]) -> dict[str, Any]:
-    """Returns what a round drafts: the tree asked for; or a window's with its shape, by its nodes if these size it, by
-    the gaps if a window does too.
+    """Returns what a round drafts: the tree asked for; or a window's shape and tree, by its nodes if these size it, and
+    by the gaps if a window does too.
     """
     kind = DRAFTINGS[values["drafting"]]
     if kind.nodes == WINDOW and given.get("tree") is None:
@@ -201,7 +201,7 @@ def _check_codes(top_k: int, k: int, vocab_size: int) -> None:
 
 
 def _check_hashable(values: Mapping[str, Any]) -> None:
-    """Raises LanternError for an object that no compiled program can be found by."""
+    """Raises LanternError for an object that compiled programs cannot be looked up by."""
     for name in ("drafting", "coupling"):
         try:
             hash(values[name])
@@ -265,7 +265,7 @@ def _check_tree(values: Mapping[str, Any], vocab_size: int) -> None:
 
 
 def _check_window(tree: Any, drafting: str) -> None:
-    """Raises LanternError for a tree that no window's guesses are put on."""
+    """Raises LanternError for a tree that cannot hold a window's guesses."""
     if isinstance(tree, DynamicTree):
         raise LanternError(f"drafting {drafting} has no dynamic tree: give a window, or a static tree")
     if isinstance(tree, DraftTree) and not tree.has_spine:

@@ -1,7 +1,7 @@
 """How to decode: every knob of a generation, declared once in ``Settings`` and checked before anything is computed.
 
-Type, default, range and help of a knob are the fields of ``Settings``; checks, defaults, the flags of the
-command and the table in docs/settings.md follow from them. ``resolution`` makes settings of given knobs.
+The fields of ``Settings`` give each knob's type, default, range and help; checks, defaults, the command's flags and the
+table in docs/settings.md follow from them. ``resolution`` turns given knobs into settings.
 """
 
 import dataclasses
@@ -18,19 +18,19 @@ from lantern_jax.decoding.tree import RANKINGS
 from lantern_jax.io.plugins import Table
 from lantern_jax.settings.draftings import DRAFTINGS, OWN, ROWS
 
-# The command reads the knobs before it knows whether there is anything to compute: JAX comes later.
+# The command reads the knobs before it knows whether there is anything to compute: JAX is imported later.
 if TYPE_CHECKING:
     from lantern_jax.decoding.acceptance import Rule
     from lantern_jax.decoding.sampling import SamplingParams
 
 
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
-# cores at LlamaGen-XL size a round with the chain takes as long as 1.7 plain steps, one with mc_sim_7b_63 as 3.2.
+# cores at LlamaGen-XL size a round takes as long as 1.7 plain steps with the chain, and 3.2 with mc_sim_7b_63.
 _TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "mc_sim_7b_63"}
 
 
 def _of_rules(name: str) -> Any:
-    """Returns the field of a knob that the table of rules declares."""
+    """Returns the field for a knob that the table of rules declares."""
     return dataclasses.field(default=rule_knobs()[name].default, metadata={"knob": rule_knobs()[name]})
 
 
@@ -41,7 +41,7 @@ class Settings:
     Attributes:
         drafting, rule, coupling: names, or the objects that were given: a ``Drafting`` or ``DraftingKind``, a ``Rule``,
             a ``Coupling``.
-        own: (name, value) of knobs that other packages' rules and draftings brought; each is an attribute too.
+        own: (name, value) of the knobs of other packages' rules and draftings; each is an attribute too.
 
     Example:
         >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
@@ -126,23 +126,23 @@ class Settings:
     batch: int = knob(8, "pictures decoded together", "B", low=1)
     own: tuple[tuple[str, Any], ...] = ()
 
-    # Type checkers know the names above alone.
+    # Type checkers know only the names above.
     if not TYPE_CHECKING:
 
         def __getattr__(self, name: str) -> Any:
-            """Returns a knob that another package's rule or drafting brought."""
+            """Returns a knob of another package's rule or drafting."""
             if name in dict(self.own):
                 return dict(self.own)[name]
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
 
     @property
     def is_plain(self) -> bool:
-        """Whether nothing is drafted: a token per pass."""
+        """Whether nothing is drafted: each pass gives one token."""
         return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes not in (ROWS, OWN)
 
     @property
     def is_own(self) -> bool:
-        """Whether the rule, the drafting or the coupling was given as an object in place of a name."""
+        """Whether the rule, the drafting or the coupling was given as an object instead of a name."""
         return not all(isinstance(value, str) for value in (self.rule, self.drafting, self.coupling))
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
@@ -162,7 +162,7 @@ class Settings:
 
 
 class Knobs(TypedDict, total=False):
-    """The knobs as keyword arguments, for type checkers; None is the default. ``Settings`` says what they are.
+    """The knobs as keyword arguments, for type checkers; None means the default. ``Settings`` describes them.
 
     Example:
         >>> knobs: lantern_jax.Knobs = {"method": "near", "tau": 1.0}
@@ -213,7 +213,7 @@ OURS = {field.name: knob_of(field) for field in dataclasses.fields(Settings) if 
 
 
 def _known() -> dict[str, Knob]:
-    """Returns the knobs of ``Settings``, and those that other packages' rules and draftings brought."""
+    """Returns the knobs of ``Settings``, and those of other packages' rules and draftings."""
     others = rule_knobs() | {knob.name: knob for kind in DRAFTINGS.values() for knob in kind.knobs}
     return OURS | {name: knob for name, knob in others.items() if name not in OURS}
 
@@ -222,7 +222,7 @@ KNOBS: Table[Knob] = Table("setting", {}, beside=_known)
 
 
 def settings_json(settings: Settings) -> dict[str, Any]:
-    """Knobs as plain values, without the batch, which decides how fast pictures are made and not which."""
+    """Returns the knobs as plain values, without the batch, which decides how fast pictures are made but not which."""
     values = {name: getattr(settings, name) for name in OURS if name != "batch"} | dict(settings.own)
     values["tree"] = dataclasses.asdict(settings.tree)
     return json.loads(json.dumps(values, default=repr))

@@ -1,7 +1,7 @@
 """Files of tuned settings: what they hold, where they lie, and which of them a call may use.
 
-A file is for one checkpoint, device, batch, dtype, guidance and sampling distribution. A call of anything else does
-not use it; nor does one that says itself how it wants to be decoded.
+A file is for one checkpoint, device, batch, dtype, guidance and sampling distribution. A call with any other of these
+does not use it; nor does one that says itself how it wants to be decoded.
 """
 
 import hashlib
@@ -28,11 +28,11 @@ from lantern_jax.tensors.checksums import checkpoint_digest
 
 FORMAT, VERSION = "lantern_jax tuned settings", 1
 AUTO, OFF = "auto", "off"
-# Knobs that a file is for. Whoever gives another one steers, and gets what is asked for; no method fixes these.
+# Knobs that a file is for; no method fixes these. A call that gives any other knob steers, and gets what it asks for.
 SAMPLING = ("guidance", "temperature", "top_k", "top_p")
 CALL = (*SAMPLING, "batch")
 _BOUNDS = ("max_substituted", "max_distance")
-# Bytes of a file.
+# The most bytes of a file.
 _LARGEST = 10**6
 
 
@@ -42,12 +42,12 @@ class Key:
 
     Attributes:
         model: the checkpoint's name, for people.
-        checkpoint: digest of what its config says it holds: names, sizes and checksums of all its files among it; and
-            the size of the pictures where it was asked for.
-        device: kind and number of devices, and over how many a model is split; of a CPU also its cores.
+        checkpoint: digest of the checkpoint's config, which lists names, sizes and checksums of all its files; and the
+            size of the pictures if one was asked for.
+        device: kind and number of devices, and over how many a model is split; for a CPU also its cores.
         batch: pictures decoded together.
-        dtype: of parameters and products.
-        guidance, temperature, top_k, top_p: of the call.
+        dtype: dtype of parameters and products.
+        guidance, temperature, top_k, top_p: the call's.
     """
 
     model: str
@@ -73,18 +73,18 @@ class Key:
 
         Args:
             values: the call's knobs ``CALL``, and any others.
-            pictures: of the call, all of a batch decoded together; None for whole batches.
-            devices: an engine's.
+            pictures: how many the call makes; no batch is larger. None for whole batches.
+            devices: the engine's.
         """
         batch = values["batch"] if pictures is None else min(values["batch"], pictures)
         return cls(
             model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=int(batch),
-            # Equal numbers, NumPy's too, are one text in files.
+            # Equal numbers, NumPy's included, are written alike in files.
             dtype=str(jax.numpy.dtype(dtype)), **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
-        """Lists in words what this is for and the other is not."""
+        """Lists in words what this key is for that the other is not."""
         if self.checkpoint != other.checkpoint:
             same = " of other contents" if self.model == other.model else ""
             return [f"model {errors.short(self.model, 200)}{same}"]
@@ -103,11 +103,11 @@ class Tuned:
     Attributes:
         key: what it is for.
         knobs: what a generation is given.
-        name: of the way of decoding, for people.
-        speedup: of the confirming run, over plain decoding of the same pictures.
-        substituted: the share of tokens that a relaxed rule put in place of the strict one's there; 0 if strict.
-        budget: the bounds that were given for that; empty if none.
-        found: all that was measured, for people.
+        name: the name of the way of decoding, for people.
+        speedup: over plain decoding of the same pictures in the confirming run; predicted if there was none.
+        substituted: the share of tokens that a relaxed rule put in place of the strict rule's there; 0 if strict.
+        budget: the bounds given for that; empty if none.
+        found: everything that was measured, for people.
         file: where it lies; None before it is written.
     """
 
@@ -127,7 +127,7 @@ class Tuned:
 
     @property
     def words(self) -> str:
-        """What it decodes by, on one line."""
+        """What it decodes with, on one line."""
         is_strict = self.knobs.get("rule", "strict") == "strict"
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
         how = "when tuned" if self.found.get("confirmed", True) else "expected, not confirmed"
@@ -139,9 +139,9 @@ class Found:
     """What there is for a call.
 
     Attributes:
-        knobs: what it is to be given; empty where there is nothing for it.
+        knobs: what the call should be given; empty where there is nothing for it.
         note: a line for people; empty where there is nothing to say.
-        file: of tuned settings, that they are from; None where they are from none.
+        file: the file of tuned settings that the knobs are from; None where they are from none.
     """
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
@@ -149,7 +149,7 @@ class Found:
     file: Path | None = None
 
     def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns these knobs with those that a call gives, which count before them."""
+        """Returns these knobs with those that a call gives, which take precedence."""
         given = {name: value for name, value in given.items() if value is not None}
         if self.knobs and given.get("method") == AUTO:
             del given["method"]
@@ -161,8 +161,8 @@ class Shelf:
     """The files that a pipeline may use.
 
     Attributes:
-        place: the folder of all, or one file.
-        named: whether that very file was asked for: then a note tells of it in any case.
+        place: the folder of all files, or one file.
+        named: whether that one file was asked for: then there is always a note about it.
     """
 
     place: Path
@@ -200,7 +200,7 @@ class Shelf:
         return good, bad
 
     def find(self, key_of: Callable[[], Key]) -> Found:
-        """Returns what there is for a call that does not steer; its key is asked for where there are files."""
+        """Returns what there is for a call that does not steer; its key is asked for only if there are files."""
         good, bad = self._read
         key = key_of() if good else None
         notes = []
@@ -224,7 +224,7 @@ def steers(knobs: Mapping[str, Any]) -> bool:
 
 
 def read_tuned(file: Path) -> Tuned:
-    """Returns a file's contents, every part of it checked.
+    """Returns a file's contents, with every part checked.
 
     Raises:
         LanternError: it cannot be read, holds something else, or is of another version.
@@ -243,7 +243,7 @@ def read_tuned(file: Path) -> Tuned:
 
 
 def _check(tuned: Tuned) -> None:
-    """Raises LanternError, TypeError or AttributeError for contents that no tuning writes."""
+    """Raises LanternError, TypeError or AttributeError for contents that tuning never writes."""
     key, knobs = tuned.key, tuned.knobs
     texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
     if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
@@ -259,7 +259,7 @@ def _check(tuned: Tuned) -> None:
         Knob(name, float, None, "").check(bound)
     if set(knobs) & set(CALL) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
         raise LanternError("knobs that no tuning writes")
-    # Any tree but a named one is written out: no other file is read for it.
+    # A tree without a name is written out: no other file is read for it.
     tree = knobs.get("tree", NO_TREE)
     if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
         raise LanternError("an unknown tree")
@@ -279,8 +279,8 @@ def tuned_file(key: Key) -> Path:
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """Returns the digest of a checkpoint's config, which lists the files beside it, with the size of its pictures where
-    it was asked for; empty for one in memory, and where its folder is gone since."""
+    """Returns the digest of a checkpoint's config, which lists the files beside it, with the size of its pictures if
+    one was asked for; empty for a checkpoint in memory, or one whose folder is gone by now."""
     if checkpoint.directory is None:
         return ""
     try:

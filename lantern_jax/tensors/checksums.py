@@ -1,8 +1,8 @@
 """Checksums of a checkpoint's files, which show flipped bits and lost pages.
 
-A file's is the CRC-32 of the CRC-32s (each little-endian) of its blocks, so that the blocks of one file are read by
-several threads. What is read is summed up while it is in the processor's cache: a pass that puts arrays where they
-belong costs little more than one that verifies.
+A file's checksum is the CRC-32 of its blocks' CRC-32s (each little-endian), so that several threads can read the blocks
+of one file. Data is summed while it is in the processor's cache: a pass that puts arrays where they belong costs little
+more than one that only verifies.
 """
 
 import hashlib
@@ -21,13 +21,13 @@ from lantern_jax.io import errors
 from lantern_jax.io.files import open_file, read_bounded
 
 CONFIG, FILES, SUMS = "config.json", "files", "checksums"
-# Bytes of a config; the demo's has 15 KB.
+# The most bytes of a config; the demo's has 15 KB.
 MOST_BYTES = 1 << 22
 # Multiples of every dtype's size, so that no number lies in two of them.
 BLOCK, PIECE = 1 << 24, 1 << 20
 THREADS = min(8, os.cpu_count() or 1)
-# Files that this process found to be right: (name, size, time, node on the disk, checksum). A drafter is often read
-# after the target, from the same files.
+# Files that this process has verified: (name, size, time, inode, checksum). A drafter is often read after the target,
+# from the same files.
 _right: set[tuple[Any, ...]] = set()
 
 # An array in a file: (its first byte, the flat array that takes its numbers, the stored dtype).
@@ -35,7 +35,7 @@ Target = tuple[int, np.ndarray, np.dtype]
 
 
 class Summing:
-    """The checksum of a file while it is written."""
+    """The checksum of a file that is being written."""
 
     def __init__(self):
         self._sums, self._crc, self._left = b"", 0, BLOCK
@@ -65,7 +65,7 @@ def read_block(path: Path, start: int, targets: Sequence[Target] = ()) -> int:
 
     Args:
         start: the block's first byte.
-        targets: arrays that lie in it, in part perhaps; numbers are cast to their dtypes.
+        targets: arrays that lie in it, wholly or in part; numbers are cast to their dtypes.
 
     Raises:
         LanternError: the file cannot be read, or is shorter than its arrays.
@@ -102,7 +102,7 @@ def file_checksum(path: Path) -> str:
 
 
 def with_checksums(config: Mapping[str, Any], directory: Path, sums: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a config's content that lists the files with these checksums, and its own."""
+    """Returns a config's content together with the files' sizes and checksums, and its own checksum."""
     sizes = {name: (directory / name).stat().st_size for name in sums}
     config = dict(config) | {FILES: sizes}
     return config | {SUMS: {CONFIG: config_checksum(config, sums), **sums}}
@@ -112,15 +112,16 @@ def check_file(path: Path, expected: str, again: bool = False) -> None:
     """Raises LanternError unless a file has this checksum.
 
     Args:
-        again: also where this process found so before; else it is not read while size and time stay.
+        again: also if this process has verified the file, otherwise skipped while its size and time are unchanged.
     """
     if again or not is_right(path, expected):
         found_right(path, expected, file_checksum(path))
 
 
 def checkpoint_digest(directory: str | Path) -> str:
-    """Returns 32 hexadecimal digits that a checkpoint and its copies share, and the same weights converted again from
-    files of the same names: a hash of its config, which lists all files with their checksums.
+    """Returns 32 hexadecimal digits, a hash of a checkpoint's config, which lists all files with their checksums.
+
+    Copies of the checkpoint share it, and so do the same weights converted again from files of the same names.
     """
     file = Path(directory) / CONFIG
     status = file.stat() if file.is_file() else None
@@ -134,12 +135,12 @@ def _digest(file: Path, state: tuple[int, int] | None) -> str:
 
 
 def is_right(path: Path, expected: str) -> bool:
-    """Tells whether this process found that the file has this checksum."""
+    """Tells whether this process has found that the file has this checksum."""
     return _seen(path, expected) in _right
 
 
 def found_right(path: Path, expected: str, found: str) -> None:
-    """Notes that a file has the expected checksum; raises LanternError where it has another."""
+    """Notes that a file has the expected checksum; raises LanternError if it has another."""
     if found != expected:
         raise errors.damaged(path, "it is not as it was written: another checksum")
     _right.add(_seen(path, expected))

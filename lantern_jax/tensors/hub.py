@@ -1,6 +1,6 @@
-"""Files of the Hugging Face hub, or of the server that the environment variable ``HF_ENDPOINT`` names.
+"""Files on the Hugging Face hub, or on the server that the environment variable ``HF_ENDPOINT`` names.
 
-What is in the hub's cache (``HF_HOME``) is found without a connection.
+Files in the hub's cache (``HF_HOME``) are found without a connection.
 """
 
 import contextlib
@@ -15,7 +15,7 @@ _REPOSITORY = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/\w[\w.-]{0,95})(@(?P
 
 
 def repository_of(model: str | Path) -> tuple[str, str | None] | None:
-    """Returns (OWNER/NAME, revision) of a text such as "owner/name@main"; None for what is there, or is a path."""
+    """Returns (OWNER/NAME, revision) of a text such as "owner/name@main"; None for a path, or if it exists locally."""
     found = _REPOSITORY.fullmatch(model) if isinstance(model, str) else None
     return None if found is None or os.path.lexists(model) else (found["repo"], found["revision"])
 
@@ -37,9 +37,9 @@ def list_files(repo: str, revision: str | None = None) -> list[str]:
             return sorted(HfApi(endpoint=endpoint).list_repo_files(repo, revision=revision))
         except (errors.HfHubHTTPError, errors.HFValidationError):
             raise
-        # No answer: an error of the HTTP client, which differs from version to version.
+        # No answer: the HTTP client's error, which differs from version to version.
         except Exception:
-            # No pattern: newer versions refuse a folder that lacks files that are asked for.
+            # No pattern: newer versions refuse a folder that lacks requested files.
             cached = snapshot_download(repo, revision=revision, allow_patterns=[], local_files_only=True)
             return _files(Path(cached))
 
@@ -62,7 +62,7 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
         from huggingface_hub.utils import filter_repo_objects
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, endpoint=endpoint))
-    # The folder may hold more, fetched before.
+    # The folder may also hold files fetched earlier.
     if not any(filter_repo_objects(_files(folder), allow_patterns=patterns)):
         wanted = "" if patterns is None else f" named {' or '.join(patterns)}"
         raise LanternError(f"{repo} has no file{wanted}: name another repository or revision")
@@ -70,7 +70,7 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
 
 
 def check_upload(repo: str) -> None:
-    """Raises LanternError unless ``upload`` can begin: a repository's name, the package and a token."""
+    """Raises LanternError unless ``upload`` can begin: it needs a repository's name, the package and a token."""
     found = _REPOSITORY.fullmatch(repo)
     if found is None or found["revision"]:
         raise _no_name(repo)
@@ -78,15 +78,15 @@ def check_upload(repo: str) -> None:
         from huggingface_hub import get_token
     if not get_token():
         raise LanternError(
-            f"{repo} takes files of its owner only: log in with `hf auth login` or set HF_TOKEN"
+            f"{repo} accepts files only from its owner: log in with `hf auth login` or set HF_TOKEN"
         )
 
 
 def upload(folder: Path, names: Iterable[str], repo: str, message: str) -> None:
-    """Makes a repository, unless there is one, and puts files of a folder there in one commit.
+    """Creates a repository unless it exists, and uploads files of a folder to it in one commit.
 
     Raises:
-        LanternError: one line: the hub does not take them.
+        LanternError: one line: the files cannot be uploaded.
     """
     with _explained(repo, None, "uploaded to") as endpoint:
         from huggingface_hub import CommitOperationAdd, HfApi
@@ -107,7 +107,7 @@ def _no_name(repo: str) -> LanternError:
 
 @contextlib.contextmanager
 def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> Iterator[str]:
-    """Yields the hub's address to a block that asks the hub, and turns its errors into one line each."""
+    """Yields the hub's address to a block that contacts the hub, and turns its errors into one line each."""
     try:
         from huggingface_hub import errors
         from huggingface_hub.constants import ENDPOINT
@@ -120,7 +120,7 @@ def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> I
         yield endpoint
     except errors.HFValidationError as error:
         raise _no_name(repo) from error
-    # What is in no row is an error of the HTTP client, which differs from version to version, or of the disk.
+    # Other errors come from the disk or from the HTTP client, whose errors differ from version to version.
     except Exception as error:
         reasons = {
             errors.GatedRepoError: f"is gated: accept its terms at {endpoint}/{repo} and log in with `hf auth login`",

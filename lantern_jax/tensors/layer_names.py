@@ -1,9 +1,9 @@
-"""Published Llama-like checkpoints: names of a layer, the order of rotary pairs, settings.
+"""Published Llama-like checkpoints: names of a layer's tensors, the order of rotary pairs, settings.
 
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
 Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
 
-Axes: D model width, H heads, K key-value heads, Q queries of a group (H / K), E head width, F feed-forward width.
+Axes: D model width, H heads, K key-value heads, Q queries per group (H / K), E head width, F feed-forward width.
 """
 
 import dataclasses
@@ -23,7 +23,7 @@ from lantern_jax.tensors.matching import Entry, transpose
 # Tables that implementations recompute: never weights.
 BUFFERS = (r"freqs_cis", r"(?:.*\.)?rotary_emb\.inv_freq")
 
-# A layer as Hugging Face's Llama calls it; models put a prefix in front.
+# A layer's names in Hugging Face's Llama; models put a prefix in front.
 LLAMA_LAYER_NAMES = {
     "attention_norm": "layers.{i}.input_layernorm.weight",
     "feed_forward_norm": "layers.{i}.post_attention_layernorm.weight",
@@ -41,7 +41,7 @@ HEAD_NORM_NAMES = {
     "key_norm": "layers.{i}.self_attn.k_norm",
 }
 
-# Settings as other implementations' config files call them.
+# Names of settings in other implementations' config files.
 _ALIASES = {
     "hidden_size": "dim",
     "n_layer": "num_layers",
@@ -67,10 +67,10 @@ def layer_table(
     """Returns {published name: Entry} of layer i.
 
     Args:
-        names: part -> published name with a place for {i}; "qkv" where queries, keys and values are one tensor.
-        interleaved: how the published rotary pairs lie.
-        norm_rows: rows of the published norms of queries and keys, each for as many heads as fall to it: Lumina-mGPT
-            stores one row for all heads. None is a row a head.
+        names: part -> published name with a place for {i}; "qkv" if queries, keys and values are one tensor.
+        interleaved: whether the published rotary pairs are interleaved.
+        norm_rows: rows of the published norms of queries and keys; the heads are shared out evenly among them
+            (Lumina-mGPT stores one row for all heads). None means one row per head.
     """
     dim, hidden, heads = transformer.dim, transformer.hidden_dim, transformer.num_heads
     at = ("transformer", f"layer_{i}")
@@ -138,10 +138,10 @@ def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:
 
 
 def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
-    """Returns the heads of a model of width ``dim`` and the rows of a norm [rows, E] of its queries.
+    """Returns the number of heads of a model of width ``dim`` and the number of rows of its query norm [rows, E].
 
     Raises:
-        LanternError: the rows cannot be shared out among the heads.
+        LanternError: the heads cannot be shared out evenly among the rows.
     """
     rows, head_dim = shape
     heads = dim // head_dim if head_dim else 0
@@ -153,14 +153,14 @@ def heads_of_norm(shape: tuple[int, ...], dim: int) -> tuple[int, int]:
 
 
 def buffers(names: Iterable[str]) -> list[str]:
-    """Returns the names of tables that are no weights."""
+    """Returns the names of tables that are not weights."""
     return [name for name in names if any(re.fullmatch(pattern, name) for pattern in BUFFERS)]
 
 
 def deciding_shapes(
     tensors: Mapping[str, Any], wanted: Mapping[str, int], what: str
 ) -> dict[str, tuple[int, ...]]:
-    """Returns the shapes of tensors that decide the sizes, none of which is 0; ``wanted`` gives their axes' numbers."""
+    """Returns the shapes of tensors that decide a model's sizes, none of them 0; ``wanted`` gives their axis counts."""
     wrong = [
         name
         for name, ndim in wanted.items()
@@ -180,7 +180,7 @@ def count_layers(names: Iterable[str], norm_name: str) -> int:
 
 
 def one_more(numbers: Iterable[str], most: int = 1000) -> int:
-    """Returns one more than the greatest number in tensors' names; 0 where there is none.
+    """Returns one more than the greatest number in tensors' names; 0 if there is none.
 
     Raises:
         LanternError: it is more than ``most``: a file with two tensors may name any number of layers.
@@ -195,7 +195,7 @@ def one_more(numbers: Iterable[str], most: int = 1000) -> int:
 
 
 def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
-    """Makes a config of sizes from shapes and of settings, which must not contradict them."""
+    """Makes a config from the sizes that shapes show and from settings, which must not contradict them."""
     settings = normalize_settings(settings or {}, kind)
     clashes = [
         f"{name} is {value} in the config and {found[name]} in the tensors"
@@ -216,8 +216,8 @@ def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None,
 def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
     """Returns settings under the names of ``kind``'s fields.
 
-    A Hugging Face ``config.json`` (it says ``model_type`` or ``architectures``) may hold other entries too;
-    otherwise an unknown one raises LanternError.
+    A Hugging Face ``config.json`` (with ``model_type`` or ``architectures``) may hold other entries too; in other
+    settings an unknown entry raises LanternError.
     """
     fields = {field.name for field in dataclasses.fields(kind)}
     known, unknown = {}, []

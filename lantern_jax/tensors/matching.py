@@ -38,7 +38,7 @@ def convolution(tensor: np.ndarray) -> np.ndarray:
 
 
 def reordered_rows(order: np.ndarray | None) -> Callable[[np.ndarray], np.ndarray]:
-    """Returns the transform that takes rows in an order, which may leave some out; None takes them as they are."""
+    """Returns the transform that takes rows in this order, which may leave some out; None keeps them as they are."""
     return identity if order is None else lambda tensor: np.take(tensor, order, axis=0)
 
 
@@ -47,10 +47,10 @@ class Entry:
     """Where a published tensor goes.
 
     Attributes:
-        path: in the parameter tree.
-        shape: as published.
-        transform: how its values are turned.
-        whole: shape of our array where the tensor is only a part of it.
+        path: its path in the parameter tree.
+        shape: its shape as published.
+        transform: turns its published values into ours.
+        whole: the shape of our array if the tensor is only a part of it.
         index: the place of that part.
     """
 
@@ -61,12 +61,12 @@ class Entry:
     index: tuple[Any, ...] = ()
 
 
-# What PyTorch's modules call a parameter of Flax's.
+# What PyTorch's modules call a Flax parameter.
 _PYTORCH = {
     "kernel": "weight", "scale": "weight", "embedding": "weight", "bias": "bias", "mean": "running_mean",
     "var": "running_var",
 }  # fmt: skip
-# Our name of a module or parameter, with {i} for a number -> the published one, or those that ours has side by side.
+# Our name of a module or parameter, with {i} for a number -> the published one, or those that ours joins side by side.
 Names = Mapping[str, str | tuple[str, ...]]
 
 
@@ -76,7 +76,7 @@ def published_name(place: str, parameter: str) -> str:
 
 
 def named_by(names: Names) -> Callable[[str], str | tuple[str, ...]]:
-    """Returns what gives a parameter's published name, by its own entry of a table or by its module's.
+    """Returns a function that gives a parameter's published name, from its own entry in a table or its module's.
 
     Example:
         >>> named_by({"layer_{i}.up": "blocks.{i}.fc1", "positions": "embed"})("layer_3.up.kernel")
@@ -98,13 +98,13 @@ def named_by(names: Names) -> Callable[[str], str | tuple[str, ...]]:
 
 
 def module_table(shapes: PyTree, name_of: Callable[[str], str | tuple[str, ...]]) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a Flax module whose weights are published as PyTorch has them.
+    """Lists {published name: Entry} of a Flax module whose weights are published in PyTorch's layout.
 
-    A kernel whose published name does not end in "weight" is no module's there, and lies as ours does.
+    A kernel whose published name does not end in "weight" belongs to no PyTorch module, and is laid out like ours.
 
     Args:
-        shapes: nested dicts of the module's parameters, as of ``jax.eval_shape``.
-        name_of: path of a parameter, with points -> its published name, or several that stand side by side in ours.
+        shapes: nested dicts of the module's parameters, as from ``jax.eval_shape``.
+        name_of: a parameter's path, joined with dots -> its published name, or several that ours joins side by side.
     """
     leaves = jax.tree_util.tree_flatten_with_path(shapes)[0]
     found = [(tuple(key.key for key in keys), leaf) for keys, leaf in leaves]
@@ -131,7 +131,7 @@ def _as_published(
 
 
 def _order(path: tuple[str, ...]) -> tuple[list[Any], bool]:
-    """Returns what sorts parameters by the numbers in their names, biases behind."""
+    """Returns a key that sorts parameters by the numbers in their names, a module's bias last."""
     words = re.split(r"(\d+)", ".".join(path[:-1]))
     return [int(word) if word.isdecimal() else word for word in words], path[-1] == "bias"
 
@@ -139,8 +139,9 @@ def _order(path: tuple[str, ...]) -> tuple[list[Any], bool]:
 def describe_mismatch(
     found: Mapping[str, tuple[int, ...]], expected: Mapping[str, tuple[int, ...]], ignored: Iterable[str] = ()
 ) -> str:
-    """Names the missing, unexpected and misshapen arrays in one line, twenty of each, given {name: shape} twice; empty
-    where all is right.
+    """Compares two {name: shape}; names the missing, unexpected and misshapen arrays in one line, up to twenty of each.
+
+    Returns "" if all match.
     """
     ignored = set(ignored)
     missing = [name for name in expected if name not in found]
@@ -156,7 +157,7 @@ def describe_mismatch(
     )
 
 
-# Called after each tensor with the bytes that the values read so far, and all of them, take in the wanted dtype.
+# Called after each tensor with the bytes, in the wanted dtype, of the values read so far and of all values.
 Progress = Callable[[int, int], None]
 
 
@@ -169,15 +170,15 @@ def read_tensors(
     dtype: Any = np.float32,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Reads the parameter tree, nested dicts of NumPy arrays of `dtype`, that `table` describes.
+    """Reads the parameter tree that `table` describes: nested dicts of NumPy arrays of `dtype`.
 
-    Beside the result, memory holds one tensor at a time: the published one and its copies until it has its form.
+    Besides the result, memory holds one tensor at a time: the published one and its copies until it is transformed.
 
     Args:
         tensors: {name: NumPy array, or anything with `.shape` and the array interface}.
         what: names the checkpoint in errors.
-        ignored: names that may be present and are not read.
-        progress: told how much has been read.
+        ignored: names that may be present but are not read.
+        progress: called with how much has been read.
 
     Raises:
         LanternError: one line that lists all missing, unexpected and misshapen tensors, before any value is read.

@@ -1,10 +1,10 @@
 """Safetensors files: the header's length (8 bytes, little-endian), the header in JSON, the tensors' bytes without gaps.
 
-They are read and written here and not by the library safetensors, which opens them too. As it reads, it maps a file
-into memory: its pages count as the process's (1.1 GB against 0.1 GB at 1 GB of weights), a file that shrinks meanwhile
-ends the process, and headers that name a tensor twice or take gigabytes in memory are read. As it writes, it wants all
-tensors in memory, writes those that are no rows one after another in a wrong order, takes reading away from the group
-against the umask, and raises no OSError on a full disk.
+They are read and written here rather than by the safetensors library, which opens them too. When that library reads, it
+maps a file into memory: its pages count as the process's (1.1 GB against 0.1 GB for 1 GB of weights), a file that
+shrinks meanwhile ends the process, and headers that name a tensor twice or take gigabytes of memory are accepted. When
+it writes, it needs all tensors in memory, puts numbers in the wrong order if a tensor's rows are not contiguous, takes
+read permission from the group against the umask, and raises no OSError on a full disk.
 """
 
 import json
@@ -30,16 +30,16 @@ _DTYPES = {
     "F8_E4M3": ml_dtypes.float8_e4m3fn, "F8_E5M2": ml_dtypes.float8_e5m2,
 }  # fmt: skip
 _NAMES = {np.dtype(dtype): name for name, dtype in _DTYPES.items()}
-# Fifty thousand tensors; the format would allow 100 MB, which take gigabytes once they are read.
+# Enough for fifty thousand tensors; the format would allow 100 MB, which take gigabytes once parsed.
 _LONGEST_HEADER = 8 * 2**20
 INDEX_SUFFIX = ".index.json"
-# A hundred thousand tensors.
+# Enough for a hundred thousand tensors.
 _LARGEST_INDEX = 8 * 2**20
 _MOST_SHARDS = 1000
 
 
 def open_safetensors(path: Path) -> dict[str, StoredTensor]:
-    """Opens {name: tensor, not yet read} of a file.
+    """Opens a file as {name: tensor, not yet read}.
 
     Raises:
         LanternError: no such file, a truncated one, or one whose header and bytes do not agree.
@@ -78,10 +78,10 @@ def open_safetensors(path: Path) -> dict[str, StoredTensor]:
 def open_sharded(
     index: Path, open_shard: Callable[[Path], dict[str, StoredTensor]] = open_safetensors
 ) -> dict[str, StoredTensor]:
-    """Opens {name: tensor, not yet read} of the shards that an index names, each with ``open_shard``.
+    """Opens the shards that an index names, each with ``open_shard``, as {name: tensor, not yet read}.
 
     Raises:
-        LanternError: no index; shards that are missing, lie elsewhere or hold other tensors than it says.
+        LanternError: not an index; shards that are missing, lie elsewhere or hold other tensors than it says.
     """
     try:
         promised = read_json(index, _LARGEST_INDEX)["weight_map"]
@@ -127,18 +127,18 @@ def open_sharded(
 def write_safetensors(
     path: Path, tensors: Mapping[str, Any], report: Callable[[int], None] = lambda _: None
 ) -> str:
-    """Writes a new file, reads it back and returns its checksum; the same tensors make the same bytes.
+    """Writes a new file, reads it back and returns its checksum; the same tensors yield the same bytes.
 
     Args:
-        tensors: NumPy or JAX arrays, or anything with a shape and a dtype that ``np.asarray`` takes: one at a time is
-            in memory.
+        tensors: NumPy or JAX arrays, or anything with a shape and a dtype that ``np.asarray`` takes; only one at a
+            time is in memory.
         report: called with the number of bytes written since the last call.
 
     Raises:
         OSError: it cannot be written, or what was read back is not what was written.
         LanternError: a dtype that the format does not have.
     """
-    # The largest numbers first: all lie on multiples of their sizes, as readers like them.
+    # The widest dtypes first: all numbers then lie at multiples of their sizes, as readers prefer.
     names = sorted(tensors, key=lambda name: (-tensors[name].dtype.itemsize, name))
     entries, end = {}, 0
     for name in names:

@@ -1,4 +1,4 @@
-"""Tensors that lie in a file: their shapes and dtypes before they are read, and reading one."""
+"""Tensors in a file: their shapes and dtypes, known before they are read, and reading one."""
 
 import dataclasses
 import math
@@ -18,11 +18,11 @@ _MOST_AXES = 32
 
 @dataclasses.dataclass(frozen=True)
 class StoredTensor:
-    """A tensor in a file: its shape and dtype are known; ``np.asarray`` reads its values, anew each time.
+    """A tensor in a file: its shape and dtype are known; ``np.asarray`` reads its values, each time anew.
 
     Attributes:
-        read: reads them.
-        place: the file and the first byte, where the rows lie in it one after another.
+        read: reads the values.
+        place: the file and the first byte, if its rows are contiguous there.
     """
 
     shape: tuple[int, ...]
@@ -53,9 +53,9 @@ def stored_tensor(
     dtype: np.dtype,
     strides: Sequence[int] | None = None,
 ) -> StoredTensor:
-    """Returns the tensor that begins at a byte of a file; ``strides`` in numbers, None for rows one after another.
+    """Returns the tensor that begins at a byte of a file; ``strides`` count numbers, None means contiguous rows.
 
-    ``span`` has checked the sizes.
+    ``span`` must have checked the sizes.
     """
     shape = tuple(shape)
     strides = rows(shape) if strides is None else tuple(strides)
@@ -64,15 +64,15 @@ def stored_tensor(
 
 
 def rows(shape: Sequence[int]) -> tuple[int, ...]:
-    """Returns the strides, in numbers, of a tensor whose rows lie one after another."""
+    """Returns the strides, in numbers, of a tensor whose rows are contiguous."""
     return tuple(math.prod(shape[axis + 1 :]) for axis in range(len(shape)))
 
 
 def span(shape: Any, strides: Any) -> int:
-    """Returns how many numbers in a row a tensor takes up, gaps included.
+    """Returns how many consecutive numbers a tensor takes up, gaps included.
 
     Raises:
-        LanternError: no shape and strides, or a tensor of more numbers than that: it repeats what is stored once.
+        LanternError: invalid shape or strides, or a tensor of more numbers than that, which repeats stored ones.
     """
     # `type`, not isinstance: a bool is an int.
     for sizes in (shape, strides):
@@ -86,7 +86,7 @@ def span(shape: Any, strides: Any) -> int:
     taken = 1 + sum((size - 1) * stride for size, stride in zip(shape, strides, strict=True)) if count else 0
     if count > taken:
         raise LanternError(f"has {count} numbers, of which {taken} are stored")
-    # NumPy counts the bytes of empty arrays too.
+    # NumPy counts bytes as if axes of length 0 had length 1.
     if math.prod(max(size, 1) for size in shape) >= 2**48:
         raise LanternError("has a wrong shape")
     return taken
@@ -95,7 +95,7 @@ def span(shape: Any, strides: Any) -> int:
 def _read(
     path: Path, name: str, start: int, shape: tuple[int, ...], dtype: np.dtype, strides: tuple[int, ...]
 ) -> np.ndarray:
-    """Reads rather than maps: mapped pages count as the process's memory, and a file that shrinks would end it."""
+    """Reads rather than maps: mapped pages count as process memory, and a shrinking file would end the process."""
     try:
         with open_file(path) as file:
             file.seek(start)

@@ -1,7 +1,7 @@
 """Opening files of published tensors: PyTorch's formats and safetensors, whole or in shards.
 
-Nothing but names, shapes and dtypes is read until a tensor is asked for, and then that tensor alone, so a large
-checkpoint costs the memory of what its reader keeps. Never runs code from a file.
+Only names, shapes and dtypes are read until a tensor is asked for, and then that tensor alone, so a large checkpoint
+takes only the memory of what its reader keeps. Code from a file is never run.
 """
 
 from collections.abc import Iterable
@@ -16,7 +16,7 @@ from lantern_jax.tensors.torch_files import open_torch
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH_SUFFIXES)
-# What a folder of the Hugging Face hub calls its weights, the preferred first.
+# The usual names of weights in a folder of the Hugging Face hub, the preferred ones first.
 _USUAL_NAMES = (
     "model.safetensors.index.json",
     "model.safetensors",
@@ -27,15 +27,15 @@ _GIVE = "give a .safetensors, .pt, .pth, .bin or .ckpt file, the index of a shar
 
 
 def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
-    """Opens {name: tensor, not yet read} of a tensor file, of a sharded checkpoint or of a folder that holds either.
+    """Opens a tensor file, a sharded checkpoint or a folder that holds either, as {name: tensor, not yet read}.
 
-    A sharded checkpoint is given by its index (``model.safetensors.index.json``). In a folder the Hugging Face names
-    are taken first, then the only tensor file. The state dict of a PyTorch file may be the top level or sit under
+    A sharded checkpoint is given by its index (``model.safetensors.index.json``). In a folder, the Hugging Face names
+    come first, then the only tensor file. The state dict of a PyTorch file may be the top level or sit under
     "model", "module" or "state_dict". bfloat16 tensors come out as ``ml_dtypes.bfloat16``.
 
     Raises:
         LanternError: a file is missing, truncated, not a tensor file, or a pickle that wants to run code; a folder
-            holds none or too many; an index and its shards do not agree. Reading a tensor raises it too.
+            holds none or too many; an index and its shards do not agree. Reading a tensor may raise it too.
     """
     path = Path(path)
     if path.is_dir():
@@ -48,10 +48,10 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
 
 
 def choose_weights(names: Iterable[str], folder: str | Path) -> str:
-    """Returns the file that holds the weights, or the index of their shards, among the names of a folder's files.
+    """Returns the name of the file that holds the weights, or of their shards' index, among a folder's files.
 
     Args:
-        names: of the files, without the folder.
+        names: the files' names, without the folder.
         folder: what to call it in an error.
 
     Raises:

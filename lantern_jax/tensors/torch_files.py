@@ -1,8 +1,9 @@
-"""PyTorch's files, the zip archives of since 2020 and the pickles of before, read without PyTorch.
+"""PyTorch's files, zip archives since 2020 and pickles before, read without PyTorch.
 
-PyTorch's own reader makes every tensor that a file describes before it can be checked: sparse, nested or larger than
-the memory, and some damaged files end the process. Here a file is only described: each tensor is of a dtype that
-NumPy has too, and lies inside its storage, which lies inside the file. The layout is that of ``torch.save``.
+PyTorch's own reader makes every tensor that a file describes before it can be checked, even one that is sparse, nested
+or larger than memory, and some damaged files end the process. Here only the description is read: each tensor must have
+a dtype that NumPy has too and lie inside its storage, which must lie inside the file. The layout is that of
+``torch.save``.
 """
 
 import io
@@ -21,7 +22,7 @@ from lantern_jax.io.files import open_file
 from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor
 from lantern_jax.tensors.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
 
-# Under these keys training scripts keep the weights, beside optimizer state and the like.
+# Training scripts keep the weights under these keys, beside optimizer state and the like.
 _WRAPPERS = ("model", "module", "state_dict")
 _DTYPES = {
     "Double": np.float64, "Float": np.float32, "Half": np.float16, "BFloat16": ml_dtypes.bfloat16,
@@ -29,13 +30,13 @@ _DTYPES = {
 }  # fmt: skip
 _STORAGES = {f"torch.{name}Storage": np.dtype(dtype) for name, dtype in _DTYPES.items()}
 _UNTYPED = "torch.storage.UntypedStorage"
-# These lie in storages without a dtype.
+# Tensors of these dtypes lie in storages without a dtype.
 _LATER_DTYPES = {
     "torch.uint16": np.dtype(np.uint16), "torch.uint32": np.dtype(np.uint32), "torch.uint64": np.dtype(np.uint64),
     "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
 }  # fmt: skip
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
-# What may stand beside the weights: attribute bags, as LlamaGen's training script keeps, sets, bytes and the like.
+# What may stand beside the weights: attribute bags, which LlamaGen's training script keeps, sets, bytes and the like.
 _HARMLESS = {
     "collections.OrderedDict", "collections.Counter", "argparse.Namespace", "_codecs.encode", "builtins.dict",
     "builtins.set", "builtins.frozenset", "builtins.bytearray", "builtins.complex", "torch.Size", "torch.device",
@@ -43,23 +44,23 @@ _HARMLESS = {
     "torch._tensor._rebuild_from_type_v2",
 }  # fmt: skip
 _HARMLESS_STARTS = ("torch._utils._rebuild_", "torch.nested._internal.nested_tensor._rebuild_")
-# The describing pickle; a hundred thousand tensors take a quarter of it.
+# The most bytes of the describing pickle; a hundred thousand tensors take a quarter of that.
 _LONGEST_PICKLE = 16 * 2**20
-# Weights that are tied, such as T5's embeddings under four names, are stored once.
+# Tied weights, such as T5's embeddings under four names, are stored once.
 _MOST_SHARING = 4
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
-# Key of a storage -> its first byte and how many it has.
+# Key of a storage -> its first byte and its number of bytes.
 _Places = dict[str, tuple[int, int]]
 
 
 def open_torch(path: Path) -> dict[str, StoredTensor]:
-    """Opens {name: tensor, not yet read} of a file of ``torch.save``: the top level, or what is under "model" and the
+    """Opens a file of ``torch.save`` as {name: tensor, not yet read}: the top level, or what is under "model" and the
     like.
 
     Raises:
-        LanternError: damaged, a pickle that wants to run code, or something else than named plain tensors.
+        LanternError: the file is damaged, wants to run code, or holds something other than named plain tensors.
     """
     try:
         with open_file(path) as file:
@@ -83,7 +84,7 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
 
 
 class _OthersError(LanternError):
-    """A file that is what it says, but not of named plain tensors."""
+    """A valid file, but not one of named plain tensors."""
 
 
 def _read_archive(path: Path) -> tuple[Any, _Places]:
@@ -110,8 +111,8 @@ def _read_archive(path: Path) -> tuple[Any, _Places]:
 
 
 def _read_older(path: Path) -> tuple[Any, _Places]:
-    """Reads pickles of a magic number, a version, the writer's machine, the content and the storages' keys; then
-    storages, each a count (8 bytes, little-endian) and its numbers.
+    """Reads the pickles of a magic number, a version, the writer's machine, the content and the storages' keys, and
+    finds the storages behind them, each a count (8 bytes, little-endian) and its numbers.
     """
     with open_file(path) as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
@@ -148,14 +149,14 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
 
 
 def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
-    """Returns (dtype, key, count of numbers) of a storage; without a dtype, which tensors say, it counts bytes."""
+    """Returns (dtype, key, count of numbers) of a storage; (None, key, count of bytes) if tensors tell the dtype."""
     key = words.key if isinstance(words, Elsewhere) else None
-    # An older format has a sixth word, of a part of another storage.
+    # An older format has a sixth word, for a storage that is a part of another.
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
-        raise LanternError("it has a storage that is none")
+        raise LanternError("it has an invalid storage")
     kind, name, count = key[1], key[2], key[4]
     if not isinstance(kind, Name) or not isinstance(name, str) or type(count) is not int or count < 0:
-        raise LanternError("it has a storage that is none")
+        raise LanternError("it has an invalid storage")
     if kind.name != _UNTYPED and kind.name not in _STORAGES:
         raise LanternError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
     return _STORAGES.get(kind.name), name, count
@@ -235,7 +236,7 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredT
         count //= dtype.itemsize
     taken = span(shape, strides)
     if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
-        raise LanternError(f"takes numbers {errors.short(offset)} and on of a storage of {count}")
+        raise LanternError(f"takes numbers from {errors.short(offset)} on in a storage of {count}")
     start += offset * dtype.itemsize if taken else 0
     return stored_tensor(path, name, start, shape, dtype, strides), taken * dtype.itemsize
 
@@ -251,7 +252,7 @@ def _known(name: str) -> bool:
         name in _HARMLESS
         or name in _STORAGES
         or name.startswith(_HARMLESS_STARTS)
-        # dtypes and storages, those that are not read too: torch.float32, torch.QInt8Storage.
+        # Dtypes and storages, including those that are not read: torch.float32, torch.QInt8Storage.
         or (name.startswith("torch.") and name.count(".") == 1 and name.removeprefix("torch.").isidentifier())
         or name == _UNTYPED
     )

@@ -1,8 +1,8 @@
-"""The pickle in a PyTorch file, read as data: nothing is imported, called or made but plain containers.
+"""The pickle in a PyTorch file, read as data: nothing is imported or called, and only plain containers are made.
 
-``pickletools`` lists the instructions, and this follows those that PyTorch writes. What a pickle would import stays a
-name, what it would call stays a name with arguments. So neither a malicious file nor PyTorch's own code for rare kinds
-of tensors can do anything, and PyTorch need not be there.
+``pickletools`` lists the instructions, and this module follows those that PyTorch writes. What a pickle would import
+stays a name, and what it would call stays a name with arguments. So neither a malicious file nor PyTorch's own code for
+rare kinds of tensors can do anything, and PyTorch need not be installed.
 """
 
 import io
@@ -14,7 +14,7 @@ from typing import Any
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-# A tensor takes about 30: a large training state has some thousand of them.
+# A tensor takes about 30, and a large training state has a few thousand tensors.
 _MOST_INSTRUCTIONS = 400_000
 _DICTS = ("collections.OrderedDict", "builtins.dict")
 
@@ -32,7 +32,7 @@ class Name:
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Something that a pickle would call, and with which arguments."""
+    """Something that a pickle would call, with its arguments."""
 
     name: str
     arguments: tuple[Any, ...]
@@ -40,7 +40,7 @@ class Call:
 
 @dataclass(frozen=True, eq=False)
 class Elsewhere:
-    """Something that lies in the file outside of the pickle, by what PyTorch calls it."""
+    """Something that lies in the file outside the pickle, under PyTorch's key for it."""
 
     key: Any
 
@@ -48,17 +48,17 @@ class Elsewhere:
 def read_pickle(
     file: io.BytesIO, known: Callable[[str], bool], elsewhere: Callable[[Any], Any] = Elsewhere
 ) -> Any:
-    """Reads the pickle at a file's place: plain containers, ``Name``, ``Call`` and ``Elsewhere``; sets become lists.
+    """Reads the pickle at a file's position: plain containers, ``Name``, ``Call`` and ``Elsewhere``; sets become lists.
 
     Attributes that are set on objects are dropped.
 
     Args:
-        known: whether a name, such as "collections.OrderedDict", may occur.
-        elsewhere: makes what stands for something outside of the pickle, given what PyTorch calls it.
+        known: tells whether a name, such as "collections.OrderedDict", may occur.
+        elsewhere: makes what stands for something outside the pickle, given PyTorch's key for it.
 
     Raises:
-        RefusedError: another name.
-        LanternError: no whole pickle, too long a one, or one with instructions that PyTorch does not write.
+        RefusedError: a name that may not occur.
+        LanternError: a pickle that is incomplete, too long, or has instructions that PyTorch does not write.
     """
     machine = _Machine(known, elsewhere)
     try:
@@ -76,7 +76,7 @@ def read_pickle(
 
 
 class _Machine:
-    """A stack, the stacks below its marks, and what was put aside by number."""
+    """A stack, the stacks below its marks, and the values that were put aside, by number."""
 
     def __init__(self, known: Callable[[str], bool], elsewhere: Callable[[Any], Any]):
         self.known, self.elsewhere = known, elsewhere
@@ -88,7 +88,7 @@ class _Machine:
         self.stack.append(value)
 
     def pop(self, count: int) -> list[Any]:
-        """Takes the last ``count`` values off, in the order they came."""
+        """Takes the last ``count`` values off the stack, in the order in which they were pushed."""
         if len(self.stack) < count:
             raise IndexError
         above = self.stack[-count:]
@@ -100,7 +100,7 @@ class _Machine:
         self.stack = []
 
     def to_mark(self) -> list[Any]:
-        """Takes off what lies above the last mark, which goes."""
+        """Takes off the values above the last mark, and the mark."""
         above, self.stack = self.stack, self.below.pop()
         return above
 
@@ -108,7 +108,7 @@ class _Machine:
         self.kept[number] = self.stack[-1]
 
     def name(self, module: str, name: str) -> None:
-        # As Python 2 had it.
+        # Python 2 called the module builtins ``__builtin__``.
         whole = f"{module.replace('__builtin__', 'builtins')}.{name}"
         if not self.known(whole):
             raise RefusedError(whole)
@@ -128,7 +128,7 @@ class _Machine:
         if not isinstance(target, dict):
             raise TypeError
         for key, value in zip(parts[::2], parts[1::2], strict=True):
-            # Others are kept apart without looking into them: hashing what is nested deeply ends the process.
+            # Other keys are kept apart without looking into them: hashing a deeply nested one would end the process.
             plain = isinstance(key, str | bytes | int | float | Name | Call | None)
             target[key if plain else Call("a key", ())] = value
 
@@ -171,7 +171,7 @@ _STEPS: dict[str, Callable[[_Machine, Any], Any]] = {
     "STACK_GLOBAL": lambda machine, _: machine.name(*machine.pop(2)),
     "BINPERSID": lambda machine, _: machine.push(machine.elsewhere(*machine.pop(1))),
     **_same("REDUCE NEWOBJ", lambda machine, _: machine.call(*machine.pop(2))),
-    # The object stays, its attributes go.
+    # The object stays, its attributes are dropped.
     "BUILD": lambda machine, _: machine.push(machine.pop(2)[0]),
     "APPEND": lambda machine, _: machine.extend(machine.pop(1)),
     **_same("APPENDS ADDITEMS", lambda machine, _: machine.extend(machine.to_mark())),

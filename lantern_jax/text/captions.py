@@ -19,7 +19,7 @@ Step = Callable[[str], str]
 
 
 def clean_caption(text: str) -> str:
-    """Returns a caption as LlamaGen's text encoder saw captions, in lower case; perhaps nothing is left of it."""
+    """Returns a caption cleaned like those that LlamaGen's text encoder saw, in lower case and perhaps empty."""
     for _ in range(2):
         for step in STEPS:
             text = step(text)
@@ -36,8 +36,8 @@ def _replace(rules: Sequence[Rule], text: str) -> str:
     return text
 
 
-# Of a link with a scheme only that is dropped, a host name with its path; before "@" it is half of an e-mail address.
-# Names of hosts have up to 253 letters: from each letter on no more are looked at, of a text of any length.
+# A match is a link's scheme alone, or a host name with its path; a name before "@" is half of an e-mail address.
+# Host names have up to 253 letters, so no more are examined from each letter on, however long the text is.
 _HOST = r"[a-z0-9.\-]{1,253}\.(?:com|co|ru|net|org|edu|gov|it)[\w/-]*\b/?(?!@)"
 
 
@@ -58,10 +58,10 @@ _FILE_ENDINGS = "png|jpg|jpeg|bmp|webp|eps|pdf|apk|mp4"
 _ORNAMENTS = re.escape("#®•©™&@·º½¾¿¡§~)(][}{|\\/*")
 
 MARKS = _rules(
-    (r"@\w+\b", ""),  # names of users
+    (r"@\w+\b", ""),  # user names
     (f"[{_CJK}]+", ""),
     (f"[{_DASHES}]+", "-"),
-    ("[`\u00b4\u00ab\u00bb\u201c\u201d\u00a8]", '"'),  # double quotes of all kinds, accents in their place
+    ("[`\u00b4\u00ab\u00bb\u201c\u201d\u00a8]", '"'),  # double quotes of all kinds, accents used as quotes
     ("[\u2018\u2019]", "'"),
     ("&quot;?", ""),
     ("&amp", ""),
@@ -127,7 +127,7 @@ def _without_markup(text: str) -> str:
 
 
 def _without_connectors(text: str) -> str:
-    """Replaces hyphens and underscores by spaces if there are four or more: the words of a file name or link."""
+    """Replaces hyphens and underscores with spaces if there are four or more: the words of a file name or link."""
     return re.sub("[-_]", " ", text) if len(re.findall("[-_]", text)) > 3 else text
 
 

@@ -27,12 +27,12 @@ _LARGEST_TOKENIZER = 64 * 2**20
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
 DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
 
-# Prefix lengths: prompts are padded to the next one, so that a new prompt rarely compiles a new program.
+# Prefix lengths: prompts are padded to the next one, so that a new prompt rarely needs a new program compiled.
 BUCKETS = (64, 128, 256, 512, 1024)
 
 # Lumina-mGPT's task sentence; the numbers are pixels.
 LUMINA_TASK = "Generate an image of {width}x{height} according to the following prompt:\n"
-# The VQ tokenizer's cells are 16 pixels wide, cells of Lumina-mGPT's size tokens 32.
+# The VQ tokenizer's cells are 16 pixels wide, those of Lumina-mGPT's size tokens 32.
 PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
 
 
@@ -44,7 +44,7 @@ class SpecialTokens:
         begin, padding: start of a sequence; padding on its left.
         image_start, image_end, row_end: around a picture; after each row of a Lumina-mGPT picture.
         separator: the end of the user's turn.
-        size: "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
+        size: the token "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
     """
 
     begin: int = 0
@@ -104,8 +104,8 @@ class ChameleonVocabulary:
         """Reads Chameleon's ``text_tokenizer.json``; structuring tokens without a name keep the published id.
 
         Raises:
-            LanternError: another file, codebook entries that are missing or named twice, or ids that are not rows of
-                the model's table.
+            LanternError: the file is of another kind, codebook entries are missing or named twice, or ids are not rows
+                of the model's table.
         """
         names = read_names(path)
         try:
@@ -164,7 +164,7 @@ class ChameleonVocabulary:
 def read_names(path: str | Path) -> dict[str, int]:
     """Reads {name: published id} from a ``tokenizers`` JSON file: its vocabulary and its added tokens.
 
-    Raises LanternError if the file is missing or another one.
+    Raises LanternError if the file is missing or of another kind.
     """
     advice = "give Chameleon's text_tokenizer.json"
     if not Path(path).is_file():
@@ -179,9 +179,9 @@ def read_names(path: str | Path) -> dict[str, int]:
 
 
 def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
-    """Finds the published id (int32) of each codebook entry by the names of a vocabulary.
+    """Finds the published id (int32) of each codebook entry from the names in a vocabulary.
 
-    Raises LanternError without image tokens, or for an entry without a token or with two.
+    Raises LanternError if there are no image tokens, an entry has none or two, or two entries share one.
     """
     found: dict[int, int] = {}
     for name, number in vocab.items():
@@ -217,13 +217,13 @@ def prompt_rows(
     grid: int,
     negatives: Sequence[str] = (),
 ) -> TokenConditioning:
-    """Builds the row of each prompt as the layout's model was trained; the target adds unconditional rows.
+    """Builds the row of each prompt as in the training of the layout's model; the target adds unconditional rows.
 
     Args:
         vocabulary: the model's.
-        encode: text to published ids, without special tokens.
+        encode: text -> published ids, without special tokens.
         layout: "anole" or "lumina".
-        grid: cells a side of the picture; even for Lumina-mGPT, whose prompt names the size.
+        grid: cells per side of the picture; even for Lumina-mGPT, whose prompt names the size.
         negatives: texts whose rows follow those of the prompts.
 
     Returns:

@@ -1,7 +1,8 @@
 """Encoded prompts in a file: conditioning arrays that can be used again without the text encoder.
 
-A ``.npz`` of the arrays by name and of a record (format, kind of conditioning, prompts) as JSON text. Arrays hold the
-conditional row of each prompt. Packed ones (``text.packed``) are stored packed, by the array "mask".
+A ``.npz`` holds the arrays by name, and a record (format, kind of conditioning, prompts) as JSON text. Arrays hold the
+conditional row of each prompt. Packed ones (``text.packed``) are stored packed; the arrays "mask" and
+"NAME_mask" place their values.
 
 Axes: n prompts.
 """
@@ -29,10 +30,10 @@ class EncodedPrompts:
 
     Attributes:
         kind: of conditioning: "labels", "captions", "tokens" or "guided tokens" from ``Pipeline.encode``; the encoder
-            that takes them checks it.
+            that takes the prompts checks it.
         prompts: n texts.
         arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask; and
-            those that guidance compares them with, where prompts bring them.
+            those that guidance compares them with, if prompts come with them.
 
     Example:
         >>> encoded = lantern_jax.load("demo").encode(["a lake", "a foggy forest"])
@@ -106,7 +107,7 @@ def _mask_of(name: str) -> str:
 
 
 def load_encoded(path: str | Path) -> EncodedPrompts:
-    """Reads encoded prompts; raises LanternError if the file is missing, damaged or another one.
+    """Reads encoded prompts; raises LanternError if the file is missing, damaged or of another kind.
 
     Example:
         >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})

@@ -1,7 +1,7 @@
 """Prompts to conditioning: class numbers, words, captions through T5, or Chameleon's tokens.
 
-Conditioning is on the host, conditional rows only, leaves [n, ...]: the target adds the unconditional row. A batch of
-it is ``leaf[rows]`` of every leaf.
+Conditioning is on the host and has conditional rows only, in leaves [n, ...]: the target adds the unconditional row. A
+batch of it is ``leaf[rows]`` for every leaf.
 
 Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
@@ -39,7 +39,7 @@ from lantern_jax.text.vocabulary import Vocabulary
 Conditioning = (
     Int[np.ndarray, "n C"] | Int[np.ndarray, "n 2 C"] | CaptionConditioning | TokenConditioning | GuidedTokens
 )
-# The negative prompt of each prompt, or of none.
+# One negative prompt per prompt, or None.
 Negatives = Sequence[str] | None
 
 
@@ -53,7 +53,7 @@ class PromptParts:
         text_tokenizer: the file of its text tokenizer, or None.
         text_encoder: the config of its text encoder, or None.
         read_text_encoder: dtype -> the text encoder's parameters, on a device.
-        strict_words: whether a word that the vocabulary does not know is an error, else it is ignored.
+        strict_words: whether a word that the vocabulary does not know is an error; otherwise it is ignored.
     """
 
     config: Any
@@ -65,7 +65,7 @@ class PromptParts:
 
     @cached_property
     def tokenizer(self) -> TextTokenizer:
-        """The text tokenizer; raises LanternError without one, if it is damaged or not the text encoder's."""
+        """The text tokenizer; raises LanternError if it is missing, damaged or not the text encoder's."""
         tokenizer = load_tokenizer(self.tokenizer_file)
         if self.text_encoder is not None:
             check_tokenizer(tokenizer, self.text_encoder.vocab_size, self.tokenizer_file)
@@ -73,7 +73,7 @@ class PromptParts:
 
     @property
     def tokenizer_file(self) -> Path:
-        """The text tokenizer's file; raises LanternError without one."""
+        """The text tokenizer's file; raises LanternError if there is none."""
         if self.text_tokenizer is None:
             raise LanternError(
                 "this checkpoint has no text tokenizer: convert it with one, or give encoded prompts"
@@ -87,8 +87,8 @@ class PromptEncoder(ABC):
     Attributes:
         kind: what the target takes: "labels", "captions", "tokens" or "guided tokens".
         fields: the arrays of its encoded prompts.
-        negative_fields: those that prompts with negative prompts have besides.
-        takes_negative: whether prompts may have negative ones.
+        negative_fields: the additional arrays of prompts with negative prompts.
+        takes_negative: whether negative prompts are allowed.
     """
 
     kind: str
@@ -113,7 +113,7 @@ class PromptEncoder(ABC):
         Args:
             prompts: class numbers or ImageNet names for class-conditional models, else text.
             dtype: of a text encoder's parameters, matrix products and features.
-            negative: what guidance leads away from, n texts; only where the encoder ``takes_negative``.
+            negative: n texts that guidance leads away from; only if the encoder ``takes_negative``.
 
         Raises:
             LanternError: no prompts, an empty one, an unknown word or class, or a checkpoint without the parts that
@@ -122,7 +122,7 @@ class PromptEncoder(ABC):
 
     @contextmanager
     def kept(self) -> Iterator[None]:
-        """Keeps a text encoder that is read in memory inside this context."""
+        """Keeps a text encoder, once read, in memory inside this context."""
         yield
 
     @abstractmethod
@@ -131,7 +131,7 @@ class PromptEncoder(ABC):
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         mask: Bool[np.ndarray, "n P"] | None = None,
     ) -> Conditioning:
-        """Makes conditioning of arrays; ``mask`` None means no padding.
+        """Makes conditioning from arrays; ``mask`` None means no padding.
 
         Raises LanternError for a shape, a type or ids that do not fit the target.
         """
@@ -144,7 +144,7 @@ class PromptEncoder(ABC):
         return EncodedPrompts(self.kind, tuple(map(str, prompts)), arrays)
 
     def from_encoded(self, encoded: EncodedPrompts) -> Conditioning:
-        """Makes conditioning of encoded prompts; raises LanternError if they are for another kind or size of model."""
+        """Makes conditioning from encoded prompts; raises LanternError if they fit another kind or size of model."""
         if encoded.kind != self.kind:
             raise LanternError(
                 f"prompts were encoded as {encoded.kind}, this checkpoint takes {self.kind}: encode them with it"
@@ -158,12 +158,12 @@ class PromptEncoder(ABC):
 
     @abstractmethod
     def _checked(self, **arrays: np.ndarray) -> Conditioning:
-        """Makes conditioning of the arrays ``fields``, perhaps with ``negative_fields``; raises LanternError if they do
-        not fit the target."""
+        """Makes conditioning from the arrays ``fields``, perhaps with ``negative_fields``; raises LanternError if they
+        do not fit the target."""
 
 
 class LabelEncoder(PromptEncoder):
-    """Words through the checkpoint's vocabulary, or classes, which have no negative ones, if it has none.
+    """Words through the checkpoint's vocabulary or, if it has none, classes, which take no negative prompts.
 
     Raises LanternError if the config's unconditional labels are not the vocabulary's.
     """
@@ -191,12 +191,12 @@ class LabelEncoder(PromptEncoder):
         labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
         if negative is None:
             return labels
-        with errors.of_negatives():  # What is to be kept away is what is named, and no more.
+        with errors.of_negatives():  # Guidance leads away only from what is named.
             against = vocabulary.label_ids(self._parsed(negative))
         return np.stack([labels, against], axis=1)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns the values that prompts name; warns of words that are ignored."""
+        """Returns the values that prompts name; warns about words that are ignored."""
         vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
         _check_some(prompts)
         for prompt in prompts:
@@ -253,7 +253,7 @@ class CaptionEncoder(PromptEncoder):
         made = features(prompts)
         if negative is None:
             return CaptionConditioning(made, made.mask)
-        # Usually one for all prompts.
+        # Usually one text for all prompts.
         place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
         against = features(list(place)).repeated([place[text] for text in negative])
         return CaptionConditioning(made, made.mask, negative=against, negative_mask=against.mask)
@@ -298,14 +298,14 @@ class CaptionEncoder(PromptEncoder):
 
 
 class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative ones likewise."""
+    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
 
     kind, fields = "tokens", ("tokens", "mask")
     negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
 
     @cached_property
     def vocabulary(self) -> ChameleonVocabulary:
-        """Published ids and stream ids; raises LanternError without a text tokenizer, or if it is damaged."""
+        """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
@@ -337,14 +337,14 @@ class TokenEncoder(PromptEncoder):
 
 
 def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
-    """Returns the encoder of a LlamaGen model, of labels or of captions."""
+    """Returns the encoder of a LlamaGen model, for labels or for captions."""
     return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
 
 
 def _warn_of_ignored(vocabulary: Vocabulary, prompts: Sequence[str]) -> None:
-    """Warns of the words that a vocabulary does not know, if there are any."""
+    """Warns about the words that a vocabulary does not know, if there are any."""
     unknown = [*dict.fromkeys(word for prompt in prompts for word in vocabulary.unknown(prompt))]
-    # The nearest words are looked for slowly: only of those that are shown.
+    # Finding the nearest words is slow, so it is done only for words that are shown.
     shown = 5
     for i, word in enumerate(unknown[:shown]):
         near = errors.nearest(word, vocabulary.words).rstrip()
@@ -386,12 +386,12 @@ def _check_text(prompt: Any, taken: str) -> None:
 
 
 def _class(prompt: str | int, classes: int) -> int:
-    """Returns the class of a number or, for ImageNet's classes, a name."""
+    """Returns the class that a number or, for ImageNet's classes, a name stands for."""
     advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
     if isinstance(prompt, str) and not prompt.strip():
         raise LanternError(f"empty prompt: {advice}")
     is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
-    # Python refuses to read numbers of many thousand digits, and none of those is a class.
+    # Python refuses to read numbers of many thousands of digits, none of which is a class.
     is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
     if is_number and 0 <= int(prompt) < classes:
         return int(prompt)

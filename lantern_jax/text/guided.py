@@ -23,18 +23,18 @@ from lantern_jax.text.packed import padded_rows
 JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
 # Janus's tokens for the beginning of a text, padding, and the beginning of a picture.
 JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
-# Emu3's tokens for the beginning of a text and of a picture, and for its first code; those that follow rows, the last
-# of them and that, by the config's names.
+# Emu3's tokens for the beginning of a text and of a picture, and for its first code; by the config's names, those that
+# follow each row of codes, the last row's end, and the frame's end.
 EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{rows}*{columns}<|image token|>"
 EMU3_CODE = "<|visual token 000000|>"
 EMU3_ENDS = {"row_end": "<|extra_200|>", "frame_end": "<|extra_201|>", "image_end": "<|image end|>"}
-# What its published script adds to a prompt, and the text that guidance leads away from.
+# What Emu3's published script adds to a prompt, and the text that guidance leads away from.
 EMU3_WISH = " masterpiece, film grained, best quality."
 EMU3_NEGATIVE = (
     "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
     "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
 )
-# Liquid's tokens for the beginning of a text and of a picture, its task, and what it is compared with.
+# Liquid's tokens for the beginning of a text and of a picture, its task, and what a prompt is compared with.
 LIQUID_BEGIN, LIQUID_PICTURE = "<bos>", "<boi>"
 LIQUID_TASK, LIQUID_NOTHING = " Generate an image based on this description.", "<unconditional>"
 # Ids of a prompt and of the row it is compared with, as published.
@@ -42,14 +42,14 @@ Rows = tuple[Sequence[int], Sequence[int]]
 
 
 class GuidedEncoder(PromptEncoder):
-    """Encodes text as a family's ``rows`` say; both rows of all prompts have one length."""
+    """Encodes text as a family's ``rows`` say; both rows of all prompts have the same length."""
 
     kind, takes_negative = "guided tokens", True
     fields = ("tokens", "mask", "unconditional", "unconditional_mask")
 
     @abstractmethod
     def rows(self, prompt: str, negative: str | None) -> Rows:
-        """Returns the published ids of a prompt and of its unconditional row: as published, or of a negative prompt."""
+        """Returns published ids of a prompt and of its unconditional row: the published one, or a negative prompt's."""
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         check_texts(prompts, negative)
@@ -72,7 +72,7 @@ class GuidedEncoder(PromptEncoder):
         return GuidedTokens(*parts)
 
     def special(self, name: str) -> int:
-        """Returns the id of a structuring token; raises LanternError where the tokenizer has none of that name."""
+        """Returns the id of a structuring token; raises LanternError if the tokenizer has none of that name."""
         found = self.parts.tokenizer.encode(name)
         if len(found) != 1:
             raise LanternError(
@@ -95,8 +95,8 @@ class GuidedEncoder(PromptEncoder):
 
 
 class JanusEncoder(GuidedEncoder):
-    """Janus-Pro's chat with the prompt for a question; the unconditional row is padding between its first and last id,
-    or the chat with a negative prompt.
+    """Janus-Pro's chat with the prompt as the question; the unconditional row has padding between the first and
+    last ids, or is the chat with a negative prompt.
 
     Published by deepseek-ai/Janus (``generation_inference.py``).
     """
@@ -116,15 +116,15 @@ class ShapedEncoder(GuidedEncoder):
 
     @property
     def kind(self) -> str:
-        """Guided tokens with the shape that they name."""
+        """Guided tokens, with the shape that prompts name."""
         rows, columns = shape_of(self.config)
         return f"guided tokens of {rows} x {columns} codes"
 
 
 class Emu3Encoder(ShapedEncoder):
-    """Emu3's prompts with the wish for quality, against a negative prompt or that of its published script.
+    """Emu3's prompts with the wish for quality, compared with a negative prompt or that of its published script.
 
-    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer with other ids than the
+    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer whose ids are not the
     config's.
     """
 
@@ -149,7 +149,7 @@ class Emu3Encoder(ShapedEncoder):
 
 
 class LiquidEncoder(GuidedEncoder):
-    """Liquid's prompts with the task behind, against a negative prompt's or the text "<unconditional>".
+    """Liquid's prompts followed by the task, compared with a negative prompt's or the text "<unconditional>".
 
     Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
     """

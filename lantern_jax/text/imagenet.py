@@ -10,7 +10,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 NUM_CLASSES = 1000
-# Classes below this number are animals: it tells two classes of one name apart.
+# Classes below this number are animals, which tells two classes of the same name apart.
 NUM_ANIMALS = 398
 
 
@@ -19,7 +19,7 @@ def class_number(name: str) -> int:
 
     Args:
         name: any of the class's names, or all of them as ImageNet lists them; case, spaces, underscores and
-            punctuation do not matter. Of two classes that share a name, it is the one that lists it first.
+            punctuation do not matter. Of two classes that share a name, the one that lists it first is meant.
 
     Raises LanternError if no class or two classes have the name.
     """
@@ -67,7 +67,7 @@ def _key(name: str) -> str:
 
 
 def _suggestion(name: str, limit: int = 5) -> str:
-    """Suggests names with the word, then names spelled alike, one per class."""
+    """Suggests names that contain the word, then names spelled alike, one per class."""
     numbers = {name: number for number, names in enumerate(class_names()) for name in reversed(names)}
     keys = {_key(name): name for name in numbers}
     word = re.compile(rf"\b{re.escape(name.strip())}\b", re.IGNORECASE)

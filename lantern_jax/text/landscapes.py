@@ -1,4 +1,4 @@
-"""The words of the demo's landscapes: attributes, synonyms, what is left out, and what cannot be together."""
+"""The words of the demo's landscapes: attributes, synonyms, ignored words, usual values and impossible pairs."""
 
 from collections.abc import Mapping
 
@@ -86,7 +86,7 @@ _IGNORED = (
     "as style drawn painted hot air"
 )
 
-# A calm, bright day: left to the model every other picture is dark.
+# A calm, bright day: left to the model, every other picture would be dark.
 _USUAL = {
     "time": "noon", "terrain": "hills", "weather": "clear", "water": "none",
     "season": "summer", "sight": "nothing", "craft": "ashore", "style": "plain",

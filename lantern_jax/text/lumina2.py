@@ -1,4 +1,4 @@
-"""Prompts of Lumina-mGPT 2.0: those of Lumina-mGPT through a tokenizer of Qwen's, for pictures of any shape."""
+"""Prompts of Lumina-mGPT 2.0: those of Lumina-mGPT through Qwen's tokenizer, for pictures of any shape."""
 
 from pathlib import Path
 
@@ -12,13 +12,13 @@ from lantern_jax.text.guided import ShapedEncoder
 from lantern_jax.text.tokenizers import MOST_BYTES
 
 PIXELS_A_CODE = 8
-# What prompts begin with where no tokenizer_config.json says it.
+# The beginning of prompts if no tokenizer_config.json names one.
 BEGIN = "<|endoftext|>"
 
 
 class Lumina2Encoder(ShapedEncoder):
-    """Lumina-mGPT's task, the prompt and the picture's header; the unconditional row is the header alone, or that of a
-    negative prompt.
+    """Lumina-mGPT's task, the prompt and the picture's header; the unconditional row is the header alone, or a
+    negative prompt's row.
 
     Published by Alpha-VLLM/Lumina-mGPT-2.0 (``data/item_processor.py``, ``inference_solver.py``), where the header is
     sampled too.
@@ -38,10 +38,10 @@ class Lumina2Encoder(ShapedEncoder):
 
 
 def structuring_ids(text_tokenizer: Path) -> dict[str, int]:
-    """Returns the fields of a config that a text tokenizer tells: ids of the tokens around prompts and rows.
+    """Returns the config fields that a text tokenizer determines: ids of the tokens around prompts and rows.
 
-    Prompts begin as the published code has it: with what the ``tokenizer_config.json`` beside calls the beginning of
-    a text, or else its end. Raises LanternError for another model's tokenizer.
+    As in the published code, prompts begin with what the ``tokenizer_config.json`` beside it calls the beginning of a
+    text, or else its end. Raises LanternError for another model's tokenizer.
     """
     beside = text_tokenizer.with_name("tokenizer_config.json")
     settings = read_json(beside, MOST_BYTES) if beside.is_file() else {}

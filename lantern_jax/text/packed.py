@@ -1,6 +1,6 @@
 """Rows of differing lengths, padded, and padded arrays stored without their padding.
 
-Features of thirty thousand captions then take a few gigabytes instead of many.
+Without padding, the features of thirty thousand captions take a few gigabytes instead of many.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ from lantern_jax.io.errors import LanternError
 def padded_rows(
     rows: Sequence[Sequence[int]], length: int, padding: int = 0, *, left: bool = False
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Returns int32 ids in rows of one length, padded on the right or ``left``, and a mask that is False at padding."""
+    """Returns int32 ids in rows of one length, padded on the right (or ``left``), and a mask, False at padding."""
     ids = np.full((len(rows), length), padding, np.int32)
     mask = np.zeros(ids.shape, bool)
     for i, row in enumerate(rows):
@@ -33,7 +33,7 @@ class PackedRows:
         values: [number of True in the mask, F], row after row.
         mask: bool [n, P].
 
-    Raises LanternError for another number of values.
+    Raises LanternError if the number of values is wrong.
     """
 
     values: Shaped[np.ndarray, "kept F"]
@@ -72,7 +72,7 @@ class PackedRows:
         return padded
 
     def repeated(self, rows: Sequence[int]) -> "PackedRows":
-        """Returns some rows, each as often as it is named, packed."""
+        """Returns the given rows, each as often as it is given, packed."""
         pieces = [self.values[self._starts[row] : self._starts[row + 1]] for row in rows]
         return PackedRows(np.concatenate(pieces), self.mask[np.asarray(rows)])
 

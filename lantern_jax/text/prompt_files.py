@@ -15,7 +15,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_text, parse_json, read_text
 
 MOST_CLASSES = 1_000_000
-# COCO's captions of the training pictures have 92 MB.
+# COCO's captions of its training pictures take 92 MB.
 _LARGEST = 128 * 2**20
 
 
@@ -59,10 +59,10 @@ def class_list(text: str) -> tuple[str, ...]:
 
 def _text(path: Path) -> str:
     if not path.is_file():
-        raise LanternError(f"{path} is not a file: give prompts, one a line")
+        raise LanternError(f"{path} is not a file: give prompts, one per line")
     text = read_text(path, _LARGEST)
     if not text.strip():
-        raise LanternError(f"{path} is empty: give prompts, one a line")
+        raise LanternError(f"{path} is empty: give prompts, one per line")
     return text
 
 
@@ -108,9 +108,9 @@ def _column(path: Path, text: str, column: str) -> tuple[str, ...]:
 
 
 def _captions(path: Path, text: str) -> tuple[str, ...]:
-    """Returns the longest caption of every picture, the first of equals, in order of the pictures' appearance.
+    """Returns every picture's longest caption, the first of equally long ones, in the order in which pictures appear.
 
-    LANTERN makes its list of prompts from captions_val2017.json like this.
+    LANTERN makes its list of prompts from captions_val2017.json in this way.
     """
     content = parse_json(text, str(path))
     entries = content.get("annotations") if isinstance(content, Mapping) else None

@@ -24,7 +24,7 @@ from lantern_jax.text.tokenizers import TextTokenizer
 # T5's ids of the end of a text and of padding, and their names.
 END, PADDING = 1, 0
 NAMES = {"<pad>": PADDING, "</s>": END}
-# Spare rows of an embedding table: published ones are filled up to a multiple of 128.
+# The most spare rows of an embedding table: published ones are filled up to a multiple of 128.
 SPARE_ROWS = 512
 # Captions that go through the encoder together.
 CHUNK = 8
@@ -41,8 +41,8 @@ def encode_captions(
 ) -> PackedRows:
     """Encodes captions to features [n, P, D], left-padded as LlamaGen takes them, and their mask.
 
-    Captions are cleaned, cut to ``length`` tokens with T5's end token, and encoded with padding on the right, as T5 was
-    trained; then the features move to the right, after zeros.
+    Captions are cleaned, cut to ``length`` tokens including T5's end token, and encoded with padding on the right, as
+    T5 was trained; then the features move to the right, after zeros.
 
     Args:
         params: of ``T5Encoder(config)``.

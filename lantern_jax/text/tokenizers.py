@@ -11,7 +11,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_bounded, read_text
 
-# Twice the size of the largest known ones, of a quarter of a million pieces.
+# Twice the size of the largest known files, which have a quarter of a million pieces.
 MOST_BYTES = 64 * 2**20
 
 
@@ -22,7 +22,7 @@ class TextTokenizer:
     Attributes:
         encode: text -> its ids, without special tokens.
         pieces: number of ids.
-        id_of: a piece -> its id; None, or another piece's, if there is none of that name.
+        id_of: a piece -> its id; None, or another piece's, if no piece has that name.
     """
 
     encode: Callable[[str], list[int]]
@@ -60,7 +60,7 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
 
 @contextlib.contextmanager
 def reading(path: Path, package: str, what: str) -> Iterator[None]:
-    """Makes one line of what a package raises as a block reads ``what`` from a tokenizer's file."""
+    """Turns errors that a package raises while a block reads ``what`` from a tokenizer's file into one line."""
     try:
         yield
     except ImportError as error:
@@ -75,7 +75,7 @@ def reading(path: Path, package: str, what: str) -> Iterator[None]:
 def mark_ids(
     tokenizer: TextTokenizer, marks: tuple[str, str], path: Path, model: str, advice: str
 ) -> tuple[int, int]:
-    """Returns the ids of a model's two marks; raises LanternError where its tokenizer does not know them."""
+    """Returns the ids of a model's two marks; raises LanternError if its tokenizer does not know them."""
     ids = [tokenizer.encode(mark) for mark in marks]
     if any(len(found) != 1 for found in ids) or ids[0] == ids[1]:
         raise LanternError(f"{path} is not {model}'s tokenizer (it has no {' or '.join(marks)}): {advice}")

@@ -3,8 +3,8 @@
 A vocabulary is plain data that a checkpoint carries as JSON: attributes with their values, a table word -> (attribute,
 value), and ignored words. Case and punctuation do not matter; plurals have their own entries.
 
-Label ids share one embedding table: attribute by attribute the ids of its values, then its "unspecified" id. In the
-unconditional row of guidance every attribute is unspecified.
+Label ids share one embedding table: for each attribute in turn, the ids of its values, then its "unspecified" id. In
+the unconditional row of guidance, every attribute is unspecified.
 """
 
 import itertools
@@ -30,8 +30,8 @@ class Vocabulary:
         attributes: attribute -> its values, in the order of the model's condition tokens.
         words: word or phrase (lower case, single spaces) -> (attribute, value).
         ignored: words without an attribute that a prompt may contain.
-        usual: attribute -> the value it has where a prompt leaves it open; the model chooses the others.
-        impossible: pairs of (attribute, values): no picture has one of the first together with one of the second.
+        usual: attribute -> its value if a prompt leaves it open; the model chooses the values of other attributes.
+        impossible: pairs of (attribute, values): no picture has a value of the first and one of the second together.
 
     Example:
         >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
@@ -77,8 +77,8 @@ class Vocabulary:
     def parse(self, text: str, strict: bool = True) -> tuple[int, ...]:
         """Returns the value index of each attribute in a prompt, -1 where it is not named.
 
-        Raises LanternError for an unknown word, if ``strict``; for no word with a meaning, or two words that contradict
-        each other.
+        Raises LanternError for an unknown word, if ``strict``; for a prompt without a meaningful word; or for two words
+        that contradict each other.
         """
         found: dict[str, tuple[str, str]] = {}
         for word in self._split(text):
@@ -106,7 +106,7 @@ class Vocabulary:
         return [word for word in words if word not in self.words and word not in self.ignored]
 
     def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
-        """Tells whether two (attribute, value) are impossible together."""
+        """Tells whether two (attribute, value) pairs are impossible together."""
 
         def among(given: tuple[str, str], some: AttributeValues) -> bool:
             return given[0] == some[0] and given[1] in some[1]
@@ -126,9 +126,9 @@ class Vocabulary:
                 )
 
     def completed(self, parsed: Sequence[int]) -> tuple[int, ...]:
-        """Returns a parsed prompt with the usual values where it names none, or the first ones that are possible.
+        """Returns a parsed prompt that has, where it names none, the usual values or else the first possible ones.
 
-        Raises LanternError if it names two that are impossible together.
+        Raises LanternError if it names two values that are impossible together.
         """
         found = self.labels(parsed)
         self.check_possible(found)
@@ -226,7 +226,7 @@ class Vocabulary:
 
     @classmethod
     def from_json(cls, data: dict) -> "Vocabulary":
-        """Reads what ``to_json`` gave; raises LanternError for a missing or malformed entry, or an unknown value."""
+        """Reads what ``to_json`` gives; raises LanternError for a missing or malformed entry, or an unknown value."""
         entries = ("attributes", "words", "ignored")
         missing = [name for name in entries if not isinstance(data, dict) or name not in data]
         if missing:

@@ -2,7 +2,7 @@
 
 _SCORE = "jit(advance)/while/body/score/LlamaGen.extend/transformer/layer_0"
 
-# A parameter is read by slices into the small memory and copied into another layout; one is moved there as it lies;
+# A parameter is read by slices into the small memory and copied into another layout; one is moved there unchanged;
 # a cache goes in and comes out by copies; a small array is copied for a result.
 TPU = """\
 HloModule jit_advance, is_scheduled=true, entry_computation_layout={(bf16[8,128]{1,0:T(8,128)(2,1)})->(s32[])}
@@ -85,7 +85,7 @@ metadata={op_name="jit(advance)/while"}
 }
 """.replace("SCORE", _SCORE)
 
-# A product, a kernel of Pallas, a copy and a graph of two kernels that the body calls; bookkeeping between them.
+# A product, a Pallas kernel, a copy and a graph of two kernels that the body calls; bookkeeping between them.
 GPU = """\
 HloModule jit_advance, is_scheduled=true
 

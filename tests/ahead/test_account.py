@@ -1,4 +1,4 @@
-"""The account of recorded programs: every number is counted by hand in ``programs``."""
+"""The account of recorded programs: every number is counted by hand from ``programs``."""
 
 from types import SimpleNamespace
 
@@ -30,7 +30,7 @@ def test_shapes_are_read_with_layouts_and_memories():
     assert (lies.layout, lies.space) == (arrays_of("bf16[2,3]{1,0:T(8,128)(2,1)}")[0].layout, 1)
 
 
-def test_memory_is_the_compilers():
+def test_memory_figures_are_the_compilers():
     made = account_of(programs.TPU, V5E)
     assert (made.arguments, made.temporaries, made.state, made.code, made.results) == (9, 8, 5, 7, 1)
 
@@ -122,5 +122,5 @@ def test_an_operation_is_named_by_its_module_or_primitive(scope, operation):
         ("INTERNAL: Mosaic failed to compile TPU kernel", 0, 0),
     ],
 )
-def test_a_refusal_is_read(message, needed, available):
+def test_the_figures_of_a_refusal_are_read(message, needed, available):
     assert compiling.refused(message) == (int(needed * 2**30), int(available * 2**30))

@@ -27,7 +27,7 @@ def shapes():
 
 
 def described(tree):
-    """Structure, shapes and dtypes."""
+    """Returns a tree's structure, shapes and dtypes."""
     leaves, structure = jax.tree.flatten(tree)
     dtypes = [
         (np.shape(leaf), np.dtype("uint32") if str(leaf.dtype).startswith("key") else leaf.dtype)
@@ -37,7 +37,7 @@ def described(tree):
 
 
 def places(tree) -> list:
-    """How each array that lies on devices is spread over them; values of the host have no place yet."""
+    """Returns how each array on devices is spread over them; host values have no place yet."""
     leaves = [leaf for leaf in jax.tree.leaves(tree) if not isinstance(leaf, np.ndarray | np.generic)]
     spread = [(leaf.sharding, leaf.shape) for leaf in leaves if getattr(leaf, "sharding", None) is not None]
     return [sharding.shard_shape(shape) for sharding, shape in spread]
@@ -52,7 +52,7 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
     made = {}
 
     def recorded(function, *arguments, **options):
-        # The first of each: regrouping compiles what advances the smaller batch, too.
+        # Only the first of each: regrouping also compiles the program that advances the smaller batch.
         made.setdefault(function.func.__name__, (function, arguments, options))
         return compiled(function, *arguments, **options)
 
@@ -87,7 +87,7 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
         assert (call.results is None) == (options.get("results") is None)
 
 
-def test_rows_of_programs_of_this_machine(shapes):
+def test_programs_of_this_machine_become_rows(shapes):
     """A CPU stands in for a device that is not here: memory is counted, its work is not."""
     batch = Batch(shapes, shapes.job({"method": "ar"}), 2, np.array(jax.devices()[:1])[:, None])
     rows = [row_of(slice_of("v5e"), "tiny", "plain", 2, made) for made in compile_batch(batch, KINDS, "cpu")]
@@ -98,7 +98,7 @@ def test_rows_of_programs_of_this_machine(shapes):
     assert all(row.error is None and row.compile_seconds >= 0 for row in rows)
 
 
-def test_a_need_is_of_arrays_that_are_there(shapes):
+def test_a_need_matches_the_arrays(shapes):
     """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
     here = np.array(jax.devices()[:1])[:, None]
     batches = [Batch(shapes, shapes.job(KNOBS), count, here) for count in (2, 4)]

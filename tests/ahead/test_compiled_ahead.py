@@ -23,8 +23,8 @@ pytestmark = pytest.mark.ahead
 for_tpu = pytest.mark.skipif(not HAS_TPU, reason="libtpu is not installed: the extra ahead")
 for_gpu = pytest.mark.skipif(not HAS_CUDA, reason="JAX's CUDA plugin is not installed: jax[cuda13]")
 
-# MiB of temporaries and million cycles per round on a v5e, kernels included: what they were on 2026-11-26. Of copies,
-# see the test.
+# MiB of temporaries and million cycles per round on a v5e, kernels included, as of 2026-11-26. The test has the budget
+# of copies.
 BUDGETS = {
     "llamagen-xl": {
         "ar": (38.4, 1.60),
@@ -42,7 +42,7 @@ BUDGETS = {
     },
 }
 ROOM = 1.05
-# Kernels a round of LlamaGen-XL on an H100, with Triton's and by XLA alone: what they were on 2026-11-26.
+# Kernels per round of LlamaGen-XL on an H100, with Triton's and by XLA alone, as of 2026-11-26.
 KERNELS = {"ar": (352, 492), "jacobi:nodes=18": (408, 657), "gumbel:tree=mc_sim_7b_63": (516, 779)}
 WITHOUT_TRITON = """
 import sys
@@ -75,7 +75,7 @@ def test_every_method_compiles_for_the_demo(tmp_path):
 
 
 @for_tpu
-def test_the_kernel_of_attention_compiles_for_every_generation(tmp_path):
+def test_the_attention_kernel_compiles_for_every_generation(tmp_path):
     rows = compiled(tmp_path, "--for=v5e,v5p,v6e", "--methods=ar,jacobi:nodes=56", "--programs=advance")
     assert [row["error"] for row in rows] == [None] * 6
     assert all(row["own_cycles"] > 0 and row["copied_bytes"] < 1e-2 * row["arguments_bytes"] for row in rows)
@@ -98,7 +98,7 @@ def test_a_groups_only_slot_is_refilled_without_a_copy(tmp_path):
 
 
 @for_tpu
-def test_fewer_sequences_go_on_in_tiles_of_their_own(tmp_path):
+def test_fewer_sequences_continue_in_tiles_of_their_own(tmp_path):
     mesh = ("--for=v5e:2x2", "--mesh=data=1,model=4", "--programs=regroup", "--batch=2")
     rows = compiled(tmp_path, *mesh, "--methods=ar,eagle")
     assert [(row["program"], row["error"]) for row in rows] == [("regroup", None)] * 2
@@ -121,7 +121,7 @@ def test_rounds_stay_within_their_budgets(tmp_path, size):
 
 @for_gpu
 @pytest.mark.parametrize("has_triton", [True, False])
-def test_kernels_of_a_round_of_xl(tmp_path, has_triton):
+def test_a_round_of_llamagen_xl_launches_no_more_kernels(tmp_path, has_triton):
     arguments = ("--for=h100", "--size=llamagen-xl", "--programs=advance", "--methods=" + ",".join(KERNELS))
     rows = compiled(tmp_path, *arguments, **({} if has_triton else {"script": WITHOUT_TRITON}))
     found = {row["method"]: row["kernels_per_round"] for row in rows}

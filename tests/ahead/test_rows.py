@@ -31,7 +31,7 @@ def shown(table) -> str:
     return capture.get()
 
 
-def test_tables_say_what_the_rows_do():
+def test_tables_show_what_the_rows_hold():
     text = shown(tables.ahead_table([ROW, GPU_ROW, REFUSED]))
     for part in (
         "2.00 + 0.50 L",
@@ -47,7 +47,7 @@ def test_tables_say_what_the_rows_do():
     assert tables.parts_of_rounds([REFUSED]) is None
 
 
-def test_files_come_back_and_changes_are_told(tmp_path):
+def test_files_are_read_back_and_changes_are_shown(tmp_path):
     file = tmp_path / "rows.json"
     file.write_text(rows.to_json([ROW, GPU_ROW]))
     assert rows.read_ahead_rows(file) == [ROW, GPU_ROW]
@@ -87,8 +87,8 @@ def test_the_largest_batch_fits_and_its_double_does_not(least, working):
     assert fit.largest_there(needs, 10**9, smallest).pictures == fit.MOST * least
 
 
-def test_nothing_is_compiled_that_states_alone_forbid(monkeypatch):
-    """Nor what decodes where drawing does not fit."""
+def test_nothing_is_compiled_whose_state_alone_does_not_fit(monkeypatch):
+    """Nor is decoding compiled where drawing does not fit."""
     shapes, compiled = size_shapes("tiny", "float32"), []
     job = shapes.job({"method": "ar"})
     smallest = fit.least_of(Batch(shapes, job, 1, np.array(jax.devices()[:1])[:, None]))
@@ -107,8 +107,8 @@ def test_nothing_is_compiled_that_states_alone_forbid(monkeypatch):
 
 
 @pytest.mark.parametrize("working", [0, 40])
-def test_what_haste_says_is_taken_where_it_is_clear(working, monkeypatch):
-    """Near the limit, where haste is known to err, what devices run is compiled."""
+def test_a_hasty_estimate_is_taken_where_it_is_clear(working, monkeypatch):
+    """Near the limit, where hasty estimates are known to err, the program that devices run is compiled."""
     shapes, devices = size_shapes("tiny", "float32"), np.array(jax.local_devices()[:1])[:, None]
     job = shapes.job({"method": "ar"})
     smallest = fit.least_of(Batch(shapes, job, 1, devices))
@@ -118,7 +118,7 @@ def test_what_haste_says_is_taken_where_it_is_clear(working, monkeypatch):
     def need(batch, platform, limit, kinds, hasty):
         compiled.append((batch.pictures, hasty))
         own = Need(batch.pictures, 0, 0, 0) if kinds == ("draw",) else smallest.times(batch.pictures)
-        # Working memory is a fifth more than haste says.
+        # Working memory is a fifth more than the hasty estimate.
         return Need(own.pictures, own.parameters, own.state, missed if hasty else missed * 6 // 5)
 
     monkeypatch.setattr(fit, "need_there", need)

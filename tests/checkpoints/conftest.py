@@ -1,11 +1,11 @@
-"""What tests of conversion share."""
+"""Fixtures shared by the conversion tests."""
 
 import pytest
 
 
 @pytest.fixture(scope="session")
 def published(tmp_path_factory):
-    """{option of ``lantern convert llamagen``: path of a published file}; tests leave them as they are."""
+    """{option of ``lantern convert llamagen``: path of a published file}; tests must not change the files."""
     pytest.importorskip("torch")
     from tests.published_files import write_published
 

@@ -1,4 +1,4 @@
-"""Checkpoints that are missing, damaged or foreign: one line from the command and from the library, before any work."""
+"""Missing, damaged or foreign checkpoints: the command and the library refuse each in one line, before any work."""
 
 import dataclasses
 import json
@@ -44,7 +44,7 @@ def change(folder: Path, *path: str, to) -> None:
         del entry[name]
     else:
         entry[name] = to
-    # As the error of a changed config advises.
+    # As the error for a changed config advises.
     config.get("checksums", {}).pop("config.json", None)
     (folder / "config.json").write_text(json.dumps(config))
 
@@ -54,13 +54,13 @@ def truncate(file: Path) -> None:
 
 
 def other_sizes(folder: Path) -> None:
-    """With this config a layer is missing, the norms of queries and keys are too much, a matrix has another shape."""
+    """Changes the config so that a layer is missing, query and key norms are unexpected and a matrix is misshapen."""
     for name, value in {"num_layers": 2, "qk_norm": "", "hidden_dim": 48}.items():
         change(folder, "target", name, to=value)
 
 
 LONG = f"text/{'è' * 200}"
-# What happened to a checkpoint (or what its config says in an entry), and parts of what is said about it.
+# Damage to a checkpoint (or a wrong value in its config), and parts of the error.
 DAMAGES = {
     "missing": (shutil.rmtree, ["not a directory"]),
     "a file": (lambda folder: (shutil.rmtree(folder), folder.write_text("x")), ["not a directory"]),
@@ -102,7 +102,7 @@ CONFIGS = {
     ("files",): (None, '"files" are not those of a checkpoint'),
     ("files", "../model.safetensors"): (1, '"files" are not those of a checkpoint'),
     ("files", LONG): (1, "è is missing"),
-    ("drafters",): ([1], "drafters are no object"),
+    ("drafters",): ([1], "drafters are not an object"),
     ("drafters", "eagle"): (None, "8 unexpected: drafters.eagle.params.fc.bias"),
     ("drafters", "eagle", ""): (3, "eagle drafter: "),
     ("drafters", "owl"): ({}, "unknown kind of drafter 'owl', expected one of eagle, eagle3, medusa, parallel"),
@@ -132,7 +132,7 @@ def test_damaged_checkpoints_are_refused(what, folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: " ".join(path)[:30])
-def test_configs_that_say_something_else_are_refused(path, folder):
+def test_configs_with_a_wrong_entry_are_refused(path, folder):
     value, part = CONFIGS[path]
     (folder / "text").mkdir()
     if path == ("files", LONG):
@@ -141,8 +141,8 @@ def test_configs_that_say_something_else_are_refused(path, folder):
     assert_not_loaded([part])
 
 
-def test_configs_from_strangers_are_read_or_refused(tiny_folder, folder):
-    """Every kind of wrong value in some places: one line, quickly; what is read can be described."""
+def test_untrusted_configs_are_read_or_refused(tiny_folder, folder):
+    """Every kind of wrong value, in random places: refused quickly in one line, or read and then describable."""
     config = json.loads((tiny_folder / "config.json").read_text())
     known = mutations(config)
     chosen = np.random.default_rng(12).choice(len(known), MUTATIONS, replace=False)
@@ -167,22 +167,22 @@ def test_configs_from_strangers_are_read_or_refused(tiny_folder, folder):
     (("codebook", "neighbours"), -1, "its codebook lacks a number of neighbours"),
     (("wings",), 2, "unknown entries: wings"),
 ])  # fmt: skip
-def test_sizes_that_cannot_be_are_refused_before_shapes_are_made(path, value, part, folder, monkeypatch):
+def test_impossible_sizes_are_refused_before_shapes_are_computed(path, value, part, folder, monkeypatch):
     change(folder, *path, to=value)
     monkeypatch.setattr(jax, "eval_shape", must_not_run)
     with refused(part):
         load(folder, abstract=True)
 
 
-def test_another_packages_layers_may_be_in_one_array(tiny_folder):
+def test_another_package_may_keep_its_layers_in_one_array(tiny_folder):
     class Stacked:
         num_layers = 500
 
     check_counts(Folder.of(tiny_folder), "target", Stacked(), ["target.params.layers"])
 
 
-def test_parts_of_other_models_are_refused_when_they_are_read(tmp_path, monkeypatch):
-    """A tokenizer of another codebook draws other pictures, without a word."""
+def test_parts_of_other_models_are_refused_when_saved_and_when_read(tmp_path, monkeypatch):
+    """A tokenizer with another codebook would silently draw other pictures."""
     config = dataclasses.replace(VQ, codebook_size=64)
     parts = {"tokenizer_config": config, "tokenizer_params": random_leaves(vq_shapes(config), 0, 0.3)}
     other = dataclasses.replace(tiny_checkpoint(), **parts, codebook=None)
@@ -195,7 +195,7 @@ def test_parts_of_other_models_are_refused_when_they_are_read(tmp_path, monkeypa
         load(tmp_path / "bad", abstract=True)
 
 
-def test_a_config_is_a_regular_file_of_a_sane_size(folder):
+def test_a_config_must_be_a_regular_file_of_a_sane_size(folder):
     path = folder / "config.json"
     path.write_bytes(path.read_bytes() + b" " * (1 << 22))
     with refused("than 4194304 bytes"):
@@ -206,8 +206,8 @@ def test_a_config_is_a_regular_file_of_a_sane_size(folder):
         load(folder, abstract=True)
 
 
-def test_files_that_lie_are_read_or_refused_in_one_line(tmp_path):
-    """Indices, shards and headers of somebody who wants to deceive; memory and time stay what they were."""
+def test_deceptive_files_are_read_or_refused_in_one_line(tmp_path):
+    """Indices, shards and headers made to deceive; they take no more memory or time than others."""
     folder, wrong, refusals = save_sharded(tmp_path / "sharded", tiny_checkpoint()), [], 0
     for number, what in enumerate(hostile_folders(folder, 0), 1):  # noqa: B007
         try:
@@ -224,7 +224,7 @@ def test_files_that_lie_are_read_or_refused_in_one_line(tmp_path):
 
 
 def test_arrays_of_other_layouts_are_refused(folder):
-    """No numbers, and numbers that do not begin at a multiple of their size."""
+    """Arrays that hold no numbers, and numbers that do not start at a multiple of their size."""
     content = (folder / "model.safetensors").read_bytes()
     length = int.from_bytes(content[:8], "little")
     header, data = content[8 : 8 + length].rstrip(), content[8 + length :]

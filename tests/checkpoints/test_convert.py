@@ -1,4 +1,4 @@
-"""Published files to a checkpoint directory, by the library and by ``lantern convert llamagen``."""
+"""Converting published files to a checkpoint directory, by the library and by ``lantern convert llamagen``."""
 
 import dataclasses
 import json
@@ -75,7 +75,7 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     np.testing.assert_array_equal(embedding, given.astype(ml_dtypes.bfloat16).astype(np.float32))
 
 
-def test_settings_beside_a_file_of_safetensors_are_its_own(published, tmp_path):
+def test_a_config_beside_a_safetensors_file_belongs_to_it(published, tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     safetensors.save_file(tensors_of(published["gpt"]), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, "block_size": 16}))
@@ -83,7 +83,7 @@ def test_settings_beside_a_file_of_safetensors_are_its_own(published, tmp_path):
     assert back.target_config == GPT
 
 
-def test_what_was_measured_with_a_drafter_goes_with_it(published, tmp_path):
+def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path):
     old = load(convert_llamagen(**published, out=tmp_path / "old"), None)
     told = {"drafters": {"eagle": {"steps": 9}}, "tokens_per_pass": {"16,1,0,0,0": 2.3, "16,1,0,4,0": 2.0}}
     old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
@@ -103,7 +103,7 @@ def folder(published, tmp_path, monkeypatch) -> Path:
 
 
 def command(**changes) -> list[str]:
-    """A conversion that works, but for ``changes``; None leaves an option out."""
+    """Returns the words of a conversion that works, with ``changes``; None leaves an option out."""
     options = {"gpt": "gpt.pt", "vq": "vq.pt", "drafter": "drafter", "config": "settings.json", "out": "new"}
     given = [(name, value) for name, value in (options | changes).items() if value is not None]
     return ["convert", "llamagen", *(word for name, value in given for word in (f"--{name}", value))]
@@ -132,7 +132,7 @@ class Evil:
         return (open, ("pwned", "w"))
 
 
-# Other options, or the text of settings.json; files of another part, and wrong settings: test_wrong_tensors.py too.
+# Changed options, or the text of settings.json. More files of another part and wrong settings: test_wrong_tensors.py.
 @pytest.mark.parametrize(("change", "match"), [
     ({"gpt": "missing.safetensors"}, "is not a file"), ({"gpt": "vq.pt"}, "not a LlamaGen GPT"),
     ({"drafter": "evil.pt"}, "run code: refused"), ({"drafter": "gpt.pt"}, "not a LANTERN drafter"),
@@ -164,7 +164,7 @@ def test_a_text_encoder_is_refused_before_a_target_without_captions_is_read(publ
         add_text_encoder(old, published["vq"], published["config"], out=tmp_path / "new")
 
 
-def test_a_second_convert_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):
+def test_a_second_conversion_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):
     monkeypatch.setattr(convert, "convert_llamagen", must_not_run)
     with sole(tmp_path / "new"):
         assert "another process writes " in assert_refused(command(out=str(tmp_path / "new")), capsys)

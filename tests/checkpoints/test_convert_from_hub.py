@@ -1,4 +1,4 @@
-"""``lantern convert --from-hub``, against a server of this machine that answers as the hub does."""
+"""``lantern convert --from-hub``, against a local server that answers as the hub does."""
 
 import shutil
 from pathlib import Path
@@ -33,7 +33,7 @@ def repository(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def hub(repository, tmp_path, monkeypatch):
-    """The repository on a hub; the current folder has what the hub's lacks."""
+    """The repository on a hub; the current folder has the file that the repository lacks."""
     paths = {name: repository / name for name in files(repository)}
     contents = {name: path.read_bytes() for name, path in paths.items() if path.is_file()}
     (tmp_path / "work").mkdir()
@@ -52,7 +52,7 @@ def test_only_what_is_needed_is_fetched(hub, repository, capsys):
     drafter = ["--checkpoint", "bare", "--drafter", "drafter", "--out", "drafted"]
     assert main(["convert", "drafter", "--from-hub", REPO, *drafter]) == 0
     assert fetched(hub) == {"drafter/config.json", "drafter/pytorch_model.bin"}
-    # The whole repository: of the two formats the one without pickles.
+    # The whole repository, but of its two formats only the one without pickles.
     t5 = ["--checkpoint", "drafted", "--t5-tokenizer", "tokenizer.json", "--out", "full"]
     assert main(["convert", "t5", "--from-hub", REPO, *t5]) == 0
     names = fetched(hub)
@@ -81,13 +81,13 @@ def test_only_what_is_needed_is_fetched(hub, repository, capsys):
     (["anole"], "--text-tokenizer is missing"),
     (["t5", "--checkpoint", "missing", "--t5-tokenizer", "tokenizer.json"], "--checkpoint missing is not"),
 ])  # fmt: skip
-def test_refused_before_anything_is_fetched(options, message, hub, capsys):
+def test_wrong_options_are_refused_before_anything_is_fetched(options, message, hub, capsys):
     line = assert_refused(["convert", *options, "--from-hub", REPO, "--out", "new"], capsys)
     assert message in line
     assert not fetched(hub)
 
 
-def test_a_folder_that_is_no_checkpoint_is_refused_before_anything_is_fetched(hub, capsys):
+def test_a_folder_that_is_not_a_checkpoint_is_refused_before_anything_is_fetched(hub, capsys):
     Path("pictures").mkdir()
     options = ["--from-hub", REPO, *GPT, "--out", "pictures", "--overwrite"]
     assert "pictures exists and is not a checkpoint" in assert_refused(
@@ -96,7 +96,7 @@ def test_a_folder_that_is_no_checkpoint_is_refused_before_anything_is_fetched(hu
     assert not fetched(hub)
 
 
-def test_files_that_are_all_here_need_no_hub(hub, repository, capsys):
+def test_hub_options_that_fetch_nothing_are_refused(hub, repository, capsys):
     gpt = str(repository / "gpts" / "small.pt")
     options = ["--gpt", gpt, "--config", "sizes.json", "--from-hub", REPO, "--out", "new"]
     assert "leave it out" in assert_refused(["convert", "llamagen", *options], capsys)

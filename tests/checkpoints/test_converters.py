@@ -1,4 +1,4 @@
-"""Converters of published tensors: layouts of the same weights, orders of rows, and what configs tell beside shapes."""
+"""Converters of published tensors: layouts of the same weights, row orders, and what configs add to shapes."""
 
 import dataclasses
 from functools import partial
@@ -32,7 +32,7 @@ def tensors_of(shapes):
 
 
 def hugging_face(tensors, config):
-    """The same weights under the Hugging Face-style names, taken apart."""
+    """Returns the same weights under Hugging Face-style names, the fused projections split."""
     moved = {}
     for part, name in ORIGINAL_NAMES.items():
         for i in range(config.num_layers):
@@ -81,7 +81,7 @@ def chameleon(tensors):
     return convert_chameleon(tensors, {"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
 
 
-def test_chameleons_rows_are_stream_ids_and_its_head_has_the_codes_only():
+def test_chameleons_rows_follow_stream_ids_and_its_head_has_only_codes():
     tensors = tensors_of(published.chameleon_shapes(CHAMELEON, layouts.TINY_VQGAN))
     config, params = chameleon(tensors)
     assert config == CHAMELEON
@@ -90,7 +90,7 @@ def test_chameleons_rows_are_stream_ids_and_its_head_has_the_codes_only():
     same(params["params"]["head"]["kernel"], codes.T)
 
 
-def test_heads_may_share_the_norms_of_queries_and_keys():
+def test_heads_may_share_query_and_key_norms():
     """Lumina-mGPT stores one row for all heads."""
     drafter = layouts.drafter_of(CHAMELEON)
     convert_one = partial(convert_drafter, target=CHAMELEON, order=ORDER)
@@ -119,7 +119,7 @@ def test_t5s_embedding_table_goes_by_two_names():
         same(convert_t5(given, T5_SETTINGS, np.float16)[1], expected[1])
 
 
-def test_what_shapes_do_not_tell_of_a_t5():
+def test_a_t5s_config_tells_what_its_shapes_do_not():
     tensors = tensors_of(published.t5_shapes(layouts.TINY_T5, decoder=True))
     settings = T5_SETTINGS | {"relative_attention_max_distance": 64, "layer_norm_epsilon": 1e-5}
     assert convert_t5(tensors, settings)[0] == dataclasses.replace(T5, max_distance=64, norm_eps=1e-5)

@@ -1,4 +1,4 @@
-"""A checkpoint whose files changed since it was written: an error of one line or the same result, never another."""
+"""A checkpoint whose files changed since it was written: a one-line error or the same result, never another."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def saved(tmp_path_factory) -> Path:
 
 @pytest.fixture
 def copied(saved, tmp_path, monkeypatch) -> Path:
-    # What a command leaves is looked for here, not where other tests work.
+    # Leftover files are looked for here, not where other tests work.
     monkeypatch.chdir(tmp_path)
     return shutil.copytree(saved, tmp_path / "copied")
 
@@ -67,8 +67,8 @@ def equal(left, right) -> bool:
     return left[0] == right[0] and left[2] == right[2] and all(map(np.array_equal, *zip(*pairs, strict=True)))
 
 
-def test_flipped_bits_and_lost_pages_are_told(saved, copied):
-    """At random places of every file; those that change nothing (spaces in a config) change nothing."""
+def test_flipped_bits_and_lost_pages_are_detected(saved, copied):
+    """At random places in every file; changes that do not matter (spaces in a config) change no result."""
     whole, random = read(saved), np.random.default_rng(12)
     assert equal(whole, read(copied))
     files = [path for path in sorted(copied.rglob("*")) if path.is_file()]
@@ -97,8 +97,8 @@ def test_flipped_bits_and_lost_pages_are_told(saved, copied):
 
 
 @pytest.mark.parametrize("part", ["model", "text_encoder"])
-def test_what_is_read_later_is_verified_then(part, saved, copied):
-    """Shapes alone do not cost the reading of large files; parameters are verified on their way."""
+def test_parameters_that_are_read_later_are_verified_then(part, saved, copied):
+    """Reading only shapes does not read large files; parameters are verified as they are read."""
     name = f"{part}.safetensors"
     content = bytearray((copied / name).read_bytes())
     content[-300] ^= 4
@@ -113,7 +113,7 @@ def test_what_is_read_later_is_verified_then(part, saved, copied):
 
 
 def test_a_file_is_read_and_verified_once(copied, monkeypatch):
-    """What was read before is not read again for what else is in its file; ``verify`` reads all."""
+    """Reading another part later does not read its whole file again; ``verify`` reads everything."""
     monkeypatch.setattr(checksums, "_right", set()), monkeypatch.setattr(checksums, "BLOCK", 4096)
     folder = save(copied.with_name("small blocks"), tiny_checkpoint())
     seen, read_block = Counter(), checksums.read_block
@@ -133,7 +133,7 @@ def test_a_file_is_read_and_verified_once(copied, monkeypatch):
     assert verify(folder) == size and seen == whole
 
 
-def test_a_checksum_is_of_all_blocks(tmp_path, monkeypatch):
+def test_a_checksum_covers_all_blocks(tmp_path, monkeypatch):
     monkeypatch.setattr(checksums, "BLOCK", 64)
     content, sums = np.random.default_rng(0).bytes(1000), set()
     changes = [content, content[64:128] + content[:64] + content[128:], content[:-1], content + b"\0", b""]
@@ -149,7 +149,7 @@ def test_a_checksum_is_of_all_blocks(tmp_path, monkeypatch):
     assert len(sums) == len(changes)
 
 
-def test_a_config_changed_on_purpose_is_read_as_the_error_says(copied):
+def test_a_config_changed_on_purpose_is_read_after_the_fix_that_the_error_names(copied):
     path = copied / "config.json"
     config = json.loads(path.read_text())
     config["defaults"]["guidance"] = 3.0
@@ -161,8 +161,8 @@ def test_a_config_changed_on_purpose_is_read_as_the_error_says(copied):
     assert load(copied).defaults["guidance"] == 3.0
 
 
-def test_a_copy_that_a_disk_spoils_is_not_kept(saved, tmp_path, monkeypatch):
-    """What is written is compared with what was to be written, the text tokenizer too."""
+def test_a_copy_corrupted_by_the_disk_is_not_kept(saved, tmp_path, monkeypatch):
+    """Written files are compared with what they should hold, including the text tokenizer."""
     copy = shutil.copyfile
 
     def spoil(source, target):

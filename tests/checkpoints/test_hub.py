@@ -1,4 +1,4 @@
-"""Fetching from the hub, against a server of this machine that answers as the hub does."""
+"""Fetching from the hub, against a local server that answers as the hub does."""
 
 import pytest
 
@@ -46,7 +46,7 @@ def test_refusals(hub, repo, revision, match):
 def test_without_a_connection(hub, monkeypatch):
     folder = download(REPO, ["*.json"])
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")
-    monkeypatch.setattr("time.sleep", lambda seconds: None)  # Between one try and the next.
+    monkeypatch.setattr("time.sleep", lambda seconds: None)  # Between tries.
     assert download(REPO, ["*.json"]) == folder
     assert list_files(REPO) == ["config.json"]
     for ask in (download, list_files):

@@ -1,4 +1,4 @@
-"""Medusa's released heads: names, what they compute, and one line for everything wrong with them."""
+"""Medusa's released heads: names, what they compute, and how they are added to a checkpoint."""
 
 import json
 
@@ -18,7 +18,7 @@ HEADS = 3
 
 
 def published_heads(dim: int = TARGET.dim, vocab: int = CODES, heads: int = HEADS, layers: int = 2):
-    """Tensors as released: a weight and a bias for each block, then a matrix."""
+    """Returns tensors as released: a weight and a bias for each block, then a matrix."""
     generator = np.random.default_rng(0)
 
     def draw(*shape):
@@ -34,7 +34,7 @@ def published_heads(dim: int = TARGET.dim, vocab: int = CODES, heads: int = HEAD
 
 
 def published_logits(tensors, feature, layers: int = 2):
-    """[K, V] of one feature, as the heads compute them."""
+    """Returns the logits [K, V] of one feature, as the published heads compute them."""
     rows = []
     for head in range(HEADS):
         x = feature
@@ -67,7 +67,7 @@ def test_rows_of_codes_are_taken_from_a_larger_vocabulary():
     np.testing.assert_array_equal(params["params"]["heads"][1], tensors["1.2.weight"][order[:CODES]].T)
 
 
-def test_heads_are_added_beside_a_drafter_and_replaced(tmp_path):
+def test_heads_are_added_beside_a_drafter_and_can_be_replaced(tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     old, heads = save(tmp_path / "old", tiny_checkpoint()), tmp_path / "heads.safetensors"
     (tmp_path / "config.json").write_text(json.dumps({"medusa_num_heads": 2, "medusa_num_layers": 1}))

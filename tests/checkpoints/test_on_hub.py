@@ -1,4 +1,4 @@
-"""Checkpoints of the hub, against a server of this machine that answers as the hub does: read by name, and uploaded."""
+"""Checkpoints on the hub, against a local server that answers as the hub does: loaded by name, and uploaded."""
 
 import sys
 from dataclasses import replace
@@ -40,7 +40,7 @@ def test_a_checkpoint_is_loaded_by_its_name(hub):
     assert not fetched(hub)
 
 
-def test_a_folder_of_that_name_wins(hub):
+def test_a_local_folder_of_that_name_wins(hub):
     save(REPO, tiny_checkpoint())
     assert lantern_jax.load(REPO).checkpoint.directory == Path(REPO)
     # Paths are never looked for anywhere else.
@@ -54,7 +54,7 @@ def test_a_folder_of_that_name_wins(hub):
     (b"[" * 99, "is damaged"),
     (None, r"has no file named config\.json"),
 ])  # fmt: skip
-def test_what_the_hub_does_not_have_is_one_line(config, why, hub, capsys):
+def test_names_without_a_checkpoint_are_refused_in_one_line(config, why, hub, capsys):
     for model, told in (
         ("someone/else", "someone/else is not on http"),
         ("some--one/model", "give OWNER/NAME"),
@@ -78,8 +78,8 @@ COMMANDS = sorted(
 
 
 @pytest.mark.parametrize("command", [one for one in COMMANDS if "grid-24" not in one])
-def test_published_weights_are_told_the_command_that_converts_them(command, hub):
-    """The one of the model's page; nothing is asked of the hub."""
+def test_loading_published_weights_names_the_command_that_converts_them(command, hub):
+    """It is the command on the model's page; nothing is asked of the hub."""
     repository, folder = command.split("--from-hub ")[1].split()[0], command.split()[-1]
     for model in (repository, f"{repository.lower()}@main"):
         with pytest.raises(LanternError) as error:
@@ -89,7 +89,7 @@ def test_published_weights_are_told_the_command_that_converts_them(command, hub)
     assert not hub.asked
 
 
-def test_the_same_weights_elsewhere_are_told_too():
+def test_the_same_weights_in_other_repositories_are_recognised_too():
     for repository, word in (
         ("deepseek-ai/Janus-Pro-1B", "--out janus-1b"), ("GAIR/Anole-7b-v0.1", "leloy/Anole"),
         ("BAAI/Emu3-Gen", "Emu3-Gen-hf"), ("jadohu/LlamaGen-T2I", "peizesun"),
@@ -99,8 +99,8 @@ def test_the_same_weights_elsewhere_are_told_too():
             lantern_jax.load(repository)
 
 
-def test_a_card_says_what_prompts_are():
-    """Labels that a vocabulary names are words."""
+def test_a_card_shows_what_prompts_look_like():
+    """Labels that a vocabulary names are given as words."""
     for vocabulary, prompt, task in (
         (LANDSCAPES, '"a lake', "text-to-image"),
         (None, "0", "unconditional-image"),
@@ -109,7 +109,7 @@ def test_a_card_says_what_prompts_are():
         assert f"pipeline.generate({prompt}" in card and f"pipeline_tag: {task}" in card
 
 
-def test_other_bytes_than_were_uploaded_are_refused(hub):
+def test_bytes_other_than_those_uploaded_are_refused(hub):
     name = "model.safetensors"
     hub.files[name] = hub.files[name][:-1] + bytes([hub.files[name][-1] ^ 1])
     folder = lantern_jax.load(REPO).checkpoint.directory
@@ -136,7 +136,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     assert set(hub.files) == {"config.json", "model.safetensors", CARD}
     loaded = lantern_jax.load(REPO).checkpoint
     assert loaded.target_config == load("new").target_config
-    assert main(["info", "new", "--verify"]) == 0, "the card is no part of the checkpoint"
+    assert main(["info", "new", "--verify"]) == 0, "the card is not part of the checkpoint"
 
 
 @pytest.mark.parametrize(("repo", "token", "why"), [
@@ -145,7 +145,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
     ("no/extra", TOKEN, "pip install huggingface_hub"),
 ])  # fmt: skip
-def test_a_push_that_cannot_be_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
+def test_an_impossible_push_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)
     monkeypatch.setattr("lantern_jax.checkpoints.convert.convert_llamagen", must_not_run)
     if repo == "no/extra":
@@ -154,7 +154,7 @@ def test_a_push_that_cannot_be_is_refused_early(repo, token, why, conversion, hu
     assert not hub.asked
 
 
-def test_a_push_that_fails_leaves_the_folder(conversion, hub, monkeypatch, capsys):
+def test_a_failed_push_keeps_the_folder(conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", "hf_other")
     assert main([*conversion, "--push", REPO]) == 2
     printed = capsys.readouterr()

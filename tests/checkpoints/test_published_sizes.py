@@ -1,4 +1,4 @@
-"""Sizes of the published models, told from the shapes of their tensors alone."""
+"""Sizes of the published models, inferred from the shapes of their tensors alone."""
 
 import dataclasses
 import math
@@ -57,7 +57,7 @@ CLIPS = {
 
 
 def shallow(config):
-    """The config with few layers, of which all have the same shapes: tracing many takes seconds."""
+    """Returns the config with few layers, which all have the same shapes: tracing many takes seconds."""
     vision, text = (dataclasses.replace(tower, layers=3) for tower in (config.vision, config.text))
     return dataclasses.replace(config, vision=vision, text=text)
 
@@ -72,12 +72,12 @@ MILLIONS = {
 
 
 def found_hidden(config):
-    """The config with the width that its own rule gives: shapes tell it."""
+    """Returns the config with the hidden width of its own rule written out, as shapes tell it."""
     return dataclasses.replace(config, hidden_dim=config.transformer.hidden_dim)
 
 
 def cases():
-    """(name, what tells the config, the config, a function of names and shapes: tracing some takes seconds)."""
+    """Yields (name, what infers the config, the config, what makes names and shapes: tracing some takes seconds)."""
     for size in ("B", "L", "XL", "XXL", "3B", "7B"):
         config, captions = published_config(size), published_config(size, "caption")
         yield (
@@ -142,7 +142,7 @@ def of_table(table, *arguments):
 @pytest.mark.parametrize(
     ("name", "tell", "config", "shapes_of"), [pytest.param(*one, id=one[0]) for one in cases()]
 )
-def test_sizes_are_told_by_shapes(name, tell, config, shapes_of):
+def test_shapes_tell_the_sizes(name, tell, config, shapes_of):
     shapes = shapes_of()
     tensors = {tensor: jax.ShapeDtypeStruct(shape, np.float32) for tensor, shape in shapes.items()}
     assert tell(tensors) == config
@@ -150,6 +150,6 @@ def test_sizes_are_told_by_shapes(name, tell, config, shapes_of):
         assert sum(map(math.prod, shapes.values())) / 1e6 == pytest.approx(MILLIONS[name], rel=0.02)
 
 
-def test_names_of_clips_say_their_sizes():
+def test_the_name_of_a_clip_tells_its_size():
     for name, config in CLIPS.items():
         assert config.name == f"CLIP {name} ({config.activation})"

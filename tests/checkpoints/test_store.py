@@ -1,4 +1,4 @@
-"""Checkpoint directories: round trips, sizes, and one line for everything that can be wrong with one."""
+"""Checkpoint directories: round trips, sizes, and a one-line error for everything that can be wrong with one."""
 
 import dataclasses
 import json
@@ -80,7 +80,7 @@ def flat(checkpoint) -> dict[str, np.ndarray]:
 
 
 def test_other_tools_open_a_checkpoint(tiny_folder):
-    """The demo and one of our own, by the library that the format comes from: the same arrays."""
+    """The format's own library reads the same arrays from the demo and from a checkpoint of ours."""
     for folder in (tiny_folder, demo_directory()):
         ours, theirs = flat(load(folder, None)), load_file(folder / "model.safetensors")
         shared = json.loads((folder / "config.json").read_text()).get("shared", {})
@@ -92,8 +92,8 @@ def test_other_tools_open_a_checkpoint(tiny_folder):
 OWN, THEIRS = "drafters.eagle.params.tokens.embedding", "target.params.tokens.embedding"
 
 
-def test_a_table_that_is_the_targets_is_stored_once(tmp_path):
-    """Another one is stored beside it; a drafter is read with it, alone too."""
+def test_a_table_shared_with_the_target_is_stored_once(tmp_path):
+    """A different table is stored as well; a drafter is read with its table, even alone."""
     ours = tiny_checkpoint()
     config, params = ours.drafters["eagle"]
     table = ours.target_params["params"]["tokens"]["embedding"]
@@ -115,7 +115,7 @@ def test_a_table_that_is_the_targets_is_stored_once(tmp_path):
 @pytest.mark.parametrize(
     "shared", [7, {OWN: 7}, {OWN: "target.params.nothing"}, {OWN: "target.params.head.kernel"}, {}]
 )
-def test_a_table_that_is_nowhere_is_told(shared, tmp_path):
+def test_a_missing_or_wrong_shared_table_is_reported(shared, tmp_path):
     ours = tiny_checkpoint()
     config, params = ours.drafters["eagle"]
     table = {"params": params["params"] | {"tokens": ours.target_params["params"]["tokens"]}}
@@ -129,13 +129,13 @@ def test_a_table_that_is_nowhere_is_told(shared, tmp_path):
 
 
 def test_the_same_checkpoint_makes_the_same_bytes(tmp_path):
-    """The demo's, which another process wrote long ago."""
+    """Those of the demo, which another process wrote long ago."""
     for path in save(tmp_path / "again", load(demo_directory(), None), dtype="float16").iterdir():
         assert path.read_bytes() == (demo_directory() / path.name).read_bytes(), path.name
 
 
 def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path):
-    """As those of the Hugging Face hub; a drafter's files alone are read for it."""
+    """As on the Hugging Face hub; a drafter is read from its own files alone."""
     sharded = save_sharded(tmp_path / "sharded", tiny_checkpoint())
     names = sorted(path.name for path in sharded.iterdir())
     count = len(names) - 2
@@ -196,15 +196,15 @@ def test_blocks_of_any_size_make_the_same_arrays(stored, monkeypatch, tmp_path):
 
 @pytest.fixture
 def many(tmp_path, monkeypatch):
-    """(tensors of a file of many blocks, the tree, its checksums)."""
+    """(tensors of a file of many blocks, their tree, the file's checksums)."""
     monkeypatch.setattr(checksums, "BLOCK", 1 << 18), monkeypatch.setattr(checksums, "PIECE", 1 << 12)
     tree = {"target": {f"a{i}": {"head": {"kernel": np.full((256, 256), i, np.float32)}} for i in range(60)}}
     sums = arrays.write_arrays(tmp_path, "model", tree)
     return open_safetensors(tmp_path / "model.safetensors"), tree, sums
 
 
-def test_what_goes_onto_one_device_is_read_into_its_place(many, monkeypatch):
-    """Where the device shares the host's memory: there is no second copy."""
+def test_arrays_for_one_device_are_read_straight_into_place(many, monkeypatch):
+    """The device shares the host's memory, so there is no second copy."""
     tensors, tree, sums = many
     rooms, aligned = [], arrays._aligned
     monkeypatch.setattr(arrays, "_aligned", lambda *given: rooms.append(aligned(*given)) or rooms[-1])
@@ -214,7 +214,7 @@ def test_what_goes_onto_one_device_is_read_into_its_place(many, monkeypatch):
     assert places == {room.ctypes.data for room in rooms}
 
 
-def test_of_what_is_split_over_devices_little_waits(many):
+def test_splitting_arrays_over_devices_takes_little_host_memory(many):
     tensors, tree, sums = many
     tracemalloc.start()
     read = arrays.read_arrays(tensors, tree, {}, where_on(np.array(jax.devices()[:2])[None]), sums)
@@ -225,7 +225,7 @@ def test_of_what_is_split_over_devices_little_waits(many):
     assert most < 0.4 * sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-def test_a_disk_that_loses_bits_is_told(tmp_path, monkeypatch):
+def test_a_disk_that_loses_bits_is_detected(tmp_path, monkeypatch):
     write, summed = checksums.Summing.add, []
     spoilt = lambda self, data: write(self, memoryview(bytes(len(data)))) or summed.append(data)  # noqa: E731
     monkeypatch.setattr(checksums.Summing, "add", spoilt)
@@ -234,7 +234,7 @@ def test_a_disk_that_loses_bits_is_told(tmp_path, monkeypatch):
     assert summed and not list(tmp_path.iterdir())
 
 
-def test_moved_and_saved_again(tiny_folder, tmp_path):
+def test_a_checkpoint_can_be_moved_and_saved_again(tiny_folder, tmp_path):
     moved = shutil.copytree(tiny_folder, tmp_path / "every*[2]?")
     same(load(moved).target_params, tiny_checkpoint().target_params)
     with pytest.raises(ValueError, match="exists"):
@@ -250,7 +250,7 @@ def test_moved_and_saved_again(tiny_folder, tmp_path):
 
 
 @pytest.mark.parametrize("room", [0, 500, 20_000])
-def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
+def test_a_full_disk_is_a_one_line_error_and_leaves_nothing(room, tmp_path, capfd):
     resource = pytest.importorskip("resource")
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     checkpoint = tiny_checkpoint()
@@ -264,7 +264,7 @@ def test_a_full_disk_is_one_line_and_leaves_nothing(room, tmp_path, capfd):
     assert not list(tmp_path.iterdir()) and capfd.readouterr() == ("", "")
 
 
-def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
+def test_only_the_wanted_kinds_of_drafter_are_read(tiny_folder, monkeypatch, tmp_path):
     ours, reads = tiny_checkpoint(), []
     read = store.read_arrays
     monkeypatch.setattr(store, "read_arrays", lambda *given: reads.append(read(*given)) or reads[-1])
@@ -294,8 +294,8 @@ def test_only_the_kinds_wanted_are_read(tiny_folder, monkeypatch, tmp_path):
     ({"drafters": {"owl": (DRAFTER, None)}}, "unknown kind of drafter 'owl'"),
     ({"drafters": {"eagle": (TARGET, None)}}, "config is a LlamaGenConfig: give a DrafterConfig"),
     ({"tokenizer_params": None}, "give both"),
-    ({"metadata": {"loss": float("nan")}}, r"metadata are no JSON \(.*\): give finite numbers"),
-    ({"defaults": {"top_k": np.int32(5)}}, r"defaults or metadata are no JSON \(.*int32"),
+    ({"metadata": {"loss": float("nan")}}, r"metadata are not valid JSON \(.*\): give finite Python numbers"),
+    ({"defaults": {"top_k": np.int32(5)}}, r"defaults or metadata are not valid JSON \(.*int32"),
     ({"tokenizer_config": dataclasses.replace(VQ, codebook_size=16)}, "do not fit its config"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):
@@ -305,7 +305,7 @@ def test_parts_that_do_not_fit_are_not_saved(change, match, tmp_path):
     store.check(dataclasses.replace(tiny_checkpoint(), vocabulary=None, codebook=None))
 
 
-def test_values_that_a_dtype_cannot_hold(tmp_path):
+def test_values_that_a_dtype_cannot_hold_are_refused(tmp_path):
     ours = tiny_checkpoint()
     params = jax.tree.map(lambda leaf: leaf * np.float32(1e6), ours.target_params)
     with refused("not finite in float16"):

@@ -1,4 +1,4 @@
-"""Tensor files: what can be read, and one line for each that cannot; no code of a file is ever run."""
+"""Tensor files: what can be read, and a one-line error for what cannot; no code in a file is ever run."""
 
 import argparse
 import json
@@ -61,14 +61,14 @@ def test_files_are_read_without_torch(name, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("wrapper", ["model", "module", "state_dict"])
 @pytest.mark.parametrize("save", [torch.save, old_torch], ids=["zip", "pickle"])
-def test_tensors_may_lie_in_what_training_kept(wrapper, save, tmp_path):
+def test_tensors_may_be_inside_a_training_checkpoint(wrapper, save, tmp_path):
     path = tmp_path / "checkpoint.pt"
     save({wrapper: tensors(), "optimizer": {"step": 3}, "args": argparse.Namespace(lr=1e-4)}, path)
     check_read(open_tensors(path))
 
 
 @pytest.mark.parametrize("name", ["a.pt", "old.pt", "a.safetensors"])
-def test_truncated_and_foreign(name, tmp_path):
+def test_truncated_and_foreign_files_are_refused(name, tmp_path):
     path = tmp_path / name
     SAVERS[name](tensors(), path)
     whole = path.read_bytes()
@@ -81,7 +81,7 @@ def test_truncated_and_foreign(name, tmp_path):
 
 
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"a": torch.zeros(2), "b": 3}, {}, torch.zeros(2)])
-def test_not_named_tensors(content, tmp_path):
+def test_files_without_named_tensors_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "model.pt")
     refused(tmp_path / "model.pt", "name a checkpoint")
 

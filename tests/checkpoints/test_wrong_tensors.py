@@ -1,4 +1,4 @@
-"""Every reader of published tensors: what is wrong with names and shapes is one line, before any value is read."""
+"""Every reader of published tensors: wrong names and shapes are a one-line error, before any value is read."""
 
 from dataclasses import replace
 from functools import cache, partial
@@ -55,7 +55,7 @@ guided = {"grid": guided_layouts.GRID, "num_codes": guided_layouts.CODES}
 LIQUID, EMU3 = guided | {"num_heads": 2}, guided | {"num_heads": 4, **guided_layouts.EMU3_ENDS}
 medusa = partial(convert_medusa, target=CLASS)
 HEADS = MedusaConfig(CLASS.dim, CLASS.num_codes, CLASS.num_codes, heads=2, layers=1)
-# reader -> (what converts, what tells names and shapes, tensors that decide no size: one to lose, one to bend).
+# Reader -> (what converts, what returns names and shapes, tensors that decide no size: one to drop, one to misshape).
 READERS = {
     "GPT": (
         gpt, lambda: published.original_gpt_shapes(CLASS), "norm.weight", "layers.1.feed_forward.w2.weight",
@@ -123,7 +123,7 @@ def shapes_of(reader):
 
 
 def convert(reader, **changes):
-    """Gives a reader its tensors but for ``changes``: other shapes, or None for what is not there."""
+    """Gives a reader its tensors with ``changes``: other shapes, or None for missing tensors."""
     claimed = shapes_of(reader) | changes
     return READERS[reader][0]({name: Claimed(shape) for name, shape in claimed.items() if shape is not None})
 
@@ -158,10 +158,10 @@ NO_END = "these tensors name a part .*, expected less than"
     ("CLIP", {"text_model.embeddings.position_embedding.weight": (16, 65)}, "how many heads a text"),
     ("ImageReward", {"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
     ("ImageReward", {"blip.visual_encoder.pos_embed": (1, 9, 64)}, "8 patches are not a square"),
-    # Grouped queries; torchvision's Inception, which has other classes.
+    # Grouped-query attention; torchvision's Inception, which has other classes.
     ("GPT", {"layers.0.attention.wqkv.weight": (64, 32)}, r"wqkv\.weight is \[64, 32\], expected \[96, 32\]"),
     ("Inception", {"fc.weight": (1000, 2048), "fc.bias": (1000,)}, "2 unexpected: fc.weight, fc.bias"),
-    # Norms that fit no number of heads, and layers without end.
+    # Norms that fit no number of heads, and absurd layer numbers.
     ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (3, 16)}, "does not fit width 32"),
     ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (2, 15)}, "does not fit width 32"),
     ("GPT", {"layers.1000.attention_norm.weight": (4,)}, NO_END),
@@ -172,7 +172,7 @@ NO_END = "these tensors name a part .*, expected less than"
     ("heads", {f"{LONG}.0.linear.weight": (4,)}, NO_END),
     ("heads", {"0.1000.linear.weight": (4,)}, NO_END),
 ], ids=lambda value: value[:20] if isinstance(value, str) else "")  # fmt: skip
-def test_sizes_that_cannot_be(reader, changes, match):
+def test_impossible_sizes_are_refused(reader, changes, match):
     with refused(match) as error:
         convert(reader, **changes)
     assert len(str(error.value)) < 400
@@ -202,18 +202,18 @@ GPT = {"num_heads": 2, "grid": 4}
     ("Liquid", {"config": LIQUID | {"heads": 2}}, "unknown setting heads"),
     ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
 ])  # fmt: skip
-def test_settings_of_another_model(reader, options, match):
+def test_settings_of_another_model_are_refused(reader, options, match):
     read, *_ = READERS[reader]
     with refused(match):
         read({name: Claimed(shape) for name, shape in shapes_of(reader).items()}, **options)
 
 
-def test_a_language_model_that_is_null_is_none():
+def test_a_null_text_config_is_ignored():
     assert language_settings({"text_config": None, "dim": 3})["dim"] == 3
 
 
 @pytest.mark.parametrize("reader", READERS)
-def test_something_else_entirely(reader):
+def test_tensors_of_something_else_entirely_are_refused(reader):
     read, *_ = READERS[reader]
     with refused(r"these tensors are not a"):
         read({"conv1.weight": Claimed((3, 3))})

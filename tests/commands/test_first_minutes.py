@@ -1,4 +1,4 @@
-"""The transcript of a person's first ten minutes: what the page shows is what the command answers."""
+"""The transcript of a user's first ten minutes: the command answers what the page shows."""
 
 import re
 import shlex

@@ -70,14 +70,14 @@ def test_one_picture(folder, capsys):
         "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", f"{name}.png",
     ):  # fmt: skip
         assert row in printed.out
-    # Nothing is refused where nothing was named, and nothing that is there is written over.
+    # Without --out nothing is refused and no existing file is overwritten.
     assert main(["generate", PROMPT]) == main(["generate", PROMPT, "a lake", "--seed", "3"]) == 0
     assert main(["generate", PROMPT, "--show-acceptance", "--overwrite"]) == 0
     names = {f"{name}.png", f"{name}-2.png", f"{name}-accepted.png", f"{name[:-1]}3"}
     assert {found for found in files(folder) if "/" not in found} == names
 
 
-def test_settings_of_a_file_are_explained_in_place_of_a_choice(capsys, monkeypatch):
+def test_explain_shows_the_settings_of_a_file_in_place_of_a_choice(capsys, monkeypatch):
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "--tuned is off or a file" in capsys.readouterr().out
     monkeypatch.setattr(tiny_pipeline(), "tuning", lambda *_, **__: Found(file=Path("tuned.json")))
@@ -86,7 +86,7 @@ def test_settings_of_a_file_are_explained_in_place_of_a_choice(capsys, monkeypat
     assert "auto chooses nothing: the settings are those of tuned.json\n" in capsys.readouterr().out
 
 
-def test_the_version_is_told(capsys):
+def test_the_version_is_printed(capsys):
     assert main(["--version"]) == 0
     assert capsys.readouterr().out == f"lantern_jax {lantern_jax.__version__}\n"
 
@@ -102,7 +102,7 @@ def test_a_race_is_written_beside_the_picture(capsys):
 
 
 def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
-    """And the settings are resolved once, the cache of programs is asked for once."""
+    """Also, the settings are resolved once and the program cache is asked for once."""
     resolved, kept = [], []
     resolve = recipe.resolve_settings
     counted = lambda *args, **more: resolved.append(args) or resolve(*args, **more)  # noqa: E731
@@ -141,7 +141,7 @@ def test_several_pictures_into_a_folder_or_a_grid(folder):
 
 
 def test_first_numbers_the_pictures(folder):
-    """The names of files too, which no other call's overwrite."""
+    """File names have the numbers too, so that calls do not overwrite each other's pictures."""
     draw = ["generate", "a lake", "--seed", "4", "--out", "many/", "--first"]
     assert main([*draw, "998", "--num", "3"]) == 0
     names = ["0998-a-lake.png", "0999-a-lake.png", "1000-a-lake.png"]
@@ -160,7 +160,7 @@ def test_encoded_prompts_are_drawn(folder):
 
 
 @pytest.mark.filterwarnings("default::lantern_jax.IgnoredWords")
-def test_words_that_are_not_known_are_ignored_and_named(capsys):
+def test_unknown_words_are_ignored_and_named(capsys):
     assert main(["generate", "a forrest with snow on mountains", "--out", "a.png"]) == 0
     line = "lantern: ignored, the model does not know: 'forrest' (did you mean forest?)\n"
     assert capsys.readouterr().err == line
@@ -255,7 +255,7 @@ def test_errors_quote_little(letters, capsys):
         assert len(said) < 2500 and said[:-1].isprintable(), words[0]
 
 
-def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
+def test_a_number_of_thousands_of_digits_is_a_one_line_error(folder, capsys):
     Image.new("RGB", (16, 16)).save("old.png")
     Path("text.txt").write_text(PROMPT)
     for line in huge_lines():
@@ -268,7 +268,7 @@ def test_a_number_of_thousands_of_digits_is_one_line(folder, capsys):
     ("lantern_jax.io.files.os.replace", OSError(28, "No space left on device"), "No space left"),
     ("lantern_jax.engine.engine.run_timed", RuntimeError("RESOURCE_EXHAUSTED: 99 bytes"), "--batch"),
 ])  # fmt: skip
-def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatch):
+def test_a_failed_call_leaves_no_files(place, error, said, capsys, monkeypatch):
     def fail(*arguments):
         raise error
 
@@ -281,7 +281,7 @@ def test_a_call_that_fails_leaves_nothing(place, error, said, capsys, monkeypatc
     ([PROMPT, "--out", "a.png", "--stats", "a.json"], "a.png", "a-2.png"),
     ([PROMPT, "--out", "many/", "--stats", "many/a.json"], "many/a.json", "many-2/a.json"),
 ], ids=["default", "file", "folder"])  # fmt: skip
-def test_what_others_made_meanwhile_stays(given, taken, instead, folder, capsys, monkeypatch):
+def test_files_that_others_made_meanwhile_are_kept(given, taken, instead, folder, capsys, monkeypatch):
     run = Plan.run
 
     def slowly(*arguments):
@@ -298,7 +298,7 @@ def test_what_others_made_meanwhile_stays(given, taken, instead, folder, capsys,
 
 
 def test_help_is_not_an_error(capsys):
-    """What few need is shown by --help-all alone; no command is help too."""
+    """Rarely needed options are shown by --help-all alone; no command at all prints help too."""
     assert main(["generate", "--help"]) == main(["generate", "--help-all"]) == main([]) == 0
     short, long, commands = re.split("^usage: ", capsys.readouterr().out, flags=re.MULTILINE)[1:]
     assert "examples:" in short and "--guidance" in short and "--sharpness" not in short
@@ -326,12 +326,12 @@ def test_help_is_not_an_error(capsys):
     ("convert", "FORMAT is missing: see lantern convert --help"),
     ("convert llamagen", "--out is missing: see lantern convert llamagen --help"),
 ])  # fmt: skip
-def test_the_nearest_name_is_told(words, said, capsys):
+def test_errors_suggest_the_nearest_name_or_the_help(words, said, capsys):
     assert said in assert_refused(words.split(), capsys)
 
 
 def commands_of(parser, words=()) -> dict[tuple[str, ...], Parser]:
-    """Returns the parsers of all commands, those of convert's formats too, by the words that call them."""
+    """Returns the parsers of all commands, including those of convert's formats, by the words that call them."""
     subs = [action for action in parser._actions if isinstance(action, argparse._SubParsersAction)]
     found = {(*words, name): one for sub in subs for name, one in sub.choices.items()}
     return found | {key: one for words, sub in found.items() for key, one in commands_of(sub, words).items()}
@@ -339,7 +339,7 @@ def commands_of(parser, words=()) -> dict[tuple[str, ...], Parser]:
 
 @pytest.mark.parametrize("words", commands_of(make_parser()), ids="-".join)
 def test_each_help_is_short_and_its_examples_can_be_parsed(words, capsys):
-    """What a line of a help suggests is not refused."""
+    """Nothing that a help text suggests is refused."""
     assert main([*words, "--help"]) == 0
     text = capsys.readouterr().out
     assert text.startswith(f"usage: lantern {' '.join(words)}")

@@ -21,11 +21,11 @@ FREE = (-1,) * LENGTH
 
 
 class Law(NamedTuple):
-    """What decoding must follow.
+    """The law that decoding must follow.
 
     Attributes:
         seed, sharpness: of the chain's parameters; the sharper, the more its tokens depend on earlier ones.
-        forced: the id at each place where one is forced, else -1; one that is no code is counted as the last code.
+        forced: the forced id at each place, -1 where free; an id that is not a code counts as the last code.
         sampling: arguments of ``SamplingParams``.
     """
 
@@ -76,7 +76,7 @@ def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndar
 
 
 class Sampled(NamedTuple):
-    """How often each sequence came, in the order of ``Law.exact``, and what its rounds took."""
+    """How often each sequence occurred, in the order of ``Law.exact``, and the totals of its rounds."""
 
     counts: np.ndarray
     accepted: int
@@ -85,8 +85,8 @@ class Sampled(NamedTuple):
 
 
 def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None, given=()) -> Sampled:
-    """Decodes the chain ``samples`` times, its first tokens ``given`` if any; ``drafting`` instead of the way's own,
-    which has no parameters."""
+    """Decodes the chain ``samples`` times after the tokens ``given``, if any; ``drafting``, which has no parameters,
+    may replace the way's own."""
     target, params, labels, length = law.target, law.params, jnp.zeros((at_once, 1)), len(law.forced)
     first = jnp.broadcast_to(jnp.asarray(given, jnp.int32), (at_once, len(given)))
     conditioning = Completion(labels, first) if given else labels
@@ -112,7 +112,7 @@ def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None,
 
 
 def agreement(observed: np.ndarray, expected: np.ndarray) -> float:
-    """Returns the p-value of a chi-square test of counts; 0 if a sequence came that cannot."""
+    """Returns the p-value of a chi-square test of counts; 0 if a sequence occurred that cannot."""
     if len(observed) > len(expected) or observed[expected == 0].any():
         return 0.0
     expected = expected * observed.sum()

@@ -6,7 +6,7 @@ import numpy as np
 
 
 def borrowed(rule_name, k, strength, p, x, table):
-    """A(x) as a list, and its mass."""
+    """Returns A(x) as a list, and its mass."""
     bound = {"strict": 0.0, "lantern": strength, "lantern++": (strength - 1) * p[x]}[rule_name]
     inside, total = [], 0.0
     for code in table[x][:k] if rule_name != "strict" else []:
@@ -22,7 +22,7 @@ def children_of(tree, node):
 
 
 def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_count):
-    """(path, bonus, substituted, distance); rule = (name, k, strength); noise [L, V]."""
+    """Returns (path, bonus, substituted, distance); rule = (name, k, strength); noise [L, V]."""
     scores = [log_probs[node] + noise[tree.depth[node]] for node in range(tree.num_nodes)]
     wanted = [int(np.argmax(score)) for score in scores]
 
@@ -41,7 +41,7 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
         return int(np.argmax(score)) == x
 
     def leaves(node, walked):
-        """Maximal accepted paths, depth first."""
+        """Returns the maximal accepted paths, depth first."""
         below = [child for child in children_of(tree, node) if accepts(node, child)]
         return [path for child in below for path in leaves(child, [*walked, child])] or [walked]
 

@@ -22,7 +22,7 @@ from .slow_verification import borrowed
 
 
 def lend(rule, p, table, token=0):
-    """(lenders, total) of one token on trial under the distribution ``p`` [V], neighbours ``table`` [k]."""
+    """Returns (lenders, total) of one token under the distribution ``p`` [V], with neighbours ``table`` [k]."""
     neighbours = jnp.full((len(p), len(table)), -1, jnp.int32).at[token].set(jnp.asarray(table, jnp.int32))
     codebook = Codebook(neighbours, jnp.zeros((len(p), 2)))
     loan = lent_by(rule, jnp.asarray(p, jnp.float32), jnp.full(1, token, jnp.int32), codebook)
@@ -38,7 +38,7 @@ def lent_by(rule, p, token, codebook):
 @given(st.integers(0, 2**32 - 1), st.sampled_from(["lantern", "lantern++"]), st.sampled_from([1, 3, 7]))
 @settings(max_examples=60, deadline=None, derandomize=True)
 def test_neighbour_mass_is_the_longest_prefix_within_the_bound(seed, name, k):
-    """The table holds more than k; top-k can leave p(x) = 0, which delta carries and lambda does not."""
+    """The table holds more than k; top-k can leave p(x) = 0, where delta still allows a loan and lambda none."""
     rng, most = np.random.default_rng(seed), 9
     near = (rng.random(most) * rng.integers(0, 2, most) / k).astype(np.float32)
     ids = np.where(np.arange(most) < rng.integers(0, most + 1), rng.permutation(most) + 1, -1).astype(
@@ -64,8 +64,8 @@ def test_strict_by_name_and_by_k():
         as_rule(7)
 
 
-def test_an_unsigned_table_says_the_same():
-    """Though -1, a neighbour that lends nothing, is none of its numbers."""
+def test_an_unsigned_neighbour_table_gives_the_same_loans():
+    """Although it cannot hold -1, the entry of a neighbour that lends nothing."""
     rule, p = rule_from_name("lantern", 3, delta=0.25), jnp.array([0.4, 0.2, 0.3, 0.1])
     table = np.array([[1, 2, 3]] * 4)
     loans = [
@@ -76,7 +76,7 @@ def test_an_unsigned_table_says_the_same():
     np.testing.assert_array_equal(loans[1].lenders, [[1, -1, -1]])
 
 
-def test_a_relaxed_rule_needs_its_neighbours():
+def test_codebooks_that_do_not_fit_are_refused():
     codebook = Codebook(neighbours=jnp.zeros((4, 2), jnp.int32), codes=jnp.zeros((4, 3)))
     check_codebook(Strict(), None)
     check_codebook(rule_from_name("lantern", 2), codebook)

@@ -1,4 +1,4 @@
-"""Ids, masks and prompts that a model would take for others without a word: refused before any work."""
+"""Ids, masks and prompts that a model would silently misread are refused before any work."""
 
 import jax
 import jax.numpy as jnp
@@ -74,13 +74,13 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_would_be_taken_for_something_else_is_refused(message):
+def test_inputs_that_would_be_misread_are_refused(message):
     with refused(message):
         lantern_jax.autoregressive_decode(*REFUSED[message](), KEYS)
 
 
-def test_what_is_traced_is_left_alone():
-    """But for types, which are known: so a program may be traced, exported or mapped."""
+def test_traced_inputs_are_left_alone_except_for_their_dtypes():
+    """So a program may be traced, exported or mapped; dtypes are known even then."""
 
     def tokens(conditioning):
         return lantern_jax.autoregressive_decode(KNOWN, foreign_params(), conditioning, KEYS).tokens
@@ -88,11 +88,11 @@ def test_what_is_traced_is_left_alone():
     assert jax.eval_shape(tokens, TokenConditioning(TOKENS, RIGHT)).shape == (3, LENGTH)
     with pytest.raises(ValueError, match="ids of prompts are float32"):
         jax.eval_shape(tokens, TOKENS.astype(np.float32))
-    # The ids are known and which of them are padding is not.
+    # The ids are known, but not which of them are padding.
     jax.eval_shape(lambda mask: tokens(TokenConditioning(TOKENS - 1, mask)), RIGHT)
 
 
-def test_what_stands_at_padding_is_not_read():
+def test_ids_at_padding_are_not_read():
     mask = np.asarray(PROMPTS.mask)
     given = [foreign(np.where(mask, TOKENS, other).astype(np.int32), mask) for other in (0, 10**6)]
     made = [lantern_jax.autoregressive_decode(*one, KEYS).tokens for one in given]
@@ -124,7 +124,7 @@ def committed(path):
 
 
 def slots(number, dtype=np.int32):
-    """Prefills for so many tokens, and scores one with a cache of which the caller made the lengths."""
+    """Prefills with ``number`` slots, then scores one token with a cache whose lengths the caller made."""
     cache, _, _ = KNOWN.prefill(foreign_params(), TOKENS, None, number)
     cache = cache.replace(length=jnp.zeros(3, dtype))
     KNOWN.score(
@@ -166,6 +166,6 @@ PARTS = {
 
 
 @pytest.mark.parametrize("message", PARTS)
-def test_parts_of_a_loop_of_ones_own_refuse_it_too(message):
+def test_the_parts_of_a_users_own_loop_refuse_them_too(message):
     with pytest.raises(ValueError, match=message):
         PARTS[message]()

@@ -1,10 +1,10 @@
-"""In bfloat16 strict decoding is plain decoding up to near-ties: a wide pass and narrow ones round differently.
+"""In bfloat16, strict decoding equals plain decoding up to near-ties: wide and narrow passes round differently.
 
-Where tokens part for the first time, the context before is the same. Plain decoding prefers y by its own scores n, the
-wide pass x by its scores w, so n(y) - n(x) <= (n(y) - w(y)) + (w(x) - n(x)) <= 2 E, where no logit differs by more than
-E between the two (both share the noise, and log-softmax takes the same from x as from y; temperature is 1). E is
-measured: the largest difference, over these very streams, between passes of one token and a pass of them all. The
-loop's own passes have other widths, so E is an estimate of theirs.
+Where the tokens first part, the context before them is the same. Plain decoding prefers y by its scores n and the wide
+pass prefers x by its scores w, so n(y) - n(x) <= (n(y) - w(y)) + (w(x) - n(x)) <= 2 E if no logit differs by more than
+E between the two (both share the noise, log-softmax subtracts the same from x and y, and the temperature is 1). E is
+measured: the largest difference, over these very streams, between passes of one token and one pass over them all. The
+loop's own passes have other widths, so E only estimates theirs.
 """
 
 from functools import cache
@@ -52,7 +52,7 @@ def decode(drafting):
 
 @jax.jit
 def narrow_and_wide_logits(params, tokens):
-    """Scores tokens [B, T] as plain decoding does, a pass a token, and all in one pass; both [B, T, V]."""
+    """Scores tokens [B, T] as plain decoding does, one pass per token, and again all in one pass; both [B, T, V]."""
     given = params, toys.conditioning(BATCH), jnp.full(BATCH, GUIDANCE)
     cache, first, _ = TARGET.prefill(*given, CONFIG.num_tokens + 1)
     length = CONFIG.num_tokens - 1
@@ -81,7 +81,7 @@ DRAFTINGS = {
     "name",
     ["window", *(pytest.param(tree, marks=pytest.mark.exhaustive) for tree in ("chain", "mc_sim_7b_63"))],
 )
-def test_tokens_part_at_near_ties_alone(name):
+def test_tokens_part_only_at_near_ties(name):
     length = CONFIG.num_tokens
     expected, decoded = np.asarray(decode(PLAIN).tokens), decode(DRAFTINGS[name]())
     tokens = np.asarray(decoded.tokens)
@@ -102,5 +102,5 @@ def test_tokens_part_at_near_ties_alone(name):
           f"largest gap {gap:.4f}, bound {bound:.4f}")  # fmt: skip
     assert bound > 0, "wide and narrow passes agree bit for bit: the test shows nothing"
     assert gap <= bound
-    # Near-ties are rare: a wrong method would part almost at once.
+    # Near-ties are rare: with a wrong method the tokens would part almost immediately.
     assert share > 0.5

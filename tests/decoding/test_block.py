@@ -1,4 +1,4 @@
-"""Block verification: the exact law of a chain by enumeration, and more accepted than token by token."""
+"""Block verification: a chain's exact law by enumeration, and more tokens accepted than token by token."""
 
 import itertools
 from functools import cache, partial
@@ -22,7 +22,7 @@ STREAMS = Streams(toys.sequence_keys(0, 1), jnp.zeros(1, jnp.int32), jnp.zeros(1
 
 @cache
 def markov(seed, same=False):
-    """log p and log q of the token after each one, [VOCAB, VOCAB]; alike after token 0, or everywhere."""
+    """Returns log p and log q of the token after each token, [VOCAB, VOCAB]; alike after token 0, or everywhere."""
     rng = np.random.default_rng(seed)
     p, q = (toys.log_softmax(1.5 * rng.standard_normal((VOCAB, VOCAB))) for _ in range(2))
     q[0] = p[0]
@@ -32,7 +32,7 @@ def markov(seed, same=False):
 
 
 def walk_all(seed, max_count, same=False, dynamic=False, first=2):
-    """Makes every draft of the chain after a token with its probability, and its weights a_i, h_i by plain loops."""
+    """Makes every draft of the chain after token ``first``, its probability and, by plain loops, its a_i and h_i."""
     log_p, log_q = markov(seed, same)
     p, q = np.exp(log_p.astype(np.float64)), np.exp(log_q.astype(np.float64))
     drafts = np.array([(first, *x) for x in itertools.product(range(VOCAB), repeat=DEPTH)], np.int32)
@@ -63,9 +63,10 @@ def walk(coupling, draft, log_probs, uniforms, max_count):
 
 
 def law(seed, max_count=DEPTH, **options):
-    """Returns the exact law of the next max_count + 1 tokens after one round and plain decoding: [VOCAB, ...].
+    """Returns the exact law of the next DEPTH + 1 tokens after one round and plain decoding, [VOCAB, ...], and the mean
+    number of accepted tokens.
 
-    The uniform numbers fall into cells between the thresholds h_i; each cell is tried by a point within.
+    The thresholds h_i divide the uniform numbers into cells; one point inside each cell is tried.
     """
     draft, log_probs, chances, odds = walk_all(seed, max_count, **options)
     p = np.exp(markov(seed, options.get("same", False))[0].astype(np.float64))
@@ -120,13 +121,13 @@ def token_by_token(seed, first=2):
     return one[first].sum() + (one[first] * one.sum(-1)).sum()
 
 
-def test_never_fewer_tokens_than_token_by_token_and_sometimes_more():
+def test_block_accepts_no_fewer_tokens_than_token_by_token_and_sometimes_more():
     gained = np.array([law(seed)[1] - token_by_token(seed) for seed in range(12)])
     assert gained.min() > -1e-6 and np.sum(gained > 1e-2) >= 3
 
 
-def test_points_are_tested_as_such():
-    """Without log q every draft is certain: it stands with probability p, and never comes after a refusal."""
+def test_drafts_without_log_q_are_tested_as_point_masses():
+    """Without log q every draft is a point mass: it is accepted with probability p and never drawn after a refusal."""
     log_p = np.repeat(markov(1)[0][2][None, None], 4, 0).repeat(2, 1)
     draft = Draft(jnp.asarray([[0, 0]] * 4, jnp.int32), DraftTree.chain(1), None)
     p = float(np.exp(log_p[0, 0, 0]))
@@ -137,8 +138,8 @@ def test_points_are_tested_as_such():
 
 
 @pytest.mark.parametrize("where", ["log_q", "log_p"])
-def test_what_is_no_number_passes_no_test(where):
-    """All that depends on a row of q or p that is NaN is refused, with any luck."""
+def test_nan_passes_no_test(where):
+    """Everything that depends on a NaN row of q or p is refused, for any random numbers."""
     log_p, log_q = (np.full((1, rows, VOCAB), np.log(1 / VOCAB), np.float32) for rows in (3, 2))
     (log_p if where == "log_p" else log_q)[:, 1] = np.nan
     draft = Draft(jnp.asarray([[0, 0, 0]], jnp.int32), CHAIN, jnp.asarray(log_q))
@@ -146,7 +147,7 @@ def test_what_is_no_number_passes_no_test(where):
         for number in range(8):
             streams = STREAMS.replace(rounds=jnp.full(1, number))
             verdict = verify(draft, jnp.asarray(log_p), streams, coupling=coupling)
-            # Token by token the first one does not hang on it; what a chain is worth from there on does.
+            # Token by token, the first test does not depend on that row; the worth of the chain from there on does.
             assert int(verdict.count[0]) == isinstance(coupling, Rejection)
 
 

@@ -1,7 +1,7 @@
 """The compiled loop: no copy of the cache, no sort over the vocabulary, no trip to the host.
 
-A trip to the host is also a branch or a loop that depends on data: a GPU's host reads every predicate. The decoding
-loop itself is the only one.
+A branch or loop that depends on data is a trip to the host too: a GPU's host reads every predicate. The decoding loop
+itself is the only one.
 """
 
 import math
@@ -37,13 +37,13 @@ TARGET = LlamaGenConfig(DIM, 1, HEADS, vocab_size=VOCAB, grid=GRID, hidden_dim=9
 DEEPER = replace(TARGET, num_layers=2)
 DRAFTER = DrafterConfig(DIM, HEADS, 96, vocab_size=VOCAB, grid=GRID, prefix_length=1)
 SMALL = DraftTree.from_paths([(0,), (1,), (0, 0), (0, 1), (0, 0, 0)])
-# Shapes of the kernels of a layer, as stored and as matrices, and of the head.
+# Shapes of a layer's kernels, as stored and as matrices, and of the head's.
 STORED = ((DIM, 3, HEADS, DIM // HEADS), (HEADS, DIM // HEADS, DIM), (DIM, 2, 96))
 KERNELS = (*STORED, (DIM, 3 * DIM), (DIM, DIM), (DIM, 2 * 96), (96, DIM), (DIM, VOCAB))
 
 
 def abstract_inputs(batch: int, target: LlamaGenConfig = TARGET) -> Inputs:
-    """Makes shapes of the inputs of ``loop.decode``."""
+    """Makes the shapes of ``loop.decode``'s inputs."""
     shape = jax.ShapeDtypeStruct
     return Inputs(
         gpt_shapes(target),
@@ -61,7 +61,7 @@ def abstract_inputs(batch: int, target: LlamaGenConfig = TARGET) -> Inputs:
 
 
 def strict_inputs(batch: int) -> Inputs:
-    """Makes shapes of inputs with the rule that compiles fastest."""
+    """Makes the shapes of inputs with the rule that compiles fastest."""
     return abstract_inputs(batch).replace(rule=loop.as_rule("strict"), codebook=None)
 
 
@@ -100,14 +100,14 @@ def made(line: str) -> tuple[str, list[int]]:
 
 
 def check_lines(lines: list[str]) -> None:
-    """Nothing is sorted, nothing leaves the device."""
+    """Checks that nothing is sorted and nothing leaves the device."""
     assert not [line for line in lines if re.search(r"= .*\bsort\(", line)]
     host = re.compile(r"\b(infeed|outfeed|send|recv)(-done)?\(|callback|MoveToHost")
     assert not [line for line in lines if host.search(line.split(", metadata=")[0])]
 
 
 def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
-    """Caches are written at least so often, and none is copied."""
+    """Checks that caches are written at least ``least`` times and that none is copied."""
     slots = GRID * GRID + depth + 1
     caches = {2 * batch * DIM * (slots + prefix) for prefix in (0, 1)}
     operations = [(*made(line.strip()), line) for line in lines]
@@ -118,7 +118,7 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
     assert not [line for name, line in found if name in moves]
 
 
-# The shared noise and a relaxed rule are in the piece of a generation at the end.
+# The last test covers the shared noise and a relaxed rule.
 @pytest.mark.parametrize(
     ("method", "batch", "tree"),
     [("plain", 3, None), pytest.param("rejection", 1, SMALL, marks=pytest.mark.exhaustive)],
@@ -183,7 +183,7 @@ class Case(NamedTuple):
 
 
 # Every value of every field, not every combination. Compiling takes longest by far: few are compiled, and none for
-# cuda, whose kernels a CPU does not compile. Draftings and rules by name are in tests/test_methods.py.
+# cuda, whose kernels a CPU cannot compile. Draftings and rules by name are in tests/test_methods.py.
 CASES = [
     Case("cuda", "rejection", True, False, 1, "llamagen", True),
     Case("tpu", "gumbel", False, True, 3, "lumina", False),
@@ -230,7 +230,7 @@ def data_dependent_loops(compiled: str) -> list[str]:
     ids=lambda case: "-".join(map(str, case)),
 )
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
-    """Before compiling, which may fold here what stays elsewhere; the loop is the decoding loop itself."""
+    """Branches are sought before compiling, which may fold here what stays elsewhere; the loop is the decoding loop."""
     program, inputs = small_program(case)
     program = lowering.lower(partial(loop.decode, program), inputs, platform=case.platform)
     assert not branches(program.as_text(dialect="hlo"))
@@ -243,8 +243,8 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
     ("coupling", "batch"), [("gumbel", 3), pytest.param("rejection", 1, marks=pytest.mark.exhaustive)]
 )
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
-    """The engine's program takes its state over: every leaf is an alias of the result, and no cache is copied,
-    inside the loop or around it. Nor does anything sort there or leave the device."""
+    """The engine's program takes over its state's memory: every leaf is aliased to the result, and no cache is copied,
+    inside the loop or around it. Inside it nothing is sorted and nothing leaves the device."""
     program = Program(llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
     inputs = abstract_inputs(batch, DEEPER)
     state = jax.eval_shape(lambda inputs: programs.stack_scalars(loop.start(program, inputs)), inputs)

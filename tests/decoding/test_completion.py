@@ -1,4 +1,4 @@
-"""Given first tokens: they stay, and any drafting gives plain decoding's continuation."""
+"""Given first tokens are kept, and any drafting continues them as plain decoding does."""
 
 from functools import cache
 
@@ -40,7 +40,7 @@ def plain(seed: int) -> np.ndarray:
 
 @cache
 def continued(count: int) -> np.ndarray:
-    """Another seed's first tokens, and the rest one by one from the whole model's logits, without cache or loop."""
+    """Continues another seed's first tokens one by one from the whole model's logits, without cache or loop."""
 
     @jax.jit
     def sampled(params, tokens, keys, place):
@@ -63,8 +63,8 @@ def draftings() -> dict:
 
 
 @pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.exhaustive), "copy", "jacobi"])
-def test_the_rest_is_the_continuation(name, monkeypatch):
-    # Two pieces and an odd one.
+def test_the_rest_is_plain_decodings_continuation(name, monkeypatch):
+    # Two whole pieces and a shorter one.
     monkeypatch.setattr(completion, "PIECE", 5)
     count, (drafting, params) = 13, draftings()[name]
     expected = continued(count)
@@ -80,15 +80,15 @@ def test_the_rest_is_the_continuation(name, monkeypatch):
 
 
 @pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), TOTAL - 1])
-def test_shortest_and_longest(count):
+def test_one_token_or_all_but_one_may_be_given(count):
     drafting, params = draftings()["copy"]
     decoded = decode(drafting, params, plain(SEED)[:, :count])
     np.testing.assert_array_equal(decoded.tokens, plain(SEED))
     assert count < TOTAL - 1 or decoded.rounds.tolist() == [1] * BATCH
 
 
-def test_the_drafting_stands_where_it_stood():
-    """Begun between two rounds, a picture goes on by the very rounds that it had: nothing of the drafting is lost."""
+def test_a_completion_resumes_the_drafting_where_it_stood():
+    """Resumed between two rounds, a picture continues with the very same rounds: no state of the drafting is lost."""
     drafting, _ = draftings()["copy"]
     params = toys.noisy_params(toys.target_params(), toys.conditioning(1), 0.7)
     whole = decode(drafting, params, batch=1)
@@ -101,19 +101,19 @@ def test_the_drafting_stands_where_it_stood():
     np.testing.assert_array_equal(after, rounds[count:] - rounds[count] + 1)
 
 
-# The last round along the given tokens ends before its draft of three does.
+# The given tokens end in the middle of a round's draft of three.
 CUT = 12
 
 
-def test_nothing_is_recalled_of_given_tokens():
-    """What the target says after the last of them is not known: a drafter that is always right stays so."""
+def test_echo_recalls_nothing_of_given_tokens():
+    """What the target says after the last of them is not known, so a drafter that is always right stays right."""
     drafting = eagle(toys.noisy_drafter(toys.llamagen()), DraftTree.chain(3), Echo())
     params = toys.noisy_params(toys.target_params(), toys.conditioning(BATCH), 0.0)
     decoded = decode(drafting, params, plain(OTHER)[:, :CUT])
     assert (np.asarray(decoded.round_of_token)[:, CUT : CUT + 4] == 1).all()
 
 
-def test_a_led_window_begins_by_its_drafter_alone():
+def test_a_led_window_begins_with_its_drafter_alone():
     target, drafter = toys.llamagen(), toys.noisy_drafter(toys.llamagen())
     led = Led(drafter, Window(toys.VOCAB, DraftTree.chain(3)), 0, Echo())
     program = Program(target, led_window(drafter, led.settings, led.refine))
@@ -137,7 +137,7 @@ def test_a_led_window_begins_by_its_drafter_alone():
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])
-def test_row_ends(count):
+def test_tokens_may_be_given_across_row_ends(count):
     """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
     target, params, conditioning = toys.lumina(4)
     drafter, drafting_params = toys.random_drafter("eagle", "lumina")
@@ -160,6 +160,6 @@ def test_row_ends(count):
     (np.zeros((BATCH, 0), np.int32), None, f"K from 1 to {TOTAL - 1}"),
     (np.zeros((BATCH, 5), np.int32), Rows(5, 2), "zipar"),
 ])  # fmt: skip
-def test_what_cannot_be_given(given, rows, message):
+def test_tokens_that_cannot_be_given_are_refused(given, rows, message):
     with pytest.raises(ValueError, match=message):
         decode(PLAIN, None, given, rows=rows)

@@ -1,4 +1,4 @@
-"""Records of drafters and their trees: one however it is asked for, so that compiled programs are found by it."""
+"""Records of drafters and trees: the same object however it is requested, since compiled programs are found by it."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from . import toy_models as toys
 
 
 @pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_drafter_is_one_record_for_each_dtype(kind):
+def test_a_drafter_is_one_record_per_dtype(kind):
     config = toys.drafter_config(
         kind, **toys.CONFIG.shared_with_drafter, num_codes=toys.VOCAB, **toys.KIND_SIZES
     )
@@ -30,8 +30,8 @@ def test_a_drafting_is_one_record_however_its_tree_is_written():
     assert drafter_from_target(toys.llamagen()) is drafter_from_target(toys.llamagen(), conditioning=None)
 
 
-def test_a_pass_of_a_small_model_over_a_chain_is_what_it_drafts_level_by_level():
-    """Though it knows of other nodes, which the chain does not see."""
+def test_a_small_models_pass_over_a_chain_equals_its_drafts_level_by_level():
+    """Even if it knows of another node, which the chain does not see."""
     small, params, labels = toys.llamagen(), toys.target_params(), jnp.asarray([[1], [3]], jnp.int32)
     drafter, chain = drafter_from_target(small, lambda *_: labels), np.array([[5, 2, 7], [1, 1, 4]], np.int32)
 
@@ -54,5 +54,5 @@ def test_a_pass_of_a_small_model_over_a_chain_is_what_it_drafts_level_by_level()
     assert np.ptp(drafted, axis=1).max() > 0.1
 
 
-def test_rows_that_wait_for_whole_rows_are_the_same():
+def test_rows_that_wait_for_a_whole_row_are_the_same_record():
     assert Rows(16, 20) == Rows(16, 16)

@@ -22,7 +22,7 @@ VOCAB = 16
 
 # A narrow tree, a wide one and a deep one.
 @pytest.mark.parametrize("name", ["chain", "medusa_2_7b_63", "demo_57"])
-def test_a_topology_made_of_parents_is_the_static_tree(name):
+def test_a_topology_made_from_parents_is_the_static_tree(name):
     tree = named_tree(name)
     make = jax.jit(topology_of, static_argnums=(1, 2))
     made = make(jnp.asarray(tree.parents)[None], tree.max_depth, tree.children.shape[1])
@@ -88,7 +88,7 @@ def test_the_best_nodes_are_kept(name):
         paths = topology.node_paths
         tokens = np.asarray(draft.tokens)[row]
         found = {tuple(tokens[paths[n][1 : topology.depth[n] + 1]]) for n in range(1, tree.num_nodes)}
-        # Where a tree stops getting deeper, nodes of no worth fill it up.
+        # Where a tree stops growing deeper, worthless nodes fill it up.
         assert found >= wanted if tree.threshold else found == wanted
         assert (topology.parents[1:] < np.arange(1, tree.num_nodes)).all()
         depths.append(max(map(len, wanted)))
@@ -96,7 +96,7 @@ def test_the_best_nodes_are_kept(name):
         assert len(set(depths)) > 1, "every tree stops at the same depth: the threshold shows nothing"
 
 
-def test_what_does_not_fit_is_refused():
+def test_trees_that_do_not_fit_are_refused():
     with pytest.raises(ValueError, match="ranking by gap needs the shared noise"):
         toys.decode(eagle(toys.copy_drafter(), TREES["gap"]), noise=0.2, coupling="rejection")
     with pytest.raises(ValueError, match=r"nodes 40 of a dynamic tree is too many: .* draft 6"):

@@ -1,4 +1,4 @@
-"""Echo: what is remembered, which old node is recalled, and how it is mixed."""
+"""Echo: what is remembered, which old node is recalled, and how it is mixed in."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ VOCAB = 6
 
 
 def slow_recall(memory, history, position):
-    """Finds one node's old node by a plain reading of the docstring: (id or None, agreement)."""
+    """Finds the old node for one node by a plain reading of the docstring: (id or None, agreement)."""
     best = (0, -1, 0)
     for node in range(len(memory.positions)):
         if memory.positions[node] != position:
@@ -58,7 +58,7 @@ def test_old_nodes_are_mixed_in_by_how_long_they_agree():
     assert seen == {0, 1, 2, 3, 4}
 
 
-def test_a_round_is_remembered_with_what_stood_before_its_nodes():
+def test_a_round_is_remembered_with_the_tokens_before_its_nodes():
     """A root 5 after 4 and 3, with nodes 1, 2 below it and 0 below 1; the target takes 1 alone."""
     draft = Draft(jnp.array([[5, 1, 2, 0]]), DraftTree.from_paths([(0,), (1,), (0, 0)]))
     one = jnp.ones(1, jnp.int32)
@@ -76,7 +76,7 @@ def test_a_round_is_remembered_with_what_stood_before_its_nodes():
 
 
 def test_shares_of_zero_and_filtered_codes_make_no_nan():
-    """0 times -inf: what has no share in the mixture rules nothing out."""
+    """0 times -inf: a part without a share in the mixture rules nothing out."""
     log_q = jax.nn.log_softmax(jnp.array([[0.0, -jnp.inf, 1.0, -jnp.inf]]))
     old = jax.nn.log_softmax(jnp.array([[-jnp.inf, 2.0, 1.0, -jnp.inf]]))
     for a, b in ((0.0, 1.0), (1.0, 0.0), (0.0, 0.0), (0.5, 0.5)):
@@ -90,13 +90,13 @@ def test_shares_of_zero_and_filtered_codes_make_no_nan():
 
 
 @pytest.mark.parametrize("share", [np.nan, -0.1, np.inf, "much"])
-def test_shares_that_are_no_numbers_are_refused(share):
+def test_invalid_shares_are_refused(share):
     with pytest.raises(ValueError, match="token of echo is not valid: give two finite numbers >= 0"):
         Echo(token=(0.5, share))
     with pytest.raises(ValueError, match="give two finite numbers"):
         Echo(token=(0.5,))
 
 
-def test_shares_of_lists_are_the_same_mixture():
-    """By which compiled programs are found."""
+def test_shares_given_as_lists_are_the_same_mixture():
+    """Compiled programs are found by the hash."""
     assert hash(Echo(token=[0.5, 0.5])) == hash(Echo(token=(0.5, 0.5)))

@@ -1,6 +1,6 @@
-"""Strict decoding is plain decoding, token for token: on the shared noise always, by accept tests at temperature 0.
+"""Strict decoding is plain decoding, token for token: always on the shared noise, with accept tests at temperature 0.
 
-What is traced (the seed, the drafter's quality, which sequences are active) shares one compiled program.
+Cases that differ in traced values alone (seed, drafter's quality, active sequences) share one compiled program.
 """
 
 import numpy as np
@@ -17,13 +17,13 @@ SHIPPED = {name: Way(tree=named_tree(name), noises=(0.2, 0.7, 1e3)) for name in 
 ROWS, SEEDS = 8, (0, 1, 2)
 # Rows of every stream have five positions.
 ROW, CODES = 5, {"llamagen": toys.VOCAB, "chain": toys.VOCAB, "lumina": toys.LUMINA.num_codes}
-# Most rounds, as a share of plain decoding's, with the least noise.
+# The most rounds allowed with the least noise, as a share of plain decoding's.
 MOST = {"published": 0.8, "gap": 0.6, "ddd, wide": 0.8}
-# (way, stream, temperature, guided, devices): what quick runs decode. Greedy drafting differs in its draws alone.
+# (way, stream, temperature, guided, devices) of quick runs. Greedy drafting differs only in its draws.
 MAIN = {
-    # Trees on traced topologies, by heads and by masks, and grown by q are in test_laws.py.
+    # Trees on traced topologies, those drafted by heads or masks, and those grown by q are in test_laws.py.
     ("ar", "llamagen", 1.0, True, 8), ("bushy", "llamagen", 1.0, True, 8),
-    # The other shipped trees are other numbers of the same; the demo's own one is in engine/test_engine.py.
+    # The other shipped trees differ only in their numbers.
     ("chain", "llamagen", 1.0, True, 1), ("gap", "llamagen", 1.0, True, 1),
     ("echo gap", "llamagen", 1.0, False, 1),
     ("led chain", "llamagen", 1.0, True, 1), ("jacobi left", "llamagen", 1.0, True, 1),
@@ -34,7 +34,7 @@ MAIN = {
         "led by place 0 alone", "led by gaps", "own", "own, either tree",
     )),
     ("jacobi bushy", "chain", 0.0, True, 1),
-    # And no codes.
+    # Here they are not even codes.
     ("led eagle3", "lumina", 1.0, True, 1),
     *((name, "chain", 0.0, True, 1) for name in ("eagle", "eagle2", "block", "scd", "pac")),
 }  # fmt: skip
@@ -52,7 +52,7 @@ EVERY = {
     [*sorted(MAIN), *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in sorted(EVERY - MAIN))],
 )
 def test_strict_decoding_is_plain_decoding(name, stream, temperature, guided, devices):
-    """Batches of five, on eight devices padded with sequences that are finished from the start."""
+    """Batches of five; on eight devices they are padded with sequences that are finished from the start."""
     way, shares, counts = (WAYS | SHIPPED)[name], [], 0
     drafter = toys.random_drafter(way.kind, stream)[0] if way.kind else toys.copy_drafter(stream)
     drafting = way.drafting(drafter, CODES[stream], ROW)
@@ -81,7 +81,7 @@ def check(decoded, plain, forced):
     np.testing.assert_array_equal(decoded.tokens[:5], plain.tokens[:5])
     assert int(decoded.substituted.sum()) == 0 and bool(decoded.finite.all())
     accepted, last = decoded.accepted[:5], decoded.round_of_token[:5]
-    # Forced tokens cost no round and are not counted, though a round may end on one; nor is the first.
+    # Forced tokens cost no round and are not counted, though a round may end on one; nor is the first token.
     bonus = free - 1 - accepted @ np.arange(accepted.shape[1])
     assert (bonus <= decoded.rounds[:5]).all()
     assert (bonus >= decoded.rounds[:5] - (plain.tokens.shape[1] - free)).all()
@@ -93,7 +93,7 @@ def check(decoded, plain, forced):
     return accepted.sum(axis=0)
 
 
-def test_filters():
+def test_strict_decoding_with_filters_is_plain_decoding():
     given = {"name": "chain", "batch": 5}
     filters = {"top_k": 12, "top_p": 0.9}
     plain = toys.decode(**given, **filters)
@@ -114,9 +114,9 @@ def rounds(name, noise=None):
 
 @pytest.mark.exhaustive
 def test_each_idea_saves_rounds():
-    # Given the noise, q says little about a match: ranking by gaps takes fewer rounds with the same nodes.
+    # Given the noise, q says little about a match: ranking by gaps takes fewer rounds with as many nodes.
     assert rounds("gap", 0.2) < 0.85 * rounds("published", 0.2)
     # What the target said a round ago corrects a drafter that is often wrong.
     assert rounds("echo chain", 1.5) < 0.95 * rounds("chain of three", 1.5)
-    # A led window takes fewer passes than either alone.
+    # A led window takes fewer passes than its drafter or its window alone.
     assert rounds("led chain", 0.7) < 0.97 * min(rounds("chain of six", 0.7), rounds("jacobi left"))

@@ -1,4 +1,4 @@
-"""Gap trees: the pool, the nodes that are kept, and the topology they stand in."""
+"""Gap trees: the pool, the nodes that are kept, and their topology."""
 
 import jax
 import jax.numpy as jnp
@@ -12,7 +12,7 @@ from lantern_jax.decoding.gap_tree import BRANCHES, FRONT, TAIL
 VOCAB = 9
 
 
-def test_the_pool_leaves_the_spine_at_will_in_front_and_once_behind():
+def test_pool_paths_leave_the_spine_freely_in_front_and_once_behind():
     pool = GapTree(6, 8).pool
     paths = {()}
     ranks = [()]
@@ -25,7 +25,7 @@ def test_the_pool_leaves_the_spine_at_will_in_front_and_once_behind():
         assert pool.on_spine[node] == (not any(path))
         chosen = pool.ranks[node].reshape(6, BRANCHES)
         assert [int(row.argmax()) for row in chosen[: len(path)]] == list(path) and chosen.sum() == len(path)
-    assert len(paths) == len(ranks), "a node is there twice"
+    assert len(paths) == len(ranks), "a node appears twice"
     wanted = {
         path
         for depth in range(1, 7)
@@ -39,7 +39,7 @@ def test_the_pool_leaves_the_spine_at_will_in_front_and_once_behind():
     ("tree", "vocab"), [(GapTree(5, 9), VOCAB), (GapTree(12, 20, 1.0), VOCAB), (GapTree(4, 6), 3)]
 )
 def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
-    """Found again from the definition, by all nodes of the pool."""
+    """Recomputed from the definition over all nodes of the pool."""
     rng, batch = np.random.default_rng(0), 8
     ranked = rng.gumbel(size=(batch, tree.window, vocab)).astype(np.float32) * 2
     root = jnp.full((batch, 1), 7, jnp.int32)
@@ -69,7 +69,7 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
         assert found == wanted and len(found) == tree.nodes
 
 
-def test_its_topology_is_that_of_its_parents():
+def test_a_gap_trees_topology_is_that_of_its_parents():
     tree = GapTree(8, 30)
     ranked = jnp.asarray(np.random.default_rng(3).gumbel(size=(4, 8, VOCAB)), jnp.float32)
     topology = jax.jit(gap_draft, static_argnums=0)(tree, jnp.zeros((4, 1), jnp.int32), ranked).topology
@@ -77,7 +77,7 @@ def test_its_topology_is_that_of_its_parents():
     jax.tree.map(np.testing.assert_array_equal, topology, wanted)
 
 
-def test_trees_of_a_window_share_its_pool():
+def test_trees_of_the_same_window_share_its_pool():
     assert GapTree(np.int64(6), np.int32(8)) == GapTree(6, 8)
     assert GapTree(6, 8).pool is GapTree(6, 9, 1.0).pool
 

@@ -1,4 +1,4 @@
-"""Knobs of a user's own: numbers below 0, and what 32 bits hold."""
+"""A user's own knobs: numbers below 0, and the range of 32 bits."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from tests.refused import refused_each
 BIAS, SHIFT = Knob("bias", float, 0.0, "", low=-1, high=1), Knob("shift", int, 0, "", low=-(2**40))
 
 
-def test_numbers_below_zero():
+def test_knobs_may_be_below_zero():
     for value in (-1, -0.5, np.float32(-0.5), np.int8(-1), 0.0, 0.25):
         BIAS.check(value)
     SHIFT.check(-7)

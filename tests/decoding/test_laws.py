@@ -1,10 +1,10 @@
-"""Every exact way of decoding against the enumerated law of a chain, and nearly right ones, which are found out.
+"""Every exact way of decoding against the enumerated law of a chain, and nearly right ones, which are caught.
 
     pytest tests/decoding/test_laws.py -m exhaustive -s
 
 prints a p-value per way of decoding, with enough samples to see small faults: a law that is 0.009 off in total
 variation, as block verification's was over guesses that it had looked at before, is told from the right one; with the
-20,000 samples of quick tests it is not. What is nearly right is what published code does: it keeps the old q with a
+20,000 samples of quick tests it is not. The nearly right ways are those of published code, which keeps the old q with a
 kept guess, draws siblings from the residual, and takes the longest of several rows that are tested independently.
 """
 
@@ -34,7 +34,7 @@ LAWS = {
     "another": Law(1, 1.5),
     "forced": Law(1, 1.5, TWO),
     "filtered": Law(0, 1.5, sampling={"temperature": 0.9, "top_k": 2, "top_p": 0.9}),
-    # Those of quick tests.
+    # The laws of quick tests.
     "free": Law(),
     "sharp": Law(**SHARP),
     "one": Law(forced=ONE),
@@ -42,20 +42,20 @@ LAWS = {
     "end": Law(forced=END),
     "sharp two": Law(**SHARP, forced=TWO),
     "sharp end": Law(**SHARP, forced=END),
-    # A row end that a window of 3 may stop before, with room for what it then guesses to be kept.
+    # A row end that a window of 3 may stop before, with room for its next guesses to be kept.
     "sharp row end": Law(**SHARP, forced=(-1, -1, -1, -1, VOCAB, -1, -1, -1)),
     "top_k": Law(sampling={"top_k": 2}),
     "all": Law(sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.8}),
     "sharp all": Law(**SHARP, sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.9}),
 }
-# On the shared noise the tokens are plain decoding's whatever is drafted (test_equality.py): some cases do.
+# On the shared noise the tokens are plain decoding's for any draft (test_equality.py): a few cases suffice.
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
     ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),
 ]  # fmt: skip
-# Others like them, and the same under another law.
+# Similar ways, and the same ways under another law.
 OTHERS = [
     ("eagle chain", "one"), ("bushy", "one"), ("bushy", "top_k"), ("shared", "sharp end"), ("pac", "sharp all"),
     ("bushy", "free"), ("eagle, traced", "two"), ("eagle chain", "end"),
@@ -66,7 +66,7 @@ OTHERS = [
 
 @cache
 def quick(name: str, law: str):
-    """Decodes by a way; filters leave few sequences, so that fewer samples do."""
+    """Decodes in one way; filters leave few sequences, so fewer samples suffice."""
     return sampled(WAYS[name], LAWS[law], *([SAMPLES // 2] * 2 if LAWS[law].sampling else []))
 
 
@@ -81,7 +81,7 @@ def test_tokens_follow_the_law(name, law):
 
 
 @pytest.mark.parametrize("name", ["scd", pytest.param("block", marks=pytest.mark.exhaustive)])
-def test_given_tokens_are_followed_by_what_the_law_says_after_them(name):
+def test_given_tokens_are_continued_by_the_law(name):
     law, given = LAWS["sharp"], (2, 0)
     exact = law.exact().reshape((VOCAB,) * LENGTH)
     after = np.zeros_like(exact)
@@ -89,15 +89,18 @@ def test_given_tokens_are_followed_by_what_the_law_says_after_them(name):
     assert agreement(sampled(WAYS[name], law, given=given).counts, after.ravel()) > 1e-6
 
 
-def test_another_law_would_be_found():
-    """That of the chain with a filter, and that of another chain."""
+def test_another_law_would_be_detected():
+    """That of the chain with a filter, and that at another temperature."""
     counts = quick("eagle", "free").counts
     assert agreement(counts, LAWS["top_k"].exact()) < 1e-12
     assert agreement(counts, Law(sampling={"temperature": 1.3}).exact()) < 1e-12
 
 
 def test_some_ways_take_fewer_rounds():
-    """Coupled guesses stay more often than independent ones, siblings save more; blocks more than single tests."""
+    """Coupled guesses stay more often than independent ones, and siblings save more rounds.
+
+    Block verification takes fewer than single tests.
+    """
     rounds = {name: quick(name, "sharp").rounds for name in ("sjd", "scd", "shared", "pac")}
     assert rounds["scd"] < rounds["sjd"] and rounds["shared"] < rounds["sjd"]
     assert rounds["pac"] < rounds["scd"]
@@ -110,7 +113,7 @@ SEEN = ("ar", "bushy", "led", "echo gap", "jacobi left", *REJECTION, *BLOCK)
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("law", [*LAWS][:4])
 @pytest.mark.parametrize("name", SEEN)
-def test_tokens_follow_the_law_however_many(name, law):
+def test_tokens_follow_the_law_over_many_samples(name, law):
     p = agreement(sampled(WAYS[name], LAWS[law], MANY, AT_ONCE).counts, LAWS[law].exact())
     print(f"\n{name}, {law}: p = {p:.3g}")
     assert p > 1e-7
@@ -155,9 +158,9 @@ WRONG = {
     "name",
     [pytest.param(name, marks=[pytest.mark.exhaustive] if name != "stale q" else []) for name in WRONG],
 )
-def test_a_window_that_is_nearly_right_is_found_out(name, monkeypatch):
+def test_a_window_that_is_nearly_right_is_caught(name, monkeypatch):
     tree, change = WRONG[name]
-    # A record of its own: that of the table may be compiled already.
+    # A record of its own: the one in the table may be compiled already.
     settings, law = Window(VOCAB, tree, "maximal"), LAWS["sharp"]
     if change is None:
         monkeypatch.setattr(rejection, "first_of_siblings", lambda topology, accepted: accepted)
@@ -168,7 +171,7 @@ def test_a_window_that_is_nearly_right_is_found_out(name, monkeypatch):
 
 @dataclass(frozen=True)
 class Forgetful(Block):
-    """Block verification that does not say what its tests read: a window keeps guesses that they have looked at."""
+    """Block verification that does not say what its tests read, so a window keeps guesses that they have looked at."""
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling):
         return Streams(keys, positions, rounds)
@@ -187,7 +190,7 @@ def test_a_small_fault_is_seen(redraw):
 
 
 @pytest.mark.parametrize("redraw", ["maximal", "shared"])
-def test_block_refuses_windows_that_keep_what_it_has_looked_at(redraw):
+def test_block_refuses_windows_that_keep_guesses_it_has_looked_at(redraw):
     def decode(temperature):
         return speculative_decode(
             toys.markov_target(VOCAB, LENGTH), toys.markov_params(VOCAB), jnp.zeros((2, 1)), toys.sequence_keys(0, 2),

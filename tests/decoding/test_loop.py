@@ -45,7 +45,7 @@ def on_explicit_mesh(leaf, *spec):
     ["laid out", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("elsewhere", "set"))],
 )
 def test_any_mesh_will_do(where):
-    """One of several axes, which are explicit and called otherwise; also where it is the caller's own mesh already."""
+    """A mesh of several explicit axes with other names, even one that the caller has already set."""
     target, params, conditioning = toys.stream("chain", 8)
     given = {
         "target": target, "target_params": params, "conditioning": conditioning, "keys": toys.sequence_keys(0, 8),
@@ -58,8 +58,8 @@ def test_any_mesh_will_do(where):
     np.testing.assert_array_equal(made.tokens, toys.decode(name="chain", guided=False).tokens)
 
 
-def test_the_callers_own_shard_map():
-    """With JAX's checks of what varies over the mesh on. (Accept tests by themselves: test_verification.py.)"""
+def test_the_loop_runs_under_the_callers_own_shard_map():
+    """With JAX's checks of what varies over the mesh enabled. (Accept tests alone: test_verification.py.)"""
     target, params = toys.markov_target(10, 17, FORCED), toys.markov_params(10)
     drafting = eagle(toys.noisy_drafter(target), DraftTree.chain(2))
     rows = jax.sharding.PartitionSpec("data")
@@ -77,8 +77,8 @@ def test_the_callers_own_shard_map():
     np.testing.assert_array_equal(sharded(*given).tokens, expected)
 
 
-def test_a_generation_in_pieces_is_the_generation_at_once():
-    """Pieces of one to four rounds, until all is done, and beyond: a finished sequence changes nothing more."""
+def test_a_generation_in_pieces_equals_the_whole_one():
+    """Pieces of one to four rounds until all is done, and beyond: a finished sequence no longer changes."""
     drafter, drafter_params = toys.random_drafter()
     program = Program(toys.llamagen(), eagle(drafter, DraftTree.chain(2)), Gumbel())
     inputs = Inputs(
@@ -97,7 +97,7 @@ def test_a_generation_in_pieces_is_the_generation_at_once():
     assert (grown[:3] > 0).all() and (grown[-3:] == 0).all()
 
 
-# Every row ends in a forced id, the second row in two; the stream ends forced.
+# Every row ends in a forced id, the second row in two; the stream ends in one too.
 FORCED = tuple(8 if i == 8 else 9 if i % 5 == 4 or i == 16 else -1 for i in range(17))
 
 
@@ -116,7 +116,7 @@ def test_plain_decoding_is_argmax_of_log_p_and_noise_and_forced_tokens_cost_no_p
 
 
 def test_a_long_run_of_forced_tokens_is_one_loop():
-    """Sixty-four forced tokens in a row: the program is no longer than that of two."""
+    """Sixty-four forced tokens in a row: the program is hardly longer than for two."""
     sizes = []
     for run in (2, 64):
         length = 2 * run + 6
@@ -135,7 +135,7 @@ def test_a_long_run_of_forced_tokens_is_one_loop():
 
 
 def test_a_finished_sequence_has_a_place_for_each_pending_token():
-    """Though two forced tokens end the stream, and nowhere else is there more than one: others go on beside it."""
+    """Even if the stream ends in two forced tokens, more than anywhere else, while other sequences continue."""
     stream = Stream(toys.stream("chain", 1)[0])
     last = np.flatnonzero(stream.forced < 0)[-1]
     assert stream.longest == 2 and stream.run[last + 1] == 2
@@ -145,7 +145,7 @@ def test_a_finished_sequence_has_a_place_for_each_pending_token():
 
 
 def test_accepted_tokens_are_counted_before_forced_and_free_bonus_tokens():
-    """Two rounds accept a token each: the bonus token of the first is forced, that of the second is not."""
+    """Two rounds accept one token each: the first's bonus token is forced, the second's is not."""
     stream = Stream(toys.markov_target(4, 8, (-1, -1, 3, -1, -1, 3, 3, 3)))
     decoded = stream.begin(jnp.zeros((1, 1), jnp.int32), jnp.ones(1, bool), 2)
     path, one, none = jnp.array([[0, 1]]), jnp.ones(1, jnp.int32), jnp.zeros((1, 1))
@@ -159,8 +159,8 @@ def test_accepted_tokens_are_counted_before_forced_and_free_bonus_tokens():
 
 
 @pytest.mark.parametrize(("row", "value"), [(6, jnp.nan), (4, jnp.nan), (4, jnp.inf)])
-def test_logits_that_are_not_numbers_end_a_sequence_and_are_told(row, value):
-    """Those of the prefill (row 6) or after token 4; sequences that never meet it are not touched."""
+def test_logits_that_are_not_numbers_end_a_sequence_and_are_reported(row, value):
+    """Logits of the prefill (row 6) or after token 4; sequences that never meet them are unaffected."""
     vocab, length, batch = 6, 12, 16
     target, sound = toys.markov_target(vocab, length), toys.markov_params(vocab)
     params, conditioning = sound.at[row, 2].set(value), jnp.zeros((batch, 1))
@@ -198,10 +198,10 @@ MISTAKES = {
     "too few keys": ({"keys": toys.sequence_keys(0, 3)}, "conditioning has shape (4, 1) for 3 keys: give conditional"),
     "raw keys": (
         {"keys": lambda: jax.random.split(jax.random.PRNGKey(7), 4)},
-        "keys are (4, 2) of uint32: give one key a sequence, such as jax.random.split(key, batch), and "
+        "keys are (4, 2) of uint32: give one key per sequence, such as jax.random.split(key, batch), and "
         "jax.random.wrap_key_data(keys) for those of PRNGKey",
     ),
-    "one key": ({"keys": lambda: jax.random.key(7)}, "keys are () of key<fry>: give one key a sequence"),
+    "one key": ({"keys": lambda: jax.random.key(7)}, "keys are () of key<fry>: give one key per sequence"),
     "lists": ({"conditioning": [[1], [2], [3], [4]]}, "conditioning[0][0] has shape () for 4 keys: give conditional "),
     "no array": (
         {"target_params": {"params": {}, "act": jax.nn.relu}},
@@ -211,7 +211,7 @@ MISTAKES = {
         {"conditioning": lambda: on_explicit_mesh(toys.conditioning(4), "pictures")},
         "conditioning lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
     ),
-    # Whole on every device, and yet typed: what a loop makes itself is not.
+    # Whole on every device, and yet their type names the mesh; that of arrays made inside the loop does not.
     "explicit mesh of one": (
         {"keys": lambda: on_explicit_mesh(toys.sequence_keys(0, 4))},
         "keys lies on a mesh with axes ('pictures', 'other'): give it as mesh=",
@@ -254,7 +254,7 @@ def broken(*given):
 
 
 def returning(which, value):
-    """Makes a target whose scores have something else in one place."""
+    """Makes a target whose ``score`` returns ``value`` in one place."""
 
     def score(*given):
         results = toys.llamagen().score(*given)
@@ -268,7 +268,7 @@ def changed_drafting(**changes):
 
 
 @pytest.mark.parametrize("mistake", MISTAKES)
-def test_mistakes_are_told_in_one_line(mistake):
+def test_mistakes_are_reported_in_one_line(mistake):
     changes, message = MISTAKES[mistake]
     with refused(re.escape(message)):
         made = {
@@ -277,13 +277,13 @@ def test_mistakes_are_told_in_one_line(mistake):
         speculative_decode(**arguments() | made)
 
 
-def test_a_target_is_static_whatever_its_forced_tokens_were_given_as():
+def test_a_target_is_hashable_however_its_forced_tokens_are_given():
     forced = toys.stream("chain", 1)[0].forced_tokens
     for given in (list(forced), np.array(forced), jnp.array(forced)):
         assert hash(dataclasses.replace(toys.stream("chain", 1)[0], forced_tokens=given))
 
 
-def test_what_a_record_refuses_itself_is_passed_on():
+def test_a_records_own_refusal_is_passed_on():
     window = speculative_jacobi(toys.VOCAB, 4, redraw="maximal")
     with refused(
         "^a window with redraw 'maximal' was given SharedNoise as draws: decode it with the coupling"
@@ -291,7 +291,7 @@ def test_what_a_record_refuses_itself_is_passed_on():
         speculative_decode(**arguments() | {"drafting": window, "drafting_params": None})
 
 
-def test_a_batch_of_no_number_is_refused():
+def test_a_symbolic_batch_is_refused():
     def tokens(conditioning, keys):
         return autoregressive_decode(toys.llamagen(), toys.target_params(), conditioning, keys).tokens
 

@@ -15,7 +15,7 @@ def brute_force(codes, k):
 
 
 @pytest.mark.parametrize(("size", "k"), [(7, 6), (50, 10), (1500, 5)])
-def test_nearest_first_without_the_code_itself(size, k):
+def test_neighbours_come_nearest_first_without_the_code_itself(size, k):
     """1500 codes take several blocks, the last one cut short."""
     codes = np.random.default_rng(0).standard_normal((size, 4)).astype(np.float32)
     table = nearest_codes(jnp.asarray(codes), k)
@@ -36,7 +36,7 @@ def test_normalize_compares_directions():
     assert nearest_codes(codes, 1, normalize=True)[0, 0] == 2
 
 
-def test_what_is_refused():
+def test_bad_arguments_are_refused():
     assert nearest_codes(jnp.ones((3, 2)), 0).shape == (3, 0)
     for k in (-1, 3, 100):
         with pytest.raises(ValueError, match="do not exist among 3 codes"):

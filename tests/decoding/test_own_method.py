@@ -1,4 +1,4 @@
-"""A user's own rule and drafting from the public parts; the drafting's exactness is in test_equality.py, as "own"."""
+"""A user's own rule and drafting from public parts; the drafting's exactness is tested in test_equality.py as "own"."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ class Hamming(Rule):
     most: jax.Array
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Accepts as ``Rule.accepts``, but no token that the target rules out."""
+        """Accepts as ``Rule.accepts`` says, but never a token that the target rules out."""
         return (digits_apart(token, wanted) <= self.most) & (p.at(token) > 0)
 
 
@@ -44,7 +44,7 @@ def decode(most, temperature, **more):
 @pytest.mark.parametrize(
     ("temperature", "devices"), [pytest.param(0.0, 1, marks=pytest.mark.exhaustive), (1.0, 8)]
 )
-def test_a_distance_substitutes_what_is_near_and_saves_rounds(temperature, devices):
+def test_a_distance_rule_substitutes_near_tokens_and_saves_rounds(temperature, devices):
     """Every token is within the distance of what the target wanted there, in the context that was decoded."""
     options = {"mesh": jax.make_mesh((8,), ("data",))} if devices > 1 else {}
     strict, near = (decode(most, temperature, **options) for most in (0, 1))
@@ -75,12 +75,12 @@ def test_a_rule_without_a_loan_is_refused_by_rejection():
         decode(1, 1.0, coupling="rejection")
 
 
-# Forced tokens that are no codes: rows of four codes and a row end, of two and two.
+# Forced tokens that are not codes: two rows of four codes and a row end, then one of two codes and two row ends.
 RAGGED = (-1, -1, -1, -1, 3, -1, -1, -1, -1, 3, -1, -1, 3, 3)
 
 
 def stubborn(params, state, pending, draws, sampling):
-    """Guesses the last token moved by the parameters, whether that is a code or not."""
+    """Guesses the last token plus the parameters, whether that is a code or not."""
     root = pending.tokens[:, -1:]
     return Draft(jnp.concatenate([root, root + params, root + params], axis=1), DraftTree.chain(2)), state
 
@@ -97,12 +97,12 @@ STUBBORN = Drafting(lambda *given: (), stubborn, lambda params, state, outcome: 
     ],
 )  # fmt: skip
 def test_guesses_that_are_no_codes_are_never_written(window, coupling):
-    """Nor is a row end that a window repeats to a free place, which was compared as the last code."""
+    """Nor is a row end that a window repeats into a free place, where it is compared as the last code."""
     drafting = STUBBORN
     if window:
         make = jacobi if coupling == "gumbel" else partial(speculative_jacobi, redraw="maximal")
         drafting = make(3, window, initial="repeat")
-    # After a row end each code is as likely wanted, the last one too.
+    # After a row end every code is equally likely to be wanted, the last one too.
     target, params = toys.markov_target(3, len(RAGGED), RAGGED), toys.markov_params(3).at[3].set(0)
     given = (target, params, jnp.zeros((BATCH, 1)), toys.sequence_keys(1, BATCH))
     decode = partial(speculative_decode, *given, drafting=drafting, coupling=coupling)

@@ -1,4 +1,4 @@
-"""Rules with an idea of their own, against plain loops over Python numbers, and exact laws of their accept tests."""
+"""Rules with ideas of their own against plain loops over Python numbers, and the exact laws of their accept tests."""
 
 import itertools
 from functools import partial
@@ -28,7 +28,7 @@ CHAIN = DraftTree.chain(1)
 
 @flax.struct.dataclass
 class OfTwoBounds(Rule):
-    """A user's own, with the fields of others."""
+    """A user's own rule, with fields like those of others."""
 
     lower: jax.Array
     upper: jax.Array
@@ -45,8 +45,8 @@ verify = jax.jit(partial(verify_tree, codebook=CODEBOOK), static_argnames="coupl
     ],
     ids=lambda rules: ", ".join(type(rule).__name__ for rule in rules),
 )
-def test_tree_structures_tell_rules_of_the_same_fields_apart(rules):
-    """Else a jitted function may run the program of another rule: JAX finds programs by these structures."""
+def test_tree_structures_tell_rules_with_the_same_fields_apart(rules):
+    """Otherwise a jitted function might run another rule's program: JAX finds programs by these structures."""
     structures = [jax.tree.structure(rule) for rule in rules]
     assert all(structures.count(structure) == 1 for structure in structures)
     again = [jax.tree.structure(jax.tree.map(lambda leaf: leaf, rule)) for rule in rules]
@@ -70,11 +70,11 @@ FREE = {
     ],
     ids=str,
 )
-def test_no_rule_puts_down_a_code_that_was_filtered_out(name, coupling):
-    """Nor does one draw it as the bonus: here everything but codes 0 and 1 is gone, and all others are drafted."""
+def test_no_rule_writes_a_code_that_was_filtered_out(name, coupling):
+    """Nor as the bonus token: here everything but codes 0 and 1 is filtered out, and all other codes are drafted."""
     rule = rule_from_name(name, **FREE[name])
     tree, batch = DraftTree.from_paths([(0,), (1,), (2,)]), 63
-    # A sequence drafts three of them, the next one the three that follow.
+    # Each sequence drafts three of them, the next sequence the three that follow.
     drafted = 2 + (3 * np.arange(batch)[:, None] + np.arange(3)) % (VOCAB - 3)
     tokens = jnp.asarray(np.pad(drafted, ((0, 0), (1, 0))), jnp.int32)
     log_p = jnp.full((batch, 4, VOCAB), -jnp.inf).at[..., :2].set(jnp.log(jnp.float32(0.5)))
@@ -90,7 +90,7 @@ def test_no_rule_puts_down_a_code_that_was_filtered_out(name, coupling):
 
 
 def distributions(rows, seed=0, sharpness=1.5):
-    """Log-probabilities [rows, VOCAB] with a filtered code in some."""
+    """Makes log-probabilities [rows, VOCAB], some with a code filtered out."""
     rng = np.random.default_rng(seed)
     logits = sharpness * rng.standard_normal((rows, VOCAB))
     logits[rng.random(rows) < 0.5, 3] = -np.inf
@@ -106,7 +106,7 @@ def cases(rows=40, seed=0):
 
 
 def accepted_by_gumbel(rule, log_p, tokens, noise):
-    """Tells whether each single draft is accepted, with the verdict; no noise is temperature 0."""
+    """Returns whether each single draft is accepted, and the verdict; no noise means temperature 0."""
     draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
     log_probs = jnp.stack([log_p, log_p], axis=1)
     draws = Greedy() if noise is None else SharedNoise(jnp.stack([noise, noise], axis=1))
@@ -130,7 +130,7 @@ def tolerance(p, scores, x, y, samples=3):
 
 
 def group(p, x, size=7, p_gap=0.15, squared_distance=2.0):
-    """C(x) as a list: x's place among the codes sorted by p, then ranks around it, then the two conditions."""
+    """Returns C(x) as a list: x's place among the codes sorted by p, then ranks around it, then the two conditions."""
     order = sorted(range(VOCAB), key=lambda code: (-p[code], code))
     place = order.index(x)
 
@@ -154,7 +154,7 @@ BY_WANTED = {
 
 @pytest.mark.parametrize("greedy", [False, True], ids=["sampling", "greedy"])
 @pytest.mark.parametrize("name", BY_WANTED)
-def test_rules_of_the_shared_noise_are_what_they_say(name, greedy):
+def test_rules_of_the_shared_noise_do_what_they_say(name, greedy):
     log_p, tokens, noise = cases()
     reference, knobs = BY_WANTED[name]
     rule, given_noise = rule_from_name(name, **knobs), None if greedy else noise
@@ -171,7 +171,7 @@ def test_rules_of_the_shared_noise_are_what_they_say(name, greedy):
     assert 0 < np.mean(accepted & ~exact) < 0.9
 
 
-def test_the_unit_is_measured_once_over_codes_with_neighbours():
+def test_spacing_is_measured_once_over_codes_with_neighbours():
     measured = CODEBOOK.measured()
     np.testing.assert_allclose(measured.spacing, SPACING, rtol=1e-6)
     assert measured.measured() is measured
@@ -181,7 +181,7 @@ def test_the_unit_is_measured_once_over_codes_with_neighbours():
     assert float(bare.measured().spacing) == 0
 
 
-def test_distances_of_wider_codes_are_float32():
+def test_distances_of_float64_codes_are_float32():
     with jax.enable_x64(True):
         measured = CODEBOOK.replace(codes=jnp.asarray(CODES.astype(np.float64))).measured()
         assert code_distance(measured, np.array([0]), np.array([1])).dtype == np.float32
@@ -244,7 +244,7 @@ def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
     assert cool.substituted.sum() > 0 and len(np.unique(cool.count)) == depth + 1
 
 
-# The tests of the rejection coupling, exactly: their thresholds, and what a refusal leaves.
+# The rejection coupling's accept tests, exactly: their thresholds, and what a refusal leaves.
 
 
 @partial(jax.jit, static_argnames="tree")
@@ -262,7 +262,7 @@ def walk(rule, tree, tokens, log_p, log_q, uniforms):
 
 
 def one_draft(rule, log_p, log_q, chances):
-    """Checks the chance of each code as a single draft; returns the law of what is emitted, float64 [V]."""
+    """Checks each code's chance as a single draft; returns the law of the emitted code, float64 [V]."""
     rows = np.repeat(log_p[None, None], VOCAB, 0).repeat(2, 1)
     tokens = np.stack([np.zeros(VOCAB, np.int32), np.arange(VOCAB, dtype=np.int32)], 1)
     for shift, accepted in ((-1e-4, True), (1e-4, False)):
@@ -285,8 +285,8 @@ def cool_chances(p, q, delta, depth, max_depth):
 
 
 @pytest.mark.parametrize("rule", [("strict", 0, 0.0), ("lantern", 4, 0.3), ("lantern++", 3, 3.5)])
-def test_a_loan_pays_in_distortion_what_it_gains(rule):
-    """A refusal leaves what the target has, the lenders' mass moved to the draft, and the drafter has not."""
+def test_a_loan_pays_for_its_gain_with_distortion(rule):
+    """A refusal leaves the target's excess over the drafter, once the lenders' mass has moved to the draft."""
     log_p, log_q = distributions(2, 27)
     p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
     loans = [borrowed(*rule, p, x, NEIGHBOURS) for x in range(VOCAB)]
@@ -308,7 +308,7 @@ def test_a_loan_pays_in_distortion_what_it_gains(rule):
 
 @pytest.mark.parametrize(("depth", "delta"), [(1, 1.0), (1, 1.4), (3, 1.1)])
 def test_cool_is_generous_early_and_strict_late(depth, delta):
-    """Every depth by its own weight, which distorts no more than it must; where it is under 1 the law is still p."""
+    """Each depth has its own weight, which distorts no more than it must; where it is under 1 the law is still p."""
     log_p, log_q = distributions(2, 23)
     p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
     tree, rule = DraftTree.chain(depth), rule_from_name("cool", 0, omega=delta)

@@ -1,4 +1,4 @@
-"""Relaxed rules over whole generations: on one device and on several, forced tokens kept, its cost counted."""
+"""Relaxed rules over whole generations: on one device and on several, with forced tokens kept and the cost counted."""
 
 from functools import cache
 
@@ -37,7 +37,7 @@ def decode(rule, coupling, spread=False, greedy=False):
     return jax.tree.map(np.asarray, decoded)
 
 
-# One that accepts, one that lends, and one of the other coupling; the others are of these kinds.
+# A rule that accepts, one that lends, and one with the other coupling; the rest are of these kinds.
 @pytest.mark.parametrize(
     ("rule", "coupling"),
     [
@@ -45,7 +45,7 @@ def decode(rule, coupling, spread=False, greedy=False):
         *(pytest.param(name, "gumbel", marks=pytest.mark.exhaustive) for name in ("typical", "tolerance", "cool")),
     ],
 )  # fmt: skip
-def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
+def test_relaxing_saves_rounds_and_reports_its_cost(rule, coupling):
     strict, relaxed = decode("strict", coupling), decode(rule, coupling)
     assert relaxed.rounds.sum() < strict.rounds.sum()
     assert relaxed.substituted.sum() > 0 and strict.substituted.sum() == 0
@@ -69,7 +69,7 @@ def test_relaxing_saves_rounds_and_says_what_it_costs(rule, coupling):
     ],
 )
 def test_several_devices_decode_as_one(rule, coupling):
-    """Each device stops with its own sequences: rounds are those of a batch on one device, and they differ."""
+    """Each device stops with its own sequences: the rounds, which differ, are those of a batch on one device."""
     alone, spread = (decode(rule, coupling, spread) for spread in (False, True))
     np.testing.assert_allclose(spread.distance, alone.distance, rtol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, spread.replace(distance=alone.distance), alone)
@@ -91,7 +91,7 @@ def test_the_codebook_is_measured_before_the_first_round():
 
 # A rule that accepts and one that lends; the others are of these two kinds.
 @pytest.mark.parametrize("rule", ["near", "gsd"])
-def test_at_temperature_zero_both_couplings_are_one(rule):
+def test_at_temperature_zero_both_couplings_agree(rule):
     decoded, strict = (decode(name, "gumbel", greedy=True) for name in (rule, "strict"))
     assert decoded.finite.all() and decoded.rounds.sum() <= strict.rounds.sum()
     if rule == "gsd":

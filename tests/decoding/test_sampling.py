@@ -35,7 +35,7 @@ process = jax.jit(process_logits)
 
 
 def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False):
-    """Any values, for a program with exactly these filters."""
+    """Makes parameters of any values for a program with exactly these filters."""
     values = jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p)
     return SamplingParams(*values, greedy=greedy, filters=filters)
 
@@ -78,7 +78,7 @@ def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
 
 @st.composite
 def rows(draw):
-    """Draws a row with many ties and signs, and how many of its codes to keep."""
+    """Draws a row with many ties and both signs, and how many of its codes to keep."""
     finite = st.floats(-(2.0**99), 2.0**99, width=32, allow_subnormal=False)
     some = draw(st.lists(finite | st.just(float("-inf")), min_size=1, max_size=12))
     row = np.asarray(draw(st.lists(st.sampled_from(some), min_size=12, max_size=12)), np.float32)
@@ -90,7 +90,7 @@ def rows(draw):
 @pytest.mark.parametrize("platform", ["cpu", "cuda"])
 @settings(deadline=None, max_examples=100, derandomize=True)
 @given(rows())
-def test_any_row_keeps_what_is_not_below_its_kth_value(platform, case):
+def test_any_row_keeps_the_codes_not_below_its_kth_value(platform, case):
     row, top_k = case
     program = process_as_on(platform, (1, 12), ("top_k",))
     kept = np.isfinite(program(row[None], traced_params(1, top_k, 1, ("top_k",)))[0])
@@ -112,7 +112,7 @@ def test_greedy_is_the_plain_softmax_and_nan_is_passed_on():
         np.testing.assert_array_equal(process(KINDS["masked"], params), jax.nn.log_softmax(KINDS["masked"]))
 
 
-def test_what_runs_is_static_and_values_are_traced():
+def test_which_filters_run_is_static_and_values_are_traced():
     logits = jnp.asarray(np.random.default_rng(0).standard_normal((1, 3, 1024)), jnp.float32)
     for filters, knobs in (
         ((), [(0.0, 0, 1.0), (0.0, 7, 0.9)]), ((), [(1.0, 0, 1.0), (0.7, 1024, 1.0), (2.0, 0, 1.0)]),
@@ -170,7 +170,7 @@ def noise_of(stream, count):
 def test_noise_is_gumbel_and_fine_in_its_upper_tail(stream):
     noise = np.asarray(noise_of(stream, 2**20), np.float64)
     assert stats.kstest(noise[: 2**16], stats.gumbel_r.cdf).pvalue > 1e-6
-    # exp(-g) is exponential. Made from 23 random bits its small values are whole multiples of 2**-23.
+    # exp(-g) is exponential. Made from 23 random bits, its small values would be whole multiples of 2**-23.
     small = np.sort(np.exp(-noise))[:500] * 2**23
     assert small.max() < 2**14
     assert stats.kstest(small % 1, "uniform").pvalue > 1e-6
@@ -185,7 +185,7 @@ def test_first_argmax_breaks_ties_to_the_lowest_id():
         assert found.dtype == jnp.int32
 
 
-def test_top_children_best_first_ties_to_the_lowest_id():
+def test_top_children_come_best_first_with_ties_to_the_lowest_id():
     scores = np.random.default_rng(0).integers(0, 5, (2, 3, 40)).astype(np.float32)
     values, ids = top_children(jnp.asarray(scores), 6)
     order = np.argsort(-scores, axis=-1, kind="stable")[..., :6]
@@ -212,7 +212,7 @@ def test_keys_whose_numbers_depend_on_the_batch_are_refused(draw):
         draw(jax.random.split(jax.random.key(0, impl="rbg"), 1), jnp.zeros(1, jnp.int32))
 
 
-def test_keys_of_sequences_are_threefrys_whatever_jaxs_default():
+def test_sequence_keys_are_threefry_under_any_jax_default():
     expected = [jax.random.fold_in(jax.random.key(seed), number) for seed, number in ((7, 2), (7, 3), (4, 2))]
     with jax.default_prng_impl("rbg"):
         found = sequence_keys(7, [2, 3]), sequence_keys([4], [2])

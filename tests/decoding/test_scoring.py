@@ -27,7 +27,7 @@ SAMPLINGS = {
     ],
 )  # fmt: skip
 def test_tokens_have_the_probabilities_of_whole_rows(name, piece, monkeypatch):
-    """Teacher-forced, each guidance row alone; pieces that do not divide the stream, and one that holds it."""
+    """Teacher-forced, each guidance row alone, with pieces that do not divide the stream and one that holds it."""
     monkeypatch.setattr(completion, "PIECE", piece)
     tokens, scale = toys.decode().tokens, jnp.full(toys.BATCH, 2.5)
     apply, params = jax.jit(LlamaGen(toys.CONFIG).apply), toys.target_params()
@@ -42,8 +42,8 @@ def test_tokens_have_the_probabilities_of_whole_rows(name, piece, monkeypatch):
     assert np.isfinite(expected).any() and (name != "filters" or np.isneginf(expected).any())
 
 
-def test_the_gradient_by_parameters_is_that_of_small_steps():
-    """Whatever device a program may be lowered for."""
+def test_the_gradient_with_respect_to_parameters_agrees_with_small_steps():
+    """In a program that may be lowered for any device."""
     target, params, labels = toys.llamagen(), toys.target_params(), toys.conditioning(2)
     tokens = jnp.asarray(toys.decode().tokens[:2])
     mean = jax.jit(jax.value_and_grad(lambda p: stream_log_probs(target, p, labels, tokens).mean()))
@@ -70,7 +70,7 @@ def test_forced_tokens_are_certain():
 
 
 def test_forced_tokens_outside_the_codes_and_left_padding():
-    """Lumina's rows: a prompt alone, in a batch, and without its padding has the same."""
+    """Lumina's rows: a prompt has the same log-probabilities in a batch as alone without its padding."""
     target, params, conditioning = toys.stream("lumina", 4)
     tokens = toys.decode(name="lumina", batch=4, guided=False).tokens
     read = jax.jit(lambda conditioning, tokens: stream_log_probs(target, params, conditioning, tokens))
@@ -94,7 +94,7 @@ def test_forced_tokens_outside_the_codes_and_left_padding():
         ("chain", lambda tokens: tokens, "token 4 is not 11, which the stream's format forces there"),
     ],
 )
-def test_what_is_no_stream_is_refused(name, changed, message):
+def test_tokens_that_are_not_a_stream_are_refused(name, changed, message):
     target, params, conditioning = toys.stream(name, 2)
     with refused(message):
         stream_log_probs(target, params, conditioning, changed(np.zeros((2, target.num_tokens), np.int32)))

@@ -1,4 +1,4 @@
-"""Strict decoding on the shared noise gives plain decoding's tokens however often the guessing is changed."""
+"""Strict decoding on the shared noise gives plain decoding's tokens however often the drafting is switched."""
 
 from functools import cache, partial
 
@@ -15,7 +15,7 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from tests.decoding import toy_models as toys
 
-# All of one depth, so that one cache has room for each; plain decoding needs less.
+# All have one depth, so that one cache has room for each; plain decoding needs less.
 DEPTH = 4
 
 
@@ -41,8 +41,8 @@ def advanced(program: Program, inputs: Inputs, state, rounds):
 
 
 @pytest.mark.parametrize(("number", "count"), [(3, 8), pytest.param(5, 200, marks=pytest.mark.exhaustive)])
-def test_switching_the_guessing_at_every_piece_keeps_the_tokens(number, count):
-    """A way goes on from its own last state of guessing, which knows nothing of what others did meanwhile."""
+def test_switching_the_drafting_at_every_piece_keeps_the_tokens(number, count):
+    """Each way resumes from its own last drafting state, which knows nothing of what the others did meanwhile."""
     rng, params, batch, ways = np.random.default_rng(0), toys.target_params(), 8, all_ways()[:number]
     noisy = toys.noisy_params(params, toys.conditioning(batch), 0.7)
     used = set()
@@ -55,7 +55,7 @@ def test_switching_the_guessing_at_every_piece_keeps_the_tokens(number, count):
         state, before = states[0], None
         while not bool((state.length >= ways[0].target.num_tokens).all()):
             way = int(rng.choice([other for other in range(len(ways)) if other != before]))
-            # How many rounds accepted 0, 1, ... has as many columns as a way's depth; nothing reads it.
+            # The counts of rounds that accepted 0, 1, ... tokens have columns by a way's depth; nothing reads them.
             accepted = states[way].decoded.accepted
             decoded = state.decoded.replace(accepted=accepted)
             state = state.replace(drafting=states[way].drafting, decoded=decoded)

@@ -36,7 +36,7 @@ def make_rule(rule):
 
 
 def random_tree_batch(tree, rng, batch):
-    """Makes tokens likely under the target (some repeated under one parent), and its logits."""
+    """Makes tokens that are likely under the target (some repeated under one parent), and its log-probabilities."""
     shape = (batch, tree.num_nodes)
     logits = 1.5 * rng.standard_normal((*shape, VOCAB))
     logits[:, :, 2] = np.where(rng.random(shape) < 0.3, -np.inf, logits[:, :, 2])
@@ -59,7 +59,7 @@ def check(verdict, row, tree, expected):
 
 
 def verified(draft, *given, **options):
-    """Returns the verdict on a draft, which is that on its traced topology too, as NumPy arrays."""
+    """Returns the verdict on a draft as NumPy arrays, checking that the traced topology gives the same one."""
     static, dynamic = (
         jax.tree.map(np.asarray, verify(one, *given, codebook=CODEBOOK, **options))
         for one in (draft, traced_draft(draft))
@@ -69,7 +69,7 @@ def verified(draft, *given, **options):
 
 
 def gumbel_batch(tree, seed, greedy=False, batch=40):
-    """Returns tokens, log p, noise and the most that is accepted."""
+    """Returns tokens, log p, noise and the most tokens to accept."""
     rng = np.random.default_rng(seed)
     tokens, log_probs = random_tree_batch(tree, rng, batch)
     noise = rng.gumbel(size=(batch, tree.max_depth + 1, VOCAB)).astype(np.float32) * (not greedy)
@@ -77,7 +77,7 @@ def gumbel_batch(tree, seed, greedy=False, batch=40):
 
 
 def gumbel_rows(tree, rule, path, tokens, log_probs, noise, max_count):
-    """Returns what is expected of each row."""
+    """Returns the expected verdict on each row."""
     return [verify_gumbel(tree, *row[:3], rule, *NUMPY_BOOK, path, row[3])
             for row in zip(tokens, log_probs, noise, max_count, strict=True)]  # fmt: skip
 
@@ -162,9 +162,9 @@ def test_both_couplings_are_the_greedy_rule_at_temperature_zero(rule):
 
 
 def test_verification_runs_under_shard_map():
-    """With JAX's checks of what varies over the mesh on; each device verifies its own sequences.
+    """With JAX's checks of what varies over the mesh enabled; each device verifies its own sequences.
 
-    The shared noise has less that varies, and is under a caller's shard_map in test_loop.py.
+    The shared noise has less that varies; test_loop.py tests it under a caller's shard_map.
     """
     batch = 16
     tokens, log_probs = random_tree_batch(SMALL, np.random.default_rng(0), batch)
@@ -189,7 +189,7 @@ GAPS = DraftTree.from_paths([[0], [2]])
 
 @flax.struct.dataclass
 class Doubled(Rule):
-    """Lends what a token has, from no neighbour."""
+    """Lends a token as much as it has, from no neighbour."""
 
     def lend(self, p, token, depth, codebook):
         return Loan(p.at(token), jnp.full((*token.shape, 0), -1, jnp.int32))
@@ -235,8 +235,8 @@ def test_bad_arguments(changes, message):
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS[1:], ids=str)
-def test_numpys_tokens_are_taken_beside_traced_ones(coupling):
-    """They are constants of a caller's program, and children's places in it are traced."""
+def test_numpy_tokens_may_be_used_with_traced_arrays(coupling):
+    """They are constants of a caller's program in which the children's places are traced."""
     draft, draws = Draft(np.zeros((2, 4), np.int32), SMALL), draws_of(coupling, 2, SMALL)
     made = jax.eval_shape(
         lambda log_probs: verify_tree(draft, log_probs, draws, coupling=coupling),
@@ -245,7 +245,7 @@ def test_numpys_tokens_are_taken_beside_traced_ones(coupling):
     assert made.path.shape == (2, SMALL.max_depth + 1)
 
 
-def test_options_are_those_of_a_coupling_and_draws_are_asked_for():
+def test_couplings_refuse_unknown_options_and_require_draws():
     """Without its random numbers a coupling does not silently decode greedily."""
     with refused("unknown path policy 'shortest'"):
         Gumbel(path="shortest")

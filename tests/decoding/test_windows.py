@@ -1,4 +1,4 @@
-"""Windows, led ones too: beyond forced tokens, and what is refused (tokens: test_equality.py, laws: test_laws.py)."""
+"""Windows, led ones too: past forced tokens, and what is refused (tokens: test_equality.py, laws: test_laws.py)."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def led(window, *refine):
     ("coupling", "make"),
     [pytest.param("gumbel", jacobi, marks=pytest.mark.exhaustive), ("rejection", speculative_jacobi)],
 )
-def test_a_window_reaches_over_row_ends(coupling, make):
+def test_a_window_reaches_past_row_ends(coupling, make):
     target = toys.lumina(toys.BATCH)[0]
     decoded = toys.decode(make(12, 6), name="lumina", coupling=coupling)
     assert decoded.finite.all() and int(decoded.substituted.sum()) == 0
@@ -34,13 +34,13 @@ def test_a_window_reaches_over_row_ends(coupling, make):
     # Some round commits codes of two rows, with the row end between them.
     rounds, before = decoded.round_of_token, np.flatnonzero(ends[:-2])
     assert (rounds[:, before - 1] == rounds[:, before + 1]).any()
-    # Forced tokens are not counted: free places are the first, those that rounds accepted, and free bonus tokens.
+    # Forced tokens are not counted: free places hold the first token, accepted tokens and free bonus tokens.
     bonus = (target.forced < 0).sum() - 1 - decoded.accepted @ np.arange(7)
     assert (bonus <= decoded.rounds).all() and (bonus >= decoded.rounds - ends.sum()).all()
 
 
-def test_a_window_is_one_record_however_it_is_asked_for():
-    """Programs are found by it."""
+def test_a_window_is_one_record_however_it_is_requested():
+    """Compiled programs are found by it."""
     assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6)) is pac(12, 6, 1, 0, redraw=None)
     assert speculative_jacobi(12, 6) is speculative_jacobi(12, redraw="maximal", window=6)
     assert jacobi(12, 6) is not jacobi(12, 7)
@@ -75,6 +75,6 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("message", REFUSED)
-def test_what_does_not_fit_is_refused(message):
+def test_windows_that_do_not_fit_are_refused(message):
     with pytest.raises(ValueError, match=message):
         REFUSED[message]()

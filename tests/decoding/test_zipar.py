@@ -29,7 +29,7 @@ class Seen:
 
 @cache
 def summing_target(forced: tuple[int, ...] | None = None) -> Target:
-    """Makes logits a sum over all (token, position) that a node sees: a wrong or stale one changes them."""
+    """Makes a target whose logits are a sum over all (token, position) that a node sees: a wrong or stale one shows."""
     total = len(forced) if forced else GRID * GRID
 
     def prefill(params, conditioning, guidance, slots):
@@ -72,7 +72,7 @@ def summing_params():
 
 
 def slow(forced, window, noise):
-    """Decodes one sequence by the rule itself: pointers, a table of what was fed at each position, no schedule."""
+    """Decodes one sequence by the rule itself: pointers, a table of what each position was fed, and no schedule."""
     params, total = summing_params(), len(forced or range(GRID * GRID))
     stride = GRID + (forced is not None)
     fixed = np.full(total, -1) if forced is None else np.array(forced)
@@ -123,7 +123,7 @@ LAYOUTS = [
 
 
 @pytest.mark.parametrize(("layout", "window"), LAYOUTS)
-def test_each_pass_is_the_rule_written_out(layout, window):
+def test_each_pass_follows_the_rule(layout, window):
     forced = FORCED[layout]
     target, keys = summing_target(forced), toys.sequence_keys(3, BATCH)
     given = target, jnp.asarray(summing_params()), jnp.zeros((BATCH, 1)), keys
@@ -142,7 +142,7 @@ def test_each_pass_is_the_rule_written_out(layout, window):
     ("layout", "window"), [pytest.param("codes", 3, marks=pytest.mark.exhaustive), *LAYOUTS[1:]]
 )
 def test_guesses_save_passes_and_change_no_token(layout, window):
-    """A target that sees less than it is told shows where a code was taken before its context was right."""
+    """With a target that depends less on its context, a code taken before its context was right would show."""
     target, params = summing_target(FORCED[layout]), 0.3 * jnp.asarray(summing_params())
     given = target, params.at[..., 0].add(2.0), jnp.zeros((BATCH, 1)), toys.sequence_keys(3, BATCH)
     plain = autoregressive_decode(*given, rows=Rows(GRID, window))
@@ -168,7 +168,7 @@ def decode(model, window, temperature=1.0, guided=True, spread=False, guesses=0)
 @pytest.mark.parametrize(
     ("model", "temperature"), [("llamagen", 0.0), pytest.param("lumina", 1.0, marks=pytest.mark.exhaustive)]
 )
-def test_a_window_of_a_row_is_plain_decoding(model, temperature):
+def test_a_window_of_a_whole_row_is_plain_decoding(model, temperature):
     plain, whole = (decode(model, window, temperature, model == "lumina") for window in (None, 50))
     jax.tree.map(np.testing.assert_array_equal, whole, plain)
     assert len(np.unique(plain.tokens, axis=0)) >= 3

@@ -1,4 +1,4 @@
-"""Trees for tests: any, drawn by Hypothesis, and static ones as traced topologies, one for each sequence."""
+"""Trees for tests: random ones drawn by Hypothesis, and static ones as traced topologies, one per sequence."""
 
 import dataclasses
 from functools import cache
@@ -25,7 +25,7 @@ def draft_trees(draw, max_nodes=10, max_rank=3):
 
 
 def traced(tree: DraftTree, batch: int) -> Topology:
-    """Makes the fields of a tree arrays with a batch axis."""
+    """Turns the fields of a tree into arrays with a batch axis."""
 
     def rows(field):
         return jnp.asarray(np.broadcast_to(field[None], (batch, *field.shape)))
@@ -36,7 +36,7 @@ def traced(tree: DraftTree, batch: int) -> Topology:
 
 
 def traced_draft(draft: Draft) -> Draft:
-    """Makes a draft on a static tree one on the traced topology: nobody may read the rows of log q of its leaves."""
+    """Puts a static tree's draft on the traced topology; the leaves' rows of log q, which nothing may read, are NaN."""
     tree, log_q = draft.topology, draft.log_q
     if log_q is not None and not log_q.shape[1]:
         log_q = jnp.full((len(draft.tokens), 1, log_q.shape[2]), jnp.nan)
@@ -61,7 +61,7 @@ def traced_drafting(drafting: Drafting) -> Drafting:
 def either(first: Drafting, second: Drafting) -> Drafting:
     """Makes a drafting that picks by the data: ``second``'s draft after an odd token; trees of one size and depth.
 
-    Each sequence has its own tree, another from round to round.
+    Each sequence has its own tree, which changes from round to round.
     """
 
     def propose(params, state, pending, draws, sampling):

@@ -19,15 +19,15 @@ from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_targe
 
 VOCAB = 32
 BATCH = 8
-# Few nodes, yet of every kind: siblings, nodes that have no child, three levels.
+# Few nodes, yet of every kind: siblings, nodes without children, three levels.
 BUSHY = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0), (0, 0, 0)])
-# Rows of five, the last place of each forced; another forced one at the end of the stream.
+# Rows of five, the last place of each forced; the stream ends in another forced one.
 CHAIN_LENGTH = 21
 FORCED = tuple(11 if i % 5 == 4 or i == CHAIN_LENGTH - 1 else -1 for i in range(CHAIN_LENGTH))
 CONFIG = LlamaGenConfig(16, 1, 2, vocab_size=VOCAB, grid=5, hidden_dim=32, num_labels=6)
 # Rows of four end in forced tokens outside the codes.
 LUMINA = ChameleonConfig(16, 1, 2, 32, vocab_size=20, num_codes=12, grid=4, layout="lumina")
-# Sizes that one or another kind of drafter reads.
+# Sizes for all kinds of drafters, each of which reads some.
 KIND_SIZES = {"num_heads": 2, "hidden_dim": 32, "taps": (0, 1), "heads": 2, "masks": 2, "markov_rank": 3}
 
 
@@ -53,7 +53,7 @@ def log_softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def random_codebook(count: int, channels: int, k: int, seed: int, outside: int = 0) -> Codebook:
-    """Makes random codes with their ``k`` nearest; the last ``outside`` ids are no codes: nobody's neighbours."""
+    """Makes random codes with their ``k`` nearest; the last ``outside`` ids are not codes, nor neighbours of any."""
     codes = np.random.default_rng(seed).standard_normal((count, channels)).astype(np.float32)
     table = np.array(nearest_codes(jnp.asarray(codes[: count - outside]), k))
     table = np.concatenate([table, np.full((outside, k), -1, np.int32)])
@@ -61,18 +61,18 @@ def random_codebook(count: int, channels: int, k: int, seed: int, outside: int =
 
 
 def drafter_config(kind: str, **settings):
-    """Makes a kind's config of the settings that it has."""
+    """Makes a kind's config from those settings that it has."""
     config = DRAFTERS[kind].config
     return config(**{name: settings[name] for name in settings if name in config.__dataclass_fields__})
 
 
 def drafter_of_kind(kind: str, head, **shared):
-    """Makes an untrained drafter of a kind for a target that decides ``shared``: its record, its parameters.
+    """Makes an untrained drafter of a kind for a target that determines ``shared``: (record, parameters).
 
     Depths beyond the heads of a Medusa or the masks of a parallel drafter get the last one's logits.
     """
     config, rng = drafter_config(kind, **KIND_SIZES | shared), np.random.default_rng(1)
-    # Norms and biases too are neither one nor zero.
+    # Not even norms and biases are one or zero.
     params = jax.tree.map(
         lambda leaf: jnp.asarray(rng.normal(0, 0.3, leaf.shape).astype(np.float32)),
         DRAFTERS[kind].shapes(config),
@@ -82,7 +82,7 @@ def drafter_of_kind(kind: str, head, **shared):
 
 @cache
 def random_drafter(kind: str = "eagle", name: str = "llamagen"):
-    """Makes an untrained drafter of a kind for a model's stream: its record, its parameters."""
+    """Makes an untrained drafter of a kind for a model's stream: (record, parameters)."""
     config, params = (CONFIG, target_params()) if name == "llamagen" else (LUMINA, lumina(BATCH)[1])
     return drafter_of_kind(
         kind, params["params"]["head"]["kernel"], **config.shared_with_drafter, num_codes=config.num_codes
@@ -113,14 +113,14 @@ def noisy_drafter(target: Target) -> Drafter:
 
 
 def own_rows(leaf, batch: int):
-    """Returns the rows [batch, ...] of conditioning [B, ...] that this device decodes; all outside shard_map."""
+    """Returns the rows [batch, ...] of conditioning [B, ...] that this device decodes; outside shard_map, all."""
     if leaf.shape[0] == batch:
         return leaf
     return jax.lax.dynamic_slice_in_dim(leaf, jax.lax.axis_index("data") * batch, batch, axis=0)
 
 
 def noisy_params(params, conditioning, noise: float):
-    """Parameters of ``noisy_drafter``, from the target's."""
+    """Makes the parameters of ``noisy_drafter`` from the target's."""
     return {"target": params, "conditioning": conditioning, "noise": jnp.float32(noise)}
 
 
@@ -149,7 +149,7 @@ def decode(
     drafting=PLAIN, temperature=1.0, guided=True, noise=None, name="llamagen", batch=BATCH, seed=0, devices=1,
     active=None, coupling="gumbel", kind=None, **filters,
 ) -> Decoded:  # fmt: skip
-    """Decodes a stream, as NumPy arrays; ``noise`` is a ``copy_drafter``'s, ``kind`` a ``random_drafter``'s."""
+    """Decodes a stream into NumPy arrays; ``noise`` is a ``copy_drafter``'s, ``kind`` a ``random_drafter``'s."""
     target, params, given = stream(name, batch, KIND_SIZES["taps"] if kind == "eagle3" else ())
     drafting_params = None if noise is None else noisy_params(params, given, noise)
     decoded = speculative_decode(
@@ -164,7 +164,7 @@ def decode(
 
 @cache
 def lumina(batch: int, taps: tuple[int, ...] = ()):
-    """Makes a random Chameleon of ``LUMINA``: target, params, conditioning. Every other prompt is a token shorter."""
+    """Makes a random Chameleon of ``LUMINA``: (target, params, conditioning); every other prompt is shorter by one."""
     prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
     params = jax.jit(Chameleon(LUMINA).init)(jax.random.key(1), prompt)
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)

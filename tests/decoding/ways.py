@@ -1,4 +1,4 @@
-"""Every exact way of decoding: each is plain decoding in test_equality.py and follows the law in test_laws.py."""
+"""Every exact way of decoding: each equals plain decoding in test_equality.py and follows the law in test_laws.py."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -55,7 +55,7 @@ class Way:
 
     Attributes:
         tree: what a drafter drafts; on a traced topology if ``traced``.
-        kind: whose drafter, untrained; None for a noisy copy of the target, with every one of ``noises``.
+        kind: the kind of untrained drafter; None for a noisy copy of the target, with each of ``noises`` in turn.
         window: (number of codes, length of a row) -> a drafting without a drafter, or the window of a led one.
         refine: passes over a led window.
     """
@@ -70,7 +70,7 @@ class Way:
     noises: tuple[float, ...] = (0.7, 1e3)
 
     def drafting(self, drafter: Drafter, codes: int, row: int) -> Drafting:
-        """Makes the drafting for a target of so many codes."""
+        """Makes the drafting for a target with ``codes`` codes and rows of ``row``."""
         if self.window is not None:
             made = self.window(codes, row)
             return led_window(drafter, made, self.refine) if isinstance(made, Window) else made
@@ -81,7 +81,7 @@ class Way:
 
     @property
     def reads_noise(self) -> bool:
-        """Tells whether its parameters are those of a noisy copy of the target."""
+        """Whether its parameters are those of a noisy copy of the target."""
         led = self.window is not None and isinstance(self.window(3, 2), Window)
         return self.kind is None and (self.tree is not None or led)
 
@@ -147,7 +147,7 @@ REJECTION = {
     "eagle, echo": Way("rejection", BUSH, Echo()),
     "eagle, extreme echo": Way("rejection", CHAIN, EXTREME),
     "eagle2": Way("rejection", DynamicTree(5, 3, **SMALL)),
-    # At half of all rounds; at 0.5 it would never.
+    # Growth stops early in half of all rounds; at 0.5 it never would.
     "ddd": Way("rejection", DynamicTree(5, 3, threshold=0.7, checks=(1, 2), **SMALL)),
     "eagle3": Way("rejection", BUSH, kind="eagle3"),
     "medusa": Way("rejection", BUSH, kind="medusa"),

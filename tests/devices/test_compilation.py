@@ -30,10 +30,10 @@ def no_cache(monkeypatch, tmp_path):
     compilation.compilation_cache.reset_cache()
 
 
-def test_programs_are_kept_where_it_is_asked_for(no_cache, tiny_folder):
+def test_programs_are_kept_only_on_request(no_cache, tiny_folder):
     before = configuration()
     lantern_jax.load(tiny_folder).check(["a lake"])
-    assert configuration() == before, "to load a model changes nothing"
+    assert configuration() == before, "loading a model changes nothing"
     assert not no_cache.exists()
     for _ in range(2):
         assert lantern_jax.keep_compiled_programs() == no_cache / "lantern_jax" / "xla"
@@ -86,7 +86,7 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
     assert shelf.find(lambda: key) == Found() and not Notes(shelf.place / "notes", key).known().ms
 
 
-def test_a_cpus_programs_that_run_once_are_compiled_sooner_and_flags_win(monkeypatch):
+def test_cpu_programs_that_run_once_compile_faster_and_flags_win(monkeypatch):
     asked = []
 
     def compiled(lowered, compiler_options):

@@ -1,4 +1,4 @@
-"""The table of devices, and the slices and meshes that there are."""
+"""The table of devices, and its slices and meshes."""
 
 import re
 
@@ -44,13 +44,13 @@ def test_slices(text, mesh, shape, grid):
         ("v5e:4x4", "rows=4", "mesh 'rows=4' is not valid"),
     ],
 )
-def test_what_there_is_not_is_one_line(text, mesh, line):
+def test_unknown_devices_slices_and_meshes_are_refused_in_one_line(text, mesh, line):
     with pytest.raises(LanternError, match=re.escape(line)):
         slice_of(text, mesh)
 
 
 def test_facts_are_plausible():
-    """Memory of some tens of GB, hundreds of operations a byte, clocks of 1 to 2.5 GHz; fields as protobuf has them."""
+    """Memory of tens of GB, hundreds of operations per byte, clocks of 1 to 2.5 GHz; fields as protobuf has them."""
     for device in DEVICES.values():
         assert 12e9 < device.memory < 200e9
         assert 90 < device.peak / device.bandwidth < 700
@@ -87,7 +87,7 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
     ("--fit 8 nowhere", "nowhere"),
     ("--fit --for v5e --size tiny demo", "--size tiny takes no checkpoint"),
 ])  # fmt: skip
-def test_bad_input_is_one_line(line, said, capsys, tmp_path, monkeypatch):
+def test_bad_input_is_refused_in_one_line(line, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in assert_refused(["info", *line.split()], capsys)
 

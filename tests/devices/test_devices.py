@@ -1,4 +1,4 @@
-"""What devices are called, and what is said where JAX is asked for a platform that is not here."""
+"""What devices are called, and the error when JAX is asked for a platform that is not here."""
 
 import os
 import subprocess
@@ -20,7 +20,7 @@ for words in ["generate", "lake"], ["encode", "lake", "--out", "a.npz"]:
 """
 
 
-def test_a_name_has_the_number_of_devices_and_how_a_model_lies_over_them():
+def test_a_name_tells_the_number_of_devices_and_how_a_model_is_split():
     cores = f"cpu of {platform.core_count()} cores"
     assert platform.device_name(np.array(jax.devices()[:1])[:, None]) == cores
     assert platform.device_name() == f"8 x {cores}"
@@ -28,12 +28,12 @@ def test_a_name_has_the_number_of_devices_and_how_a_model_lies_over_them():
 
 
 @pytest.mark.slow
-def test_a_command_says_it_in_a_line(tmp_path):
+def test_commands_report_a_missing_platform_in_one_line(tmp_path):
     made = subprocess.run(
         [sys.executable, "-c", COMMANDS], cwd=tmp_path, capture_output=True, text=True, check=True,
         env=os.environ | {"JAX_PLATFORMS": "nonsense", "PYTHONPATH": str(ROOT)},
     )  # fmt: skip
-    # Beside what is said while it loads, and by libtpu where that is installed.
+    # Other lines are printed while it loads, and by libtpu where that is installed.
     lines = [line for line in made.stderr.splitlines() if line.startswith("lantern: error")]
     assert len(lines) == 2 and not any(tmp_path.iterdir())
     for line in lines:
@@ -43,8 +43,8 @@ def test_a_command_says_it_in_a_line(tmp_path):
 @pytest.mark.parametrize(
     "error", [AssertionError(), RuntimeError("Unable to initialize backend 'cuda': no driver\nsee there")]
 )
-def test_whatever_jax_makes_of_it(error, monkeypatch):
-    """An assertion fails where the extra of a platform is not installed."""
+def test_any_error_of_jax_becomes_one_line(error, monkeypatch):
+    """JAX fails an assertion where a platform's extra is not installed."""
     asked, find = jax.config.jax_platforms, jax.devices
 
     def one_fails():

@@ -27,7 +27,7 @@ def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
     grid, taken = np.array(jax.devices()[:1])[:, None], []
     measured = cache(figures._measured)
     monkeypatch.setattr(figures, "_SECONDS", 0.0)
-    # A device is measured once in truth: that takes seconds.
+    # The device is really measured only once: that takes seconds.
     monkeypatch.setattr(figures, "_measured", lambda *given: taken.append(given) or measured(*given))
     figures._measured_once.cache_clear()
     first = figures_of(grid, True, tmp_path)
@@ -48,4 +48,4 @@ def test_figures_are_measured_once_and_kept(tmp_path, monkeypatch):
         assert figures_of(grid, True, tmp_path).rate > 0
     nowhere = tmp_path / "figures.json" / "no folder"
     assert figures_of(grid, True, nowhere) == figures_of(grid, True, nowhere) == first
-    assert len(taken) == 1, "this process measured it"
+    assert len(taken) == 1, "this process has already measured it"

@@ -1,4 +1,4 @@
-"""Several processes on one mesh: ``jax.distributed`` on this machine, two devices a process."""
+"""Several processes on one mesh: ``jax.distributed`` on this machine, two devices per process."""
 
 import os
 import socket
@@ -43,7 +43,7 @@ def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypa
     started = processes(2, "set", "--model", str(tiny_folder), *line.split())
     printed = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0, 0], printed
-    # What connects processes of CPUs says so before.
+    # The library that connects CPU processes reports that first.
     assert printed[0][0].splitlines()[-1] == f"wrote {len(PROMPTS)} pictures in 3 shards to set, worker 1/1"
     assert printed[1] == ("", ""), "only the first process prints"
     expected = tiny_pipeline().generate(PROMPTS, method="gumbel", batch=4)
@@ -52,8 +52,8 @@ def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypa
     np.testing.assert_array_equal([picture.tokens for picture in pictures], expected.tokens)
 
 
-@pytest.mark.exhaustive  # Waits for heartbeats that do not come, half a minute.
-def test_a_lost_process_is_an_error_of_the_others(tiny_folder, tmp_path, monkeypatch):
+@pytest.mark.exhaustive  # Waits half a minute for heartbeats that do not come.
+def test_a_lost_process_is_an_error_in_the_others(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     words = ["generate", *PROMPTS, *f"--num 400 --batch 4 --model {tiny_folder} --out pictures/".split()]
     first, second = processes(2, *words, "--mesh", "data=2,model=2")
@@ -71,7 +71,7 @@ def test_a_lost_process_is_an_error_of_the_others(tiny_folder, tmp_path, monkeyp
 @pytest.mark.parametrize(
     "text", [" , ", "here", "host,1/2", "host:1", "host:1,0/2", "host:1,3/2", "host:x,1/2", ":1,1/2"]
 )
-def test_hosts_that_are_none_are_refused(text, capsys, tmp_path, monkeypatch):
+def test_invalid_hosts_are_refused(text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = assert_refused(["generate", "a lake", "--hosts", text], capsys)
     assert f"--hosts {text!r} is not valid: give" in line

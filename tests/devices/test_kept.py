@@ -20,7 +20,7 @@ from tests.tiny_checkpoint import TARGET, pipeline_on, tiny_pipeline
 
 @flax.struct.dataclass
 class OfAnother:
-    """As a rule of another package's: what its methods do is not known here."""
+    """Like a rule of another package: what its methods do is not known here."""
 
     tau: float
 
@@ -38,7 +38,7 @@ def folder(monkeypatch, tmp_path):
     jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_what_one_engine_compiled_another_loads(folder, monkeypatch):
+def test_programs_that_one_engine_compiled_are_loaded_by_another(folder, monkeypatch):
     call = {"prompts": "a lake", "method": "ar", "seed": 3}
     made = pipeline_on(1).generate(**call)
     assert len(list(folder.iterdir())) == 3
@@ -50,7 +50,7 @@ def test_what_one_engine_compiled_another_loads(folder, monkeypatch):
         pipeline_on(1).generate(**call, top_k=3)
 
 
-def test_what_cannot_be_used_is_compiled_and_kept_anew(folder, monkeypatch):
+def test_unusable_programs_are_not_loaded_and_old_ones_are_dropped(folder, monkeypatch):
     program, _ = compile_ahead(lambda x: x + 1, np.float32(1))
     place = place_of(1, device=DEVICE)
     assert may_keep(place)
@@ -70,13 +70,13 @@ def test_what_cannot_be_used_is_compiled_and_kept_anew(folder, monkeypatch):
     load_program(folder / "a", DEVICE)
     monkeypatch.setattr(kept, "_MOST", 2.5 * (folder / "a").stat().st_size)
     keep_program(place, program)
-    assert {file.name for file in folder.iterdir()} == {"a", place.name}, "those used last"
-    # A program that JAX does not write stays in JAX's own cache.
+    assert {file.name for file in folder.iterdir()} == {"a", place.name}, "the most recently used are kept"
+    # A program that JAX does not serialize stays in JAX's own cache.
     keep_program(place, object())
     assert load_program(place, DEVICE) is None and not may_keep(place) and not may_keep(None)
 
 
-def test_what_a_function_returned_is_remembered(folder):
+def test_the_results_of_functions_are_remembered(folder):
     assert remembered(sorted, (2, 1)) == [1, 2]
     (file,) = folder.iterdir()
     kept._write(file, "as it was")
@@ -85,7 +85,7 @@ def test_what_a_function_returned_is_remembered(folder):
 
 
 @pytest.mark.skipif(not hasattr(os, "getuid"), reason="Windows has other ways")
-def test_programs_of_others_are_not_read(folder, monkeypatch):
+def test_other_users_programs_are_not_read(folder, monkeypatch):
     program, _ = compile_ahead(lambda x: x + 1, np.float32(1))
     place = place_of(1)
     keep_program(place, program)
@@ -97,11 +97,11 @@ def test_programs_of_others_are_not_read(folder, monkeypatch):
     assert place_of(1) is None and load_program(place, DEVICE) is None
 
 
-def test_a_program_is_known_by_all_that_decides_it(folder, monkeypatch):
+def test_a_program_is_identified_by_everything_that_determines_it(folder, monkeypatch):
     def place(*parts, arguments=THREE):
         return place_of(*parts, arguments=arguments, device=DEVICE)
 
-    # Every method's program has a name of its own, the same for one that is made anew.
+    # Every method's program has a name of its own, and keeps it when made anew.
     programs = {
         tiny_pipeline().job(tiny_pipeline().settings({"method": name})).program
         for name in ("ar", "led", "eagle")
@@ -109,7 +109,7 @@ def test_a_program_is_known_by_all_that_decides_it(folder, monkeypatch):
     assert len({place(program) for program in programs} - {None}) == len(programs) == 3
     first, second = (place(transformer_target(LlamaGen(TARGET), 32, 16)) for _ in range(2))
     assert first == second is not None
-    # What another process could not find, and others' code, has none.
+    # Objects that another process could not find, and other people's code, have none.
     for own in (lambda x: x, object(), place, partial(place, 1)):
         assert place(own) is None
     near, other = (

@@ -1,4 +1,4 @@
-"""A model over several devices: the same tokens, each device its part, and little that is exchanged."""
+"""A model over several devices: the same tokens, a part on each device, and little that is exchanged."""
 
 import math
 from functools import cache, partial
@@ -58,13 +58,13 @@ def plain(family: str, **sampling):
 
 @cache
 def begun():
-    """(engine, run) of a drafter's tree on two groups of four devices; nobody advances this run."""
+    """Returns (engine, run) of a drafter's tree on two groups of four devices; this run is never advanced."""
     return started("llamagen", 2, 4, method="gumbel", tree=SMALL, **FILTERS)
 
 
 @cache
 def windowed():
-    """(engine, run) of a window and prompts of their own lengths, likewise."""
+    """Returns (engine, run) of a window and prompts of different lengths, likewise."""
     return started("lumina", 2, 4, method="jacobi", **WINDOW)
 
 
@@ -93,7 +93,7 @@ def on_each(leaf) -> set[int]:
     return {shard.data.nbytes for shard in leaf.addressable_shards}
 
 
-def test_parameters_and_caches_are_split_and_stay_so():
+def test_parameters_and_caches_are_split_and_stay_split():
     engine, run = another(begun, "llamagen")
     target, drafter = engine.parameters.target, engine.drafter("eagle")
     for path, leaf in jax.tree_util.tree_leaves_with_path((target, drafter)):
@@ -106,7 +106,7 @@ def test_parameters_and_caches_are_split_and_stay_so():
         caches = [*run.state.cache.layers, *run.state.drafting.committed.drafter.cache.layers]
         assert len(caches) == LAYERS + 1
         for leaf in jax.tree.leaves(caches):
-            # 2 groups, and heads over 4.
+            # 2 groups, with heads split over 4 devices.
             assert leaf.shape[2] == HEADS and on_each(leaf) == {leaf.nbytes // 8}
         run = engine.advance(run, 2)
 
@@ -120,17 +120,17 @@ def test_a_round_exchanges_little_and_no_vocabulary(filters):
     found = collectives(loop_lines(engine.program_text(run)))
     sums, gathers, swaps = ([shapes for name, shapes in found if name == one] for one in OPERATIONS)
     assert {operation for operation, _ in found} <= set(OPERATIONS)
-    # The drafter's passes: the committed tokens, then a level each; every pass is followed by a look at the codes.
+    # The drafter's passes: over the committed tokens, then one per level; a look at the codes follows every pass.
     passes, looks = 2, 3
     of_layers = [shape for shapes in sums for shape in shapes if shape[-1:] == (DIM,)]
-    assert len(of_layers) == 2 * (LAYERS + passes), "two a layer"
+    assert len(of_layers) == 2 * (LAYERS + passes), "two per layer"
     assert len(sums) - len(of_layers) == 2 * looks, "the largest and the sum of a softmax"
-    # What embeddings looked up, of the drafter what joins token and feature too; the best codes of every look.
+    # The results of embeddings and of the drafter's layer that joins token and feature; the best codes of every look.
     assert len(gathers) == 1 + 2 * passes + looks + (looks if filters else 0), "and thresholds"
     assert len(swaps) == (looks if filters else 0)
     for operation, shapes in found:
         for shape in shapes:
-            # Of a swap these are the parts.
+            # A swap's shapes are those of its parts.
             assert operation == "all-to-all" or not {CODES, CODES // 4} & set(shape), (operation, shape)
             assert math.prod(shape) < 2 * 4 * CODES, (operation, shape)
 
@@ -145,7 +145,7 @@ def on_four_groups(**knobs):
     on_four_groups(method="gsd"), on_four_groups(method="jacobi", **FILTERS),
 ])  # fmt: skip
 def test_groups_wait_for_no_other_group(begin, groups):
-    """A group that is done with its pictures would never come: an exchange of all devices stands still for ever."""
+    """A group that is done with its pictures would never join: an exchange among all devices would hang for ever."""
     engine, run = begin()
     lines = [line for line in loop_lines(engine.program_text(run)) if collectives([line])]
     assert lines and not any("collective-permute" in line for line in lines)
@@ -185,7 +185,7 @@ def same_shape(axes: str) -> Mesh:
     return Mesh(np.array(jax.devices()).reshape(4, 2), axes.split())
 
 
-# A pipeline of another model is on a mesh in families/test_guided_models.py.
+# Another model's pipeline is put on a mesh in families/test_guided_models.py.
 @pytest.mark.exhaustive
 def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
     prompts = ["a lake", "a foggy forest", "hills"]
@@ -206,7 +206,7 @@ def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
     (same_shape("model data"), (2, 4), [0, 2, 4, 6, 1, 3, 5, 7]),
     (Mesh(np.array(jax.devices()[2:4]), ["model"]), (1, 2), [2, 3]),
 ], ids=str)  # fmt: skip
-def test_where_the_devices_of_a_mesh_stand(mesh, shape, numbers):
+def test_devices_stand_where_their_mesh_puts_them(mesh, shape, numbers):
     grid = device_grid(mesh)
     assert grid.shape == shape
     assert [device.id for device in grid.ravel()] == [jax.devices()[number].id for number in numbers]
@@ -222,7 +222,7 @@ def test_where_the_devices_of_a_mesh_stand(mesh, shape, numbers):
     (same_shape("batch model"), "mesh .*'batch', 'model'.* is not valid: give axes with the names data and model"),
     (4, "mesh 4 is not valid: give a text"),
 ], ids=str)  # fmt: skip
-def test_a_mesh_that_is_not_valid_is_one_line(mesh, message, monkeypatch):
+def test_an_invalid_mesh_is_refused_in_one_line(mesh, message, monkeypatch):
     monkeypatch.setattr(pipeline_module.store, "load", None)
     with pytest.raises(ValueError, match=message) as error:
         lantern_jax.load("demo", mesh=mesh)
@@ -243,9 +243,9 @@ def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(line, tmp_path, mon
         assert message in assert_refused([*line.split(), "--mesh", mesh], capsys)
 
 
-def test_axes_that_do_not_divide_are_whole():
+def test_axes_that_do_not_divide_stay_whole():
     for path, shape in (("qkv/kernel", (8, 3, 6, 4)), ("head/kernel", (8, 30)), ("norm/scale", (8,))):
         assert not any(parameter_spec(["target", *path.split("/")], shape, 4)), path
     assert parameter_spec(["target", "head", "kernel"], (8, 32), 4)[1] == "model"
-    # A tokenizer is whole, though a part of it bears the same name.
+    # A tokenizer stays whole, though one of its parts has the same name.
     assert not any(parameter_spec(["tokenizer", "params", "out", "kernel"], (4, 4, 8), 4))

@@ -1,4 +1,4 @@
-"""Which programs are compiled, how large they are, and what devices have to do with it: nothing but speed."""
+"""Which programs are compiled, how large they are, and that devices change nothing but speed."""
 
 import contextlib
 import threading
@@ -17,7 +17,7 @@ from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import TOKENS, TREE, pipeline_on, tiny_pipeline
 
-# What keeps the same filters on is one program.
+# Settings with the same filters on share one program.
 KNOBS = {"top_k": 20, "top_p": 0.9, "rule": "lantern++", "lam": 2.0, "tree": [[0], [1]]}
 SWEEP = [
     {"temperature": 0.5},
@@ -47,7 +47,7 @@ def compiled():
 
 
 def kinds(pipeline) -> dict[str, int]:
-    """How many programs of each kind the engine holds."""
+    """Counts the programs of each kind that the engine holds."""
     names = [key.kind for key in pipeline.engine.programs]
     return {name: names.count(name) for name in ("start", "advance", "draw")}
 
@@ -61,7 +61,7 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
         made = pipeline.generate(["a lake"] * count, **KNOBS)
         assert made.tokens.shape == (count, TOKENS)
     before = kinds(pipeline)
-    # A picture alone has programs of its own.
+    # A single picture has programs of its own.
     number = 2 if 1 in counts else 1
     assert before == {"start": number, "advance": number, "draw": number}
     for kind, number in before.items():
@@ -74,7 +74,7 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
 
 
 def test_another_filter_is_another_program(compiled):
-    """The count above sees programs."""
+    """Shows that the count above does see programs."""
     pipeline = pipeline_on(1)
     for knobs in ({}, {"top_k": 3}):
         assert pipeline.generate("a lake", tree="none", **knobs).statistics.compile_seconds > 0
@@ -86,7 +86,7 @@ def test_no_program_is_larger_than_the_batch_on_a_device():
     for count in (5, 8):
         pipeline.generate(["a lake"] * count, batch=5, tree="none")
     sizes = {key.size for key in pipeline.engine.programs if key.groups == 2}
-    assert sizes == {4, 6}, "three a device at most, and four for the last three of eight"
+    assert sizes == {4, 6}, "three per device at most, and four for the last three of eight"
 
 
 @pytest.mark.parametrize(
@@ -100,8 +100,8 @@ def test_sizes_of_programs(count, devices, most, expected):
     assert programs.spread(count, devices, most) == expected
 
 
-def test_target_and_drafter_come_from_the_same_devices():
-    """Though another thread asks for others in between."""
+def test_target_and_drafter_are_read_from_the_same_devices():
+    """Even if another thread asks for other devices in between."""
     one = np.zeros(1, np.float32)
     placement = Placement(
         lambda where: programs.Parameters(place(one, where), {}, None, None),
@@ -133,7 +133,7 @@ def test_target_and_drafter_come_from_the_same_devices():
         ({"labels": 99}, "labels are 99 to 99: give 0 to"),
     ],
 )
-def test_what_would_wrap_or_be_cut_is_refused(given, message):
+def test_numbers_that_would_wrap_or_be_cut_are_refused(given, message):
     pipeline = tiny_pipeline()
     rows = np.repeat(pipeline.encode("a lake").arrays["labels"], 2, axis=0)
     if "labels" in given:
@@ -142,7 +142,7 @@ def test_what_would_wrap_or_be_cut_is_refused(given, message):
         pipeline.engine.start(pipeline.job(pipeline.check("a lake")), rows, **given)
 
 
-def test_codes_and_pictures_of_another_kind_are_refused(monkeypatch):
+def test_codes_and_pictures_of_the_wrong_kind_are_refused(monkeypatch):
     pipeline = tiny_pipeline()
     engine = pipeline.engine
     monkeypatch.setattr(compiler, "compile_ahead", must_not_run)
@@ -158,7 +158,7 @@ def test_codes_and_pictures_of_another_kind_are_refused(monkeypatch):
             work(given)
 
 
-def test_the_callers_mesh_is_nothing_to_a_pipeline_on_other_devices():
+def test_a_mesh_set_by_the_caller_does_not_affect_a_pipeline():
     knobs = {"seed": 3, "rule": "lantern++", "lam": 300.0, "tree": TREE, "log_probs": True}
     expected = tiny_pipeline().generate("a lake", **knobs)
     start = expected.pictures[0]
@@ -173,8 +173,8 @@ def test_the_callers_mesh_is_nothing_to_a_pipeline_on_other_devices():
 
 
 @pytest.mark.parametrize("jax_has_other_defaults", [False, True])
-def test_the_noise_stays_what_it_is(jax_has_other_defaults):
-    """A change of the noise, or of how it is numbered, changes every picture of every seed: never in silence."""
+def test_the_noise_stays_the_same(jax_has_other_defaults):
+    """Changing the noise, or how it is numbered, changes every picture of every seed: never silently."""
     with contextlib.ExitStack() as defaults:
         if jax_has_other_defaults:
             defaults.enter_context(jax.default_prng_impl("rbg"))
@@ -189,7 +189,7 @@ def test_the_noise_stays_what_it_is(jax_has_other_defaults):
 
 
 @pytest.mark.exhaustive
-def test_the_demos_tokens_stay_what_they_are():
+def test_the_demos_tokens_stay_the_same():
     demo = lantern_jax.load("demo", "float32")
     job = demo.job(demo.check("a lake"), plain=True)
     rows = demo.encode("snowy mountains at dusk by a calm lake").arrays["labels"]
@@ -200,7 +200,7 @@ def test_the_demos_tokens_stay_what_they_are():
 
 @pytest.mark.parametrize("devices", [1, 4])
 def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypatch):
-    """A device's memory for drawing is that of so many pixels, whatever the batch."""
+    """A device's memory for drawing is that of a fixed number of pixels, for any batch."""
     codes = np.arange(5 * TOKENS, dtype=np.int32).reshape(5, TOKENS) % 8
     engine = pipeline_on(devices).engine
     drawn, _, _ = engine.draw(codes)
@@ -208,7 +208,7 @@ def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypat
     monkeypatch.setattr(programs, "PIXELS_PER_PASS", drawn[0, :, :, 0].size)
     engine = pipeline_on(devices).engine
     few, finite, _ = engine.draw(codes)
-    # Convolutions over other numbers of pictures round otherwise.
+    # Convolutions over another number of pictures round differently.
     np.testing.assert_allclose(few.astype(int), drawn.astype(int), atol=1)
     assert finite.tolist() == [True] * 5
     np.testing.assert_array_equal(engine.encode(drawn), encoded)

@@ -29,7 +29,7 @@ def decoded(method, devices):
     run = engine.advance(engine.start(job, model.conditioning(2), seed=1), 3)
     run = engine.refill(run, np.array([0]), model.conditioning(1), np.array([7]))
     if devices == "data=1,model=1" and engine.placement.chooses_layouts:
-        # As many sequences, then more of them.
+        # As many sequences as before, then more.
         run = engine.regroup(run, np.array([1, 0]))
         run = engine.regroup(engine.advance(run, 1), np.array([1, 0, 1]))
     run = engine.advance(run)
@@ -39,13 +39,13 @@ def decoded(method, devices):
 
 @cache
 def plain():
-    """Tokens of every way on the shared noise, without chosen layouts."""
+    """Returns the tokens of every method on the shared noise, without chosen layouts."""
     tokens, engine = decoded("plain", "data=1,model=1")
     assert not engine.placement.chooses_layouts
     return tokens
 
 
-# Several groups of devices are below.
+# The last test has several groups of devices.
 QUICK = {("eagle", "data=1,model=1")}
 
 
@@ -62,7 +62,7 @@ def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
 
 
 def choosing_by_devices(inputs, state, laid, choosing=layouts.choosing):
-    """Chooses other layouts for one device than for several, and for target than for drafter, though they share a head.
+    """Chooses different layouts for one device and for several, and for target and drafter, though they share a head.
 
     A CPU's compiler always chooses the same.
     """
@@ -82,7 +82,7 @@ def choosing_by_devices(inputs, state, laid, choosing=layouts.choosing):
     return arguments, options | {"formats": (wanted.replace(**parts), *others)}
 
 
-def test_parameters_lie_again_as_the_programs_of_a_group_of_devices_want_them(monkeypatch):
+def test_parameters_return_to_the_layouts_of_the_devices_in_use(monkeypatch):
     monkeypatch.setattr(layouts, "_PLATFORMS", ("cpu",))
     monkeypatch.setattr(layouts, "choosing", choosing_by_devices)
     model, job, engine = prepared("eagle", "data=2,model=1")

@@ -1,4 +1,4 @@
-"""Compiled programs: each is made once, whichever threads ask, and those used last are kept."""
+"""Compiled programs: each is made once, whichever threads ask, and the most recently used are kept."""
 
 import gc
 import threading
@@ -22,7 +22,7 @@ def held(cache: ProgramCache) -> str:
     return "".join(cache)
 
 
-def test_those_used_last_are_kept():
+def test_the_most_recently_used_are_kept():
     cache = ProgramCache(most=2)
     for name in "abac":
         assert cache.obtain(name, made(name))[0] == name
@@ -35,7 +35,7 @@ def test_those_used_last_are_kept():
     assert not len(cache)
 
 
-def test_programs_of_callers_own_objects_drive_out_no_others():
+def test_programs_of_a_callers_own_objects_drive_out_no_others():
     cache = ProgramCache(most=2)
     for name in "ab":
         cache.obtain(name, made(name))
@@ -46,7 +46,7 @@ def test_programs_of_callers_own_objects_drive_out_no_others():
     assert len(cache) == MOST_OWN + 2 and cache.dropped == 4
 
 
-def test_conditioning_of_another_dtype_or_structure_is_another_programs():
+def test_conditioning_of_another_dtype_or_structure_needs_another_program():
     mask, features, ids = np.ones((2, 3), bool), np.ones((2, 3, 4), np.float32), np.ones((2, 3), np.int32)
     others = [
         CaptionConditioning(features, mask),
@@ -56,11 +56,11 @@ def test_conditioning_of_another_dtype_or_structure_is_another_programs():
         (ids, ids),
     ]
     assert len({shape_of(one, 1) for one in others}) == len(others)
-    # Devices hold int64 as int32, and one sequence has what two have.
+    # Devices hold int64 as int32, and one sequence has the same shape as two.
     assert shape_of(ids, 1) == shape_of(ids[:1].astype(np.int64), 1)
 
 
-def test_some_stay():
+def test_programs_obtained_while_staying_are_not_dropped():
     cache = ProgramCache(most=1)
     with cache.staying():
         cache.obtain("a", made("a"))
@@ -95,7 +95,7 @@ def test_a_program_is_made_once_and_again_after_a_failure():
     assert not cache._making
 
 
-def test_threads_share_what_an_engine_compiles_and_reads(monkeypatch):
+def test_threads_share_an_engines_programs_and_parameters(monkeypatch):
     """Two calls of the same kind at the same time: every program is compiled once, parameters are read once."""
     pipeline, compiled, read = pipeline_on(1), [], []
     plain, reader, both = compiler.compile_ahead, pipeline.engine.placement.read, threading.Barrier(2)
@@ -119,9 +119,9 @@ def test_threads_share_what_an_engine_compiles_and_reads(monkeypatch):
     np.testing.assert_array_equal(first, second)
 
 
-def test_a_run_goes_on_without_its_program():
-    """What was dropped in the middle of a run is compiled again, and of the others nothing is left."""
-    # What other tests left is not looked through.
+def test_a_run_continues_after_its_program_was_dropped():
+    """A program dropped in the middle of a run is compiled again, and nothing is left of the others."""
+    # Keeps the collector from looking through what other tests left.
     gc.freeze()
     pipeline = pipeline_on(1)
     engine, job = pipeline.engine, pipeline.job(pipeline.check("a lake", method="ar"))

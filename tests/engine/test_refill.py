@@ -1,4 +1,4 @@
-"""New sequences in the slots of finished ones: they have the tokens that they have alone, beside any neighbours."""
+"""New sequences in the slots of finished ones have the tokens that they have alone, beside any neighbours."""
 
 import dataclasses
 
@@ -33,7 +33,7 @@ def parts(decoded, slot: int) -> tuple:
 
 
 def refilled(engine, job, rows, count: int) -> dict[int, tuple]:
-    """(tokens, rounds) of sequences 0 to ``count`` by their numbers, through ``SLOTS`` slots, a round at a time."""
+    """Returns the ``parts`` of sequences 0 to ``count`` by number, through ``SLOTS`` slots, one round at a time."""
     waiting, made = list(range(SLOTS, count)), {}
     run = engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS)
     while len(made) < count:
@@ -65,7 +65,7 @@ def assert_same(made, expected):
             np.testing.assert_array_equal(ours, theirs, err_msg=f"sequence {number}")
 
 
-# One state of a kind. A window's is refilled below, after regrouping.
+# One state of each kind. A window's is refilled below, after regrouping.
 CASES = [
     pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "led", "parallelspec") else ())
     for name in METHODS
@@ -73,7 +73,7 @@ CASES = [
 
 
 @pytest.mark.parametrize("method", CASES)
-def test_refilled_is_made_alone(method):
+def test_refilled_sequences_are_those_made_alone(method):
     pipeline = tiny_pipeline()
     if method == "parallelspec":
         pipeline = altered_pipeline(drafters={"parallel": drafters()["parallel"]})
@@ -86,8 +86,8 @@ def test_refilled_is_made_alone(method):
         assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish together"
 
 
-def test_regrouped_is_made_alone():
-    """Two slots go on with two of four sequences, then four with these and a new one; the first run goes on too."""
+def test_regrouped_sequences_are_those_made_alone():
+    """Two slots continue two of four sequences, then four continue these and a new one; the first run continues too."""
     pipeline = pipeline_on(1)
     engine, rows = pipeline.engine, rows_of(pipeline)
     job = pipeline.job(pipeline.check("a lake", method="jacobi", window=4))
@@ -155,8 +155,8 @@ def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, 
     [{"method": "jacobi", "window": 4}, pytest.param({"tree": "chain"}, marks=pytest.mark.exhaustive)],
     ids=str,
 )
-def test_forced_tokens(knobs):
-    """Row ends, pending tokens and prompts of their own lengths."""
+def test_slots_with_forced_tokens_are_refilled(knobs):
+    """Row ends, pending tokens and prompts of different lengths."""
     engine, job = meshes.engine("lumina", 1, 1), meshes.job("lumina", **knobs)
     prompts = meshes.prompts("lumina", 8)
     assert (job.program.target.forced >= 0).any() and not prompts.mask.all()
@@ -199,7 +199,7 @@ def test_few_programs_refill_any_number_of_slots():
     assert {1, 4} <= sizes <= {1, 2, 4}
 
 
-def test_every_sequence_has_a_seed_of_its_own():
+def test_every_sequence_may_have_a_seed_of_its_own():
     pipeline = tiny_pipeline()
     job = pipeline.job(pipeline.check("a lake", tree="none"))
     engine, rows = pipeline.engine, rows_of(pipeline)

@@ -7,7 +7,7 @@ import pytest
 from eval import accelerator
 
 
-@pytest.mark.exhaustive  # A script that is run where there is an accelerator, and looked at.
+@pytest.mark.exhaustive  # A script that people run and watch where there is an accelerator.
 def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=2")
@@ -26,7 +26,7 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     assert row["dtype"] == "bfloat16" and row["parts"]["score"] > 0 and row["ms_a_level"] is not None
 
 
-def test_what_does_not_fit_is_left_out_and_a_failure_is_told(tmp_path):
+def test_what_does_not_fit_is_left_out_and_a_failure_is_recorded(tmp_path):
     report = accelerator.Report(tmp_path / "some.json", 100)
     assert report.part("long", 200, lambda: pytest.fail("it did not fit")) is None
 
@@ -40,7 +40,7 @@ def test_what_does_not_fit_is_left_out_and_a_failure_is_told(tmp_path):
     assert large["failed"] == "RESOURCE_EXHAUSTED: out of memory" and good["rows"] == [1]
 
 
-def test_when_the_time_is_over_what_there_is_is_kept(tmp_path, monkeypatch):
+def test_results_so_far_are_kept_when_time_runs_out(tmp_path, monkeypatch):
     ended = []
     monkeypatch.setattr(accelerator.os, "_exit", ended.append)
     report = accelerator.Report(tmp_path / "cut.json", 100)

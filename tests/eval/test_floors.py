@@ -1,4 +1,4 @@
-"""What models cost by data sheets: the page has the program's table, and its numbers are those of a hand's count."""
+"""Model costs by data sheets: the page has the program's table, and its numbers match a count by hand."""
 
 from pathlib import Path
 
@@ -25,18 +25,18 @@ def test_the_page_has_the_table(models):
 
 
 @pytest.mark.parametrize(("name", "family", "read", "cached"), [
-    # Layers of q, k, v, o, gate, up and down, and the head, without the table of ids; keys of 8 heads of 128.
+    # The layers' q, k, v, o, gate, up and down, and the head, without the embedding table; keys of 8 or 16 heads.
     ("emu3-8b", "emu3", 32 * (4096 * (4096 * 2 + 1024 * 2) + 3 * 4096 * 14336) + 32768 * 4096, 1024),
     ("liquid-7b", "liquid", 28 * (3072 * 4096 * 4 + 3 * 3072 * 24576) + 8192 * 3072, 4096),
 ])  # fmt: skip
-def test_a_pass_reads_layers_and_head_and_grouped_keys(name, family, read, cached):
+def test_a_pass_reads_layers_head_and_grouped_keys(name, family, read, cached):
     config = SIZES[name]()
     sizes = sizes_of(config, FAMILIES[family].shapes(config), {}, floors.BFLOAT16)
     assert sizes.target == pytest.approx(2 * read, rel=1e-3) and sizes.width == cached
     assert floors.cache_of(sizes) == 2 * 2 * config.num_layers * cached * config.num_tokens * 2
 
 
-def test_a_device_that_holds_no_picture_has_no_row():
+def test_a_device_without_room_for_a_picture_has_no_row():
     made = floors.rows_of("liquid-7b", ("v5e", "h100"))
     assert [row[1] for row in made] == ["h100"]
     seconds = np.array([float(made[0][3]), float(made[0][-1])])

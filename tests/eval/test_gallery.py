@@ -1,4 +1,4 @@
-"""The gallery: its page shows every method, and its tables say what the pictures' runs say."""
+"""The gallery: its page shows every method, and its tables match the runs that made the pictures."""
 
 import io
 import re
@@ -50,7 +50,7 @@ def made(tiny_demo, tmp_path, monkeypatch):
     monkeypatch.setattr(gallery, "MAPS", ("jacobi",))
     monkeypatch.setattr(gallery, "RACES", ("jacobi",))
     monkeypatch.setattr(gallery, "PASSES", 3)
-    # One picture has the program of the others, and a race of a second few frames.
+    # One picture has the same program as more, and a race of one second has few frames.
     monkeypatch.setattr(gallery, "LANDSCAPES", PROMPTS[:1])
     monkeypatch.setattr(race, "LONGEST_SECONDS", 1)
     (tmp_path / "gallery.md").write_text(PAGE)
@@ -59,7 +59,7 @@ def made(tiny_demo, tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_the_page_says_what_the_runs_say(made, tiny_demo):
+def test_the_page_matches_the_runs(made, tiny_demo):
     page = (made / "gallery.md").read_text(encoding="utf-8")
     same, draws, relaxed = (table(page, name) for name in ("same", "draws", "relaxed"))
     assert [methods_of(text) for text in (same, draws)] == [["ar", "jacobi"], ["sjd"]]

@@ -24,7 +24,7 @@ PROMPTS = np.random.default_rng(0).normal(size=(COUNT, WIDTH))
 
 
 def made(features, seconds=1.0, tokens=None):
-    """A setting's pictures; they agree with their prompts as far as they lie near to them."""
+    """Makes a setting's pictures; the nearer they lie to their prompts, the better they agree with them."""
     agreement = 1 / (1 + (features[:, :1] - PROMPTS[:, :1]) ** 2)
     batches = 6
     sums = {name: np.full(batches, COUNT / batches) for name in quality.SUMS}
@@ -36,7 +36,7 @@ def made(features, seconds=1.0, tokens=None):
 
 @pytest.fixture(scope="module")
 def sets():
-    """Real pictures per prompt, plain decoding's under two seeds, a far set and a narrow one, of the same prompts."""
+    """Returns real pictures per prompt, and sets of the same prompts: plain decoding's of two seeds, far, narrow."""
     generator = np.random.default_rng(4)
 
     def drawn(spread=1.0):
@@ -71,13 +71,13 @@ def distances(made, real, seed=0, replicates=20):
 
 
 def test_prompts_are_drawn_with_their_real_pictures():
-    """Pictures that equal their prompts' real ones are at no distance in any replicate, however prompts differ."""
+    """Pictures equal to their prompts' real ones have no distance in any replicate, however much prompts differ."""
     made = np.random.default_rng(0).normal(size=(30, 3)) * [1, 5, 100]
     real = np.repeat(made[:, None], 2, axis=1)
-    # Each real one counts twice: n - 1 in place of 2 n - 1 is all that is left.
+    # Each real one counts twice: n - 1 in place of 2 n - 1 is the only difference.
     assert distances(made, real).max() < 1e-3
     assert distances(made[::-1], real)[1:].min() > distances(made, real).max()
-    # Whitened, a feature's unit does not matter.
+    # Features are whitened, so their units do not matter.
     noise = np.random.default_rng(1).normal(size=(30, 3))
     both = [distances((made + noise) * unit, real * unit, replicates=3) for unit in (1, 1000)]
     np.testing.assert_allclose(both[0], both[1], rtol=1e-6)
@@ -90,7 +90,7 @@ def test_only_settings_that_differ_are_outside(sets):
     ar, far, narrow = (rows[name] for name in ("ar", "far", "narrow"))
     assert ar["outside"] == rows["other seed"]["outside"] == []
     assert far["outside"] == ["frechet", "agreement"]
-    # Nearer to what the prompts ask for than plain decoding is outside as well.
+    # Pictures nearer to what the prompts ask for than plain decoding's are outside as well.
     assert narrow["agreement_less_plain"][0] > narrow["windows"]["agreement"]
     assert "agreement" in narrow["outside"]
     assert ar["frechet_less_plain"] == [0, 0, 0] and far["frechet_less_plain"][1] > 0
@@ -102,7 +102,7 @@ def test_only_settings_that_differ_are_outside(sets):
 
 
 def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
-    """By brute force, prompts drawn more than once included; whatever units the features have."""
+    """By brute force, including prompts drawn more than once, and in any units of the features."""
     real, made = sets[0][:6, :2], sets[1]["ar"].read["classifier"][:6]
     measure = quality.kernel_measure("kid", "classifier", real)
     in_other_units = quality.kernel_measure("kid", "classifier", 7 * real).of(7 * made)
@@ -120,7 +120,7 @@ def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     assert in_other_units(rows) == pytest.approx(measure.of(read)(rows), rel=1e-9)
 
 
-def test_a_window_holds_what_chance_does(sets):
+def test_a_window_covers_what_chance_does(sets):
     """By brute force: sets of the same law differ by less than the window in nearly all cases."""
     generator, settings = np.random.default_rng(1), sets[1]
     measure = quality.agreement_measure()
@@ -140,8 +140,8 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert bench.described({"method": knobs})["strict"] == strict, knobs
 
 
-def test_speeds_of_methods_that_are_added_are_compared_within_their_call(tmp_path):
-    """On a machine that is slower by then. A turn that was cut short is made again."""
+def test_speeds_of_added_methods_are_compared_within_their_call(tmp_path):
+    """The machine is slower by then. A turn that was cut short is repeated."""
     setup, taken, made = Setup(pictures=4, batch=2), {"ar": 1.0, "gumbel": 0.5}, []
 
     def make_batch(knobs, seed, number):
@@ -202,7 +202,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     first = rows()
     by_name = {row["method"]: row for row in first}
     assert list(by_name) == ["ar", "other seed", "gumbel"]
-    # In float32 shared noise gives the very tokens of plain decoding.
+    # In float32 shared noise gives exactly the tokens of plain decoding.
     assert by_name["gumbel"]["strict"] and by_name["gumbel"]["same_pictures"] == 1
     assert by_name["gumbel"]["frechet_less_plain"] == [0, 0, 0] and by_name["gumbel"]["outside"] == []
     assert by_name["gumbel"]["tokens_a_pass"][0] > 1 == by_name["ar"]["tokens_a_pass"][0]
@@ -212,8 +212,8 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     printed = capsys.readouterr().out
     assert "batch 3 of 3" in printed and "tokens per pass" in printed
 
-    # Stopped within the second turn: only what is missing is made, beside plain decoding, and the numbers are those of
-    # before.
+    # Stopped within the second turn: only what is missing is made, beside plain decoding, and the numbers stay the
+    # same.
     lost = sorted(work.glob("gumbel-*.npz"))[1]
     kept = dict(np.load(lost))
     lost.unlink()
@@ -222,7 +222,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     methods.main([*command, "--minutes", "0"])
     assert not done and not lost.exists()
     assert [row["pictures"] for row in rows()] == [2, 2, 2]
-    # Beside an accelerator its first batch is made once more, for compiling.
+    # With an accelerator its first batch is made once more, for compiling.
     monkeypatch.setattr(methods, "_compiles_beside", lambda: True)
     methods.main(command)
     assert sorted(done) == [("ar", 0), ("ar", 1), ("gumbel", 0), ("gumbel", 1)]
@@ -232,7 +232,7 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
         methods.main([*command, "--seed", "3"])
     with pytest.raises(ValueError, match="more --minutes"):
         methods.main([*command, "--work", str(tmp_path / "new"), "--minutes", "0"])
-    # What the checkpoint cannot do is told, not an error.
+    # What the checkpoint cannot do is reported, and is no error.
     described = Bench.described
 
     def without_eagle(self, knobs):

@@ -1,4 +1,4 @@
-"""What ``eval.refill`` counts, against the rounds of the same pictures made by ``generate``."""
+"""The counts of ``eval.refill`` against the rounds of the same pictures made by ``generate``."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from lantern_jax.pipeline import plan as call_plan
 from tests.tiny_checkpoint import tiny_pipeline
 
 
-@pytest.mark.exhaustive  # A script for people; what it runs is in test_refill.py.
+@pytest.mark.exhaustive  # A script for people; test_refill.py tests what it runs.
 def test_idle_slots_are_counted(monkeypatch):
     pipeline, batch, pictures = tiny_pipeline(), 4, 24
     # No drafter: it compiles sooner.
@@ -17,7 +17,7 @@ def test_idle_slots_are_counted(monkeypatch):
     rounds = made.round_of_token.max(axis=1).reshape(-1, batch)
     slots = batch * rounds.max(axis=1).sum()
     assert found["idle_without"] == pytest.approx(1 - rounds.sum() / slots)
-    # A round at a time a slot is refilled immediately: what is left is the waiting of the last ones.
+    # One round at a time, a slot is refilled immediately: only slots that wait for the last pictures are idle.
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     found = measure(pipeline, "jacobi", pictures, batch, 1)
     free, queue = [0] * batch, list(rounds.ravel())

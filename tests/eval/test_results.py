@@ -1,4 +1,4 @@
-"""The page of results: it says what the JSON lines say, the same each time, and a stale one is found."""
+"""The results page: it matches the JSON lines, is the same each time, and is detected when stale."""
 
 import json
 import re
@@ -46,7 +46,7 @@ def write(folder, name, rows):
     return path
 
 
-def test_the_page_says_what_the_rows_say(tmp_path):
+def test_the_page_matches_the_rows(tmp_path):
     pytest.importorskip("matplotlib")
     write(tmp_path, "pictures", [quality_row("ar", 0.0, strict=True), quality_row("near", 0.5, ["frechet"])])
     write(tmp_path, "speed", [speed_row("led", 1.5), speed_row("led", 2.5, model="random XL", forced=True)])
@@ -58,7 +58,7 @@ def test_the_page_says_what_the_rows_say(tmp_path):
         assert text in page, text
     rows = [line for line in page.splitlines() if line.startswith("| `")]
     ar, near, led, forced = rows
-    # A strict row has no relaxation to tell of, and only what is outside its window is marked.
+    # A strict row has no relaxation to report, and only what is outside its window is marked.
     assert "outside" not in ar and "5.0 %" not in ar and "**" not in ar
     assert "`near` **outside**" in near and "**+0.50 [+0.40, +0.60]**" in near and "5.0 %" in near
     assert "- `near` is outside by Fréchet." in page
@@ -69,7 +69,7 @@ def test_the_page_says_what_the_rows_say(tmp_path):
         ElementTree.fromstring((tmp_path / link).read_text(encoding="utf-8"))
 
 
-def test_a_stale_page_or_picture_is_found(tmp_path):
+def test_a_stale_page_or_picture_is_detected(tmp_path):
     pytest.importorskip("matplotlib")
     path, page = write(tmp_path, "pictures", [quality_row("ar", 0.0)]), ["--docs", str(tmp_path)]
     refused_each({r"results\.md": lambda: results.main([*page, "--check"])})

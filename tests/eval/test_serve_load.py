@@ -7,7 +7,7 @@ from eval import serve_load
 from tests.refused import refused
 
 
-def test_a_server_that_ends_at_once_is_one_line(monkeypatch):
+def test_a_server_that_ends_immediately_is_reported_in_one_line(monkeypatch):
     start = subprocess.Popen
 
     def ends(command, **options):

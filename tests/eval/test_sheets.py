@@ -29,13 +29,13 @@ def test_a_word_is_missing_where_another_is_seen():
     found = np.array([LANDSCAPES.completed(LANDSCAPES.parse(prompt)) for prompt in prompts])
     assert sheets.missing(prompts, found) == {}
     found[0, list(ATTRIBUTES).index("water")] = ATTRIBUTES["water"].index("sea")
-    # What no prompt names may be anything.
+    # What a prompt does not name may have any value.
     found[1, list(ATTRIBUTES).index("style")] = 2
     assert sheets.missing(prompts, found) == {"a foggy lake at dusk": [("lake", "sea")]}
 
 
 @pytest.mark.usefixtures("tiny_demo")
-def test_sheets_have_a_prompt_in_the_same_place(tmp_path, capsys, monkeypatch):
+def test_sheets_have_each_prompt_in_the_same_place(tmp_path, capsys, monkeypatch):
     prompts = sheets.PROMPTS[:7]
     monkeypatch.setattr(sheets, "PROMPTS", prompts)
     monkeypatch.setattr(

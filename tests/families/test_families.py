@@ -1,4 +1,4 @@
-"""What families bring."""
+"""What model families provide."""
 
 import dataclasses
 import math
@@ -25,7 +25,7 @@ from tests.fixtures import published_shapes
 from tests.tiny_checkpoint import TARGET, target_parameters
 
 
-def test_the_published_residual_goes_by_the_model():
+def test_the_published_residual_depends_on_the_model():
     assert family_of(TARGET).published_residual(TARGET) == "published"
     for layout, name in (("anole", "published"), ("lumina", "published_lumina")):
         config = ChameleonConfig(layout=layout)
@@ -48,8 +48,8 @@ def test_a_text_tokenizer_is_needed_where_ids_are_reordered():
 
 
 @pytest.mark.parametrize("config", [guided.TINY_EMU3, guided.TINY_LIQUID, guided.TINY_LUMINA2])
-def test_a_published_drafters_rows_are_put_in_the_order_of_its_targets(config):
-    """Codes have the first ids here, and others as published."""
+def test_a_published_drafters_rows_are_put_in_its_targets_order(config):
+    """Codes have the first ids here, but other ids as published."""
     name, order = "embed_tokens.weight", family_of(config).published_order(config, None)
     ours = published_table(language_names("") | HEAD_NORM_NAMES, config)[name]
     theirs = drafter_table(usual_drafter(config), order)[name]
@@ -69,8 +69,8 @@ def test_full_sizes_are_the_published_ones():
     assert sum(sizes) == 1_223_527_424
 
 
-def test_nothing_else_asks_for_a_family_or_a_kind():
-    """Neither by the class of a config nor by a name; converters are each of one family."""
+def test_no_other_code_asks_for_a_family_or_a_kind():
+    """Neither by the class of a config nor by a name; each converter belongs to one family."""
     classes = "|".join(kind.config.__name__ for kind in (*FAMILIES.values(), *DRAFTERS.values()))
     names = "|".join((*FAMILIES, *DRAFTINGS))
     asking = rf"isinstance\([^)]*({classes})|(==|!=| in) \(?\"({names})\""
@@ -81,8 +81,7 @@ def test_nothing_else_asks_for_a_family_or_a_kind():
         if re.search(asking, path.read_text())
     }
     own = {path for path in found if path.startswith("families/") and path.endswith("_weights.py")}
-    # A source is called "drafter" as long as there is one kind; a bench begins with what has a drafter; windows are
-    # chosen and tuned by their methods' names.
+    # A source is called "drafter" as long as there is one kind; windows are chosen and tuned by their methods' names.
     asks = {"checkpoints/convert.py", "commands/info.py", "measuring/tune.py", "settings/choice.py"}
     assert found - own <= asks
     assert re.search(asking, 'if kind == "jacobi":')

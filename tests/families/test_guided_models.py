@@ -1,4 +1,4 @@
-"""Janus-Pro and its like: files of every published layout through the command, then every method without a drafter."""
+"""Janus-Pro and similar models: every published layout through the command, then every method without a drafter."""
 
 from functools import cache, partial
 from itertools import product
@@ -38,7 +38,7 @@ TOKENS = {"janus": 16, "emu3": 22, "liquid": 16, "lumina2": 21}
 
 
 def decoded(*few: str):
-    """Returns the families as a parameter, for exhaustive runs unless named."""
+    """Returns the families as a parameter; those not named run only in exhaustive runs."""
     marks = {name: () if name.startswith(few) else pytest.mark.exhaustive for name in DECODED}
     return pytest.mark.parametrize("name", [pytest.param(name, marks=marks[name]) for name in DECODED])
 
@@ -62,7 +62,7 @@ def loaded(converted):
     return cache(lambda name: load(converted(name), mesh="data=1"))
 
 
-# Layouts of transformers are in golden cases too.
+# Golden cases cover the transformers layouts too.
 @pytest.mark.parametrize(
     "name",
     [
@@ -72,7 +72,7 @@ def loaded(converted):
         for name in MODELS
     ],
 )
-def test_a_layout_is_the_whole_model(name, loaded):
+def test_every_layout_gives_the_whole_model(name, loaded):
     checkpoint = loaded(name).checkpoint
     config = checkpoint.target_config
     assert config.grid == layouts.GRID and config.num_codes == layouts.CODES
@@ -82,7 +82,7 @@ def test_a_layout_is_the_whole_model(name, loaded):
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-# Quicker ones: of Lumina-mGPT 2.0 on a mesh and Liquid in eight bits below, of Emu3 in test_shapes.py.
+# Quicker tests: Lumina-mGPT 2.0 on a mesh and Liquid in eight bits below, Emu3 in test_shapes.py.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("name", "method"), [*product(DECODED, METHODS)])
 def test_methods_without_a_drafter(name, method, loaded):
@@ -92,7 +92,7 @@ def test_methods_without_a_drafter(name, method, loaded):
 
 
 def assert_pictures(made, pipeline) -> None:
-    """Asserts that there are two pictures, of different codes."""
+    """Asserts that there are two pictures and that their codes vary."""
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
     assert made.pictures.shape == (2, side, side, 3)
     codes = made.tokens[made.tokens < layouts.CODES]
@@ -106,7 +106,7 @@ def split(converted):
 
 
 def tokens_of(pipeline, encoded=None, **knobs) -> np.ndarray:
-    """Decodes the prompts and draws no pictures, which would take another program."""
+    """Decodes the prompts without drawing pictures, which would take another program."""
     encoded, knobs = encoded or pipeline.encode(PROMPTS), KNOBS | knobs
     _, job = pipeline.prepare(encoded, **knobs)
     run = pipeline.engine.start(job, pipeline._encoder.from_encoded(encoded), seed=knobs["seed"])
@@ -115,7 +115,7 @@ def tokens_of(pipeline, encoded=None, **knobs) -> np.ndarray:
 
 @decoded("lumina2")
 def test_a_mesh_changes_no_token(name, split, loaded):
-    """Heads, columns and codes are split over as many devices as they divide by."""
+    """Heads, columns and codes are split over as many devices as divide them evenly."""
     made, plain = tokens_of(split(name), method="jacobi"), tokens_of(loaded(name), method="ar")
     np.testing.assert_array_equal(made, plain)
 
@@ -139,8 +139,8 @@ def test_eight_bits(name, converted, tmp_path):
 
 
 @decoded("lumina2")
-def test_guidance_compares_with_the_encoders_row(name, loaded):
-    """Another unconditional row changes tokens under guidance, and no logit of the prompt without."""
+def test_guidance_uses_the_encoders_unconditional_row(name, loaded):
+    """Another unconditional row changes tokens under guidance, but no logits of the prompt without guidance."""
     pipeline = loaded(name)
     encoded = pipeline.encode(PROMPTS)
     changed = np.full_like(encoded.arrays["unconditional"], layouts.CODES)
@@ -156,7 +156,7 @@ def test_guidance_compares_with_the_encoders_row(name, loaded):
 
 @decoded("janus")
 def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
-    """Teacher-forced, each row alone: tokens are the best of u + s (c - u), where u is of the negative prompt."""
+    """Teacher-forced, each row alone: tokens maximise u + s (c - u), where u are the negative prompt's logits."""
     pipeline, scale = loaded(name), 3.0
     made = pipeline.generate(
         PROMPTS, negative_prompt="a lake", method="ar", guidance=scale, temperature=0.0, top_k=0, top_p=1.0
@@ -178,10 +178,10 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
     np.testing.assert_array_equal(made.tokens, np.argmax(against + scale * (wanted - against), axis=-1))
 
 
-# Golden cases take steps after padded prompts too.
+# Golden cases cover steps after padded prompts too.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("name", DECODED)
-def test_the_adapter_keeps_what_targets_promise(name, loaded):
+def test_the_adapter_keeps_the_contract_of_targets(name, loaded):
     """Padding, blocks and commits change nothing (``check_target``)."""
     pipeline = loaded(name)
     config, params = pipeline.checkpoint.target_config, pipeline.engine.parameters.target
@@ -197,8 +197,8 @@ def test_the_adapter_keeps_what_targets_promise(name, loaded):
         *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("medusa", "eagle3", "parallel")),
     ],
 )
-def test_a_drafter_shares_a_head_of_two_layers(kind):
-    """Trees of a random drafter decode as plain decoding does, and their logits are the target's head's."""
+def test_a_drafter_shares_a_two_layer_head(kind):
+    """Trees of a random drafter give plain decoding's tokens, and the shared head computes the target's logits."""
     config, dtype = layouts.TINY_JANUS, np.dtype(np.float32)
     model = RandomModel("janus", config, usual_drafters(config))
     recipe, found = model.recipe(dtype), {}
@@ -216,7 +216,7 @@ def test_a_drafter_shares_a_head_of_two_layers(kind):
     np.testing.assert_allclose(head_logits(features, head), expected, rtol=1e-5, atol=1e-5)
 
 
-def test_every_family_says_what_a_model_axis_splits():
+def test_every_family_says_what_the_model_axis_splits():
     """No parameter of a layer or a head is left whole on two devices by mistake."""
     for name in ("janus", "emu3", "liquid", "lumina2"):
         config = FAMILIES[name].config()

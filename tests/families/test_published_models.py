@@ -1,6 +1,6 @@
 """Every published layout, with tiny random weights, through the command: converted, generated from, and broken.
 
-Strict decoding must be plain decoding, from the prompt to the picture; relaxed rules must stay in the codebook.
+Strict decoding must equal plain decoding, from the prompt to the picture; relaxed rules must stay in the codebook.
 """
 
 import dataclasses
@@ -27,10 +27,10 @@ from tests.fixtures.without_drafter import METHODS, check_method
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-# Compiles sooner; the number of devices changes no tokens.
+# Compiles faster; the number of devices changes no tokens.
 ONE_DEVICE = "data=1"
 TREE = "[[0], [1], [0, 0], [0, 1], [1, 0]]"
-# At a high temperature the shared noise decides, so that an untrained drafter is often right.
+# At a high temperature the shared noise decides, so an untrained drafter is often right.
 TEMPERATURE = 4.0
 DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
 KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
@@ -62,7 +62,7 @@ SOURCES = {
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory) -> Path:
-    """A folder with all layouts, tiny."""
+    """A folder with tiny models in all layouts."""
     folder, chameleon = tmp_path_factory.mktemp("published"), layouts.TINY_CHAMELEON
     for name, write in SOURCES.items():
         write(folder / name)
@@ -78,7 +78,7 @@ def published(tmp_path_factory) -> Path:
 
 
 def link(published: Path, monkeypatch, tmp_path: Path) -> None:
-    """Enters a folder that links to all published files, so that single ones can be replaced."""
+    """Enters a folder that links to all published files, so that single files can be replaced."""
     monkeypatch.chdir(tmp_path)
     for path in published.iterdir():
         Path(path.name).symlink_to(path)
@@ -86,7 +86,7 @@ def link(published: Path, monkeypatch, tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def compiled_programs(tmp_path_factory):
-    """Sets a persistent cache, whichever the command would choose."""
+    """Sets a persistent compilation cache, regardless of the one that the command would choose."""
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path_factory.getbasetemp() / "xla"))
     yield
@@ -145,9 +145,9 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
     return pipeline
 
 
-# Others are of these models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
+# The others are the same models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
 @pytest.mark.parametrize("name", ["t2i", pytest.param("lumina", marks=pytest.mark.exhaustive)])
-def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
+def test_strict_decoding_equals_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
     shutil.copy(published / "tree.json", tmp_path)
     monkeypatch.chdir(tmp_path)
@@ -176,7 +176,7 @@ def test_strict_decoding_is_plain_decoding(name, converted, loaded, published, t
 
 
 def test_lumina_rows_are_closed(loaded):
-    """Row ends and the image end are at the format's positions in the loop's own tokens, of a relaxed rule too."""
+    """Row ends and the image end are at the format's positions in the loop's own tokens, even under a relaxed rule."""
     pipeline = loaded("lumina")
     config, engine = pipeline.checkpoint.target_config, pipeline.engine
     job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
@@ -193,7 +193,7 @@ def test_lumina_rows_are_closed(loaded):
 
 
 def test_anoles_own_size(published, tmp_path, monkeypatch):
-    """A conversion without a config is at the published size."""
+    """A conversion without a config has the published size."""
     monkeypatch.chdir(published)
     words = f"--drafter drafter-anole --text-tokenizer text_tokenizer.json --out {tmp_path}/a"
     assert main(["convert", "anole", "--model", "chameleon", *words.split()]) == 0
@@ -202,7 +202,7 @@ def test_anoles_own_size(published, tmp_path, monkeypatch):
     assert (config.grid, config.num_tokens, whole.draws) == (32, 1024, False)
 
 
-def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(converted, loaded):
+def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(converted, loaded):
     def on_device(rows: int, columns: int) -> int:
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())
 
@@ -216,12 +216,12 @@ def test_the_text_encoder_is_gone_before_decoding_and_parameters_are_there_once(
     made = pipeline.generate_from(encoded, **KNOBS | {"tree": "none"})
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
-    # They go with the pipeline, not when Python next looks for cycles.
+    # They are freed with the pipeline, not when Python next looks for cycles.
     del pipeline
     assert [on_device(*shape) for shape in embeddings] == before
 
 
-def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path, monkeypatch):
+def test_parts_can_be_added_to_a_checkpoint(converted, loaded, published, tmp_path, monkeypatch):
     """Adding a drafter and a text encoder later makes the same checkpoint."""
     monkeypatch.chdir(published)
     whole = converted("t2i")
@@ -242,7 +242,7 @@ def test_parts_are_added_to_a_checkpoint(converted, loaded, published, tmp_path,
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
 
 
-def test_the_tokenizer_of_another_model_is_no_t5s(published, tmp_path, monkeypatch, capsys):
+def test_another_models_tokenizer_is_refused_for_a_t5(published, tmp_path, monkeypatch, capsys):
     link(published, monkeypatch, tmp_path)
     Path("t5.json").unlink()
     Path("t5.json").symlink_to(published / "text_tokenizer.json")
@@ -290,7 +290,7 @@ def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch
     assert (f"1 missing: {tensor}" if damage == "missing" else broken.name) in line
 
 
-# Quicker ones: test_guided_models.py.
+# Quicker tests: test_guided_models.py.
 @pytest.mark.exhaustive
 @pytest.mark.parametrize(("model", "method"), [*product(("t2i", "anole", "lumina"), METHODS)])
 def test_methods_without_a_drafter(loaded, model, method):

@@ -1,4 +1,4 @@
-"""Pictures that are no squares: the same stream, other rows; through every part that knows of rows and columns."""
+"""Pictures that are not square: the same stream with other rows, through every part that knows of rows and columns."""
 
 from dataclasses import replace
 from functools import cache
@@ -26,10 +26,10 @@ from tests.refused import refused
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
-# Rows and columns; of Lumina-mGPT 2.0 in cells of four.
+# Rows and columns; those of Lumina-mGPT 2.0 form cells of four.
 WIDE = {"emu3": (3, 4), "lumina2": (12, 16)}
 SHAPES = ("wide", "tall")
-# What confuses rows with columns is wrong with either.
+# Code that confuses rows with columns fails on either shape.
 wide_and_tall = pytest.mark.parametrize("name", ["wide", pytest.param("tall", marks=pytest.mark.exhaustive)])
 
 
@@ -92,7 +92,7 @@ def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes)
 
 @wide_and_tall
 def test_rows_in_parallel(name, loaded, plain, shapes):
-    """A code behind one another, a diagonal of codes is decoded in a pass; the first row sees no other."""
+    """With each row one code behind the last, a pass decodes a diagonal of codes; the first row sees no other row."""
     rows, columns = shapes[name]
     near = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
     np.testing.assert_array_equal(near.tokens[:, :columns], plain(name).tokens[:, :columns])
@@ -102,14 +102,14 @@ def test_rows_in_parallel(name, loaded, plain, shapes):
 @pytest.mark.exhaustive
 @wide_and_tall
 def test_rows_one_after_another(name, loaded, plain, shapes):
-    """Far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
+    """With rows far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
     whole = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": shapes[name][1]})
     np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
 
 
 @pytest.mark.parametrize("name", SHAPES)
-def test_a_row_above_is_a_row_of_the_stream(name, loaded, shapes):
-    """With the forced token that ends it; the picture's end belongs to none."""
+def test_the_row_above_is_a_row_of_the_stream(name, loaded, shapes):
+    """It includes the forced token that ends it; the picture's end belongs to no row."""
     pipeline, (rows, columns) = loaded(name), shapes[name]
     target = pipeline.recipe.target()
     ends = columns + (columns + 1) * np.arange(rows)
@@ -121,7 +121,7 @@ def test_a_row_above_is_a_row_of_the_stream(name, loaded, shapes):
 
 @wide_and_tall
 def test_completion_keeps_rows(name, loaded, plain, shapes):
-    """A picture's own seed completes it to itself, from its codes and from a picture of any shape."""
+    """With its own seed a picture's codes are completed to the same; a given picture of any shape keeps its rows."""
     pipeline, (rows, columns) = loaded(name), shapes[name]
     codes = list(plain(name).tokens)
     made = pipeline.generate(PROMPTS, method="ar", start=codes, **KNOBS)
@@ -138,7 +138,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
 
 
 @wide_and_tall
-def test_pictures_of_how_they_came_about(name, loaded, shapes):
+def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
     made = pipeline.generate(PROMPTS, method="jacobi", initial="above", compare=True, **KNOBS | {"window": 7})
     height, width = made.pictures.shape[1:3]
@@ -160,7 +160,7 @@ def test_pictures_of_how_they_came_about(name, loaded, shapes):
 
 
 def test_the_prompt_names_height_and_width(model, loaded, shapes):
-    """As the published processors do, which is why encoded prompts are of one size."""
+    """As the published processors do, which is why encoded prompts fit only one size."""
     for name, (rows, columns) in shapes.items():
         encoder = loaded(name)._encoder
         cells = (f"<reserved{8800 + side // 4:05d}>" for side in (rows, columns))
@@ -190,14 +190,14 @@ def test_published_shapes():
     wide = FAMILIES["lumina2"].shaped(config, 72, 128)
     assert shape_of(wide) == (72, 128) and wide.num_tokens == 72 * 129 + 1
     for rows, columns, said in (
-        (96, 100, "9216, and 192 a side"),
+        (96, 100, "9216, and 192 per side"),
         (75, 100, "grid 75 is not valid: give a multiple of 4"),
     ):
         with refused(said):
             FAMILIES["lumina2"].shaped(config, rows, columns)
 
 
-def test_the_commands(folder, loaded, shapes, tmp_path, capsys, monkeypatch):
+def test_the_commands_take_a_size(folder, loaded, shapes, tmp_path, capsys, monkeypatch):
     monkeypatch.chdir(tmp_path)
     wide = loaded("wide")
 
@@ -242,7 +242,7 @@ def test_the_commands(folder, loaded, shapes, tmp_path, capsys, monkeypatch):
         ("4096x4096", "codes of a picture are too many"),
     ],
 )
-def test_sizes_that_are_none(size, said, folder, tmp_path, monkeypatch, capsys):
+def test_invalid_sizes_are_refused(size, said, folder, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     assert said in assert_refused(["generate", "a lake", "--model", str(folder), "--size", size], capsys)
 

@@ -1,7 +1,7 @@
 """Command lines that somebody may type, or a script may make by mistake, and what they do in a process of their own.
 
 Every line is one that works with one or two of its words made hostile. The process ends where computing would begin:
-what is looked at is what is let through, what is refused and how, and what it took to find out.
+the tests look at what is let through, what is refused and how, and what it took to find out.
 """
 
 import argparse
@@ -25,9 +25,9 @@ from lantern_jax.settings.settings import KNOBS
 from tests.command import files
 
 SECONDS = 10
-# What a command or a script says where it refuses.
+# How a refusal by a command or a script begins.
 ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
-# What a value of VALUES that is too long to be quoted would look like.
+# What an overlong value of VALUES would look like if it were quoted whole.
 QUOTED = re.compile(r"(9|x|é|\\xe9){202}|int_max_str_digits")
 # The status of a process that would now compute.
 COMPUTES = 77
@@ -71,8 +71,8 @@ TEXTS = (
 
 
 class Outcome(NamedTuple):
-    """What a process did: its status (None: it hung), what it said, seconds, the most memory in MB, files it left, and
-    whether nobody could be told anything, and what it printed beside.
+    """What a process did: its status (None: it hung), its stderr, seconds, peak memory in MB, the files it left,
+    whether stderr was closed, and its stdout.
     """
 
     status: int | None
@@ -128,7 +128,7 @@ def clutter(folder: Path) -> None:
 
 
 def command_lines(seed: int) -> Iterator[list[str]]:
-    """Lines without end."""
+    """Yields lines without end."""
     chance = random.Random(seed)
     flags = {name: _flags(line.split()[0]) for name, line in LINES.items()}
     while True:
@@ -143,12 +143,12 @@ def command_lines(seed: int) -> Iterator[list[str]]:
                 words[chance.randrange(1, len(words))] = hostile
             else:
                 words.insert(chance.randrange(1, len(words) + 1), hostile)
-        # No argument of a program holds a byte of zero.
+        # No argument of a program can hold a zero byte.
         yield words
 
 
 def huge_lines() -> Iterator[list[str]]:
-    """Every option of every command that takes a number, given ones of hundreds and of thousands of digits."""
+    """Yields lines for every option that takes a number, with numbers of hundreds and of thousands of digits."""
     for name, line in LINES.items():
         words = line.split()
         texts = [(flag, text) for known, flag, text in TEXTS if known == name]
@@ -173,7 +173,7 @@ def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams
     """Calls ``work`` in a forked process, in a folder. This process must not have used a device yet.
 
     Args:
-        streams: the standard streams that are closed, of "012", and "a" where the others are of ASCII.
+        streams: the standard streams that are closed, of "012", and "a" where the others are ASCII.
     """
     before = files(folder)
     with tempfile.TemporaryFile() as out, tempfile.TemporaryFile() as said:
@@ -212,7 +212,7 @@ def _work(work: Callable[[], int], folder: Path, out, said, streams: str) -> Non
 
 
 def _hostile(streams: str) -> None:
-    """Standard streams as a process finds them that is started so, and what the command makes of them first."""
+    """Sets the standard streams up as a process started this way finds them, then lets the command settle them."""
     if not streams:
         return
     for number, name in enumerate(("stdin", "stdout", "stderr")):
@@ -235,7 +235,7 @@ def _waited(process: int, end: float) -> tuple[int | None, resource.struct_rusag
 
 
 def command(line: list[str]) -> Callable[[], int]:
-    """The ``lantern`` command with that line, as far as computing."""
+    """Returns work that runs the ``lantern`` command with a line, up to where it would compute."""
 
     def work() -> int:
         import lantern_jax.engine.engine

@@ -1,4 +1,4 @@
-"""Work that hangs ends."""
+"""A deadline that ends work which hangs."""
 
 import signal
 
@@ -11,7 +11,7 @@ class Hung(BaseException):
 
 @pytest.fixture
 def deadline():
-    """A function: from then on so many seconds are left; 0 for any number."""
+    """Yields a function that sets how many seconds are left from then on; 0 sets no limit."""
 
     def hung(*_):
         raise Hung

@@ -1,7 +1,7 @@
-"""Files that a stranger may hand over: damaged ones, bombs, and such that want to run code; all from a seed.
+"""Files that a stranger may hand over: damaged ones, bombs, and ones that try to run code; all made from a seed.
 
 Each generator yields ``HostileFile``s of at most a few megabytes. Files that must be refused and files that must be
-read say so; of a random change nobody knows.
+read say so; a random change may be either.
 """
 
 import io
@@ -117,7 +117,7 @@ def index_files(seed: int) -> Iterator[HostileFile]:
 
 
 def archives(seed: int) -> Iterator[HostileFile]:
-    """Encoded prompts in an .npz; the good ones are for the labels of landscapes, [n, 8]."""
+    """Yields encoded prompts in an .npz; the good ones are for the labels of landscapes, [n, 8]."""
     good = encoded_prompts(["a lake", "a foggy forest"])
     yield HostileFile("good", ".npz", good, True)
     yield from damaged(good, ".npz", seed, 40)
@@ -154,7 +154,7 @@ def archives(seed: int) -> Iterator[HostileFile]:
 
 
 def picture_arrays(seed: int) -> Iterator[HostileFile]:
-    """Pictures as "arr_0" of an .npz, as references of FID have them."""
+    """Yields pictures as "arr_0" of an .npz, as references of FID have them."""
     pictures = np.random.default_rng(seed).integers(0, 255, (3, 4, 4, 3), np.uint8)
     good = zipped({"arr_0": npy(pictures)})
     yield HostileFile("good", ".npz", good, True)
@@ -240,7 +240,7 @@ def read_tensors(path: Path) -> list[np.ndarray]:
     return [np.asarray(tensor) for tensor in open_tensors(path).values()]
 
 
-# The generator of a kind of file, and what reads one, as the commands do.
+# The generator of each kind of file, and its reader, as commands use it.
 KINDS: dict[str, Callable[[int], Iterator[HostileFile]]] = {
     "torch": torch_files, "safetensors": safetensors_files, "index": index_files, "archive": archives,
     "pictures": picture_arrays, "tree": trees, "prompts": prompt_lists, "picture": pictures,
@@ -253,7 +253,7 @@ READERS: dict[str, Callable[[Path], object]] = {
 
 
 def archive(entries: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_STORED) -> bytes:
-    """Returns a zip archive; names may come twice."""
+    """Returns a zip archive; names may be repeated."""
     level = 1 if method == zipfile.ZIP_DEFLATED else None
     new = zipfile.ZipFile(buffer := io.BytesIO(), "w", method, compresslevel=level)
     with new as file, warnings.catch_warnings():
@@ -264,7 +264,7 @@ def archive(entries: Iterable[tuple[str, bytes]], method: int = zipfile.ZIP_STOR
 
 
 def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
-    """Archives that lie about their entries."""
+    """Yields archives that lie about their entries."""
     with zipfile.ZipFile(io.BytesIO(good)) as opened:
         entries = {name: opened.read(name) for name in opened.namelist()}
     first, *others = entries
@@ -334,7 +334,7 @@ def _raw_header(text: str) -> bytes:
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(content)) + content
 
 
-# No kind of file is made of these.
+# No kind of file may hold these.
 JSON = {
     "JSON: nothing": b"", "JSON: half": b'{"a": ', "JSON: nested lists": b"[" * 300_000,
     "JSON: closed nested lists": b"[" * 100_000 + b"]" * 100_000, "JSON: nested a little": b"[" * 500 + b"]" * 500,

@@ -1,4 +1,4 @@
-"""Checkpoints of several files as somebody may send them who wants to deceive: indices, shards and headers that lie.
+"""Checkpoints of several files that somebody may send to deceive: indices, shards and headers that lie.
 
 Sizes and checksums in their configs are right, for whoever changes a file can compute them.
 """
@@ -17,7 +17,7 @@ from tests.hostile.files import CONTROL, as_bytes, index_files, safetensors, saf
 from tests.hostile.mutations import MISSING, at, places, renamed, replaced
 
 INDEX = "model.safetensors.index.json"
-# What is wrong with an entry of a header, beside what its values may be.
+# Wrong values for an entry of a header, beside the values of other entries.
 _ODD = (0, 1, 7, -1, 2**31, 2**62, 2**64, 0.5, True, None, "4", [], [4], {}, CONTROL)
 # Names that a config may list.
 NAMES = (
@@ -34,7 +34,7 @@ def save_sharded(folder: Path, checkpoint: Checkpoint) -> Path:
 
 
 def replace(folder: Path, name: str, content: bytes | None) -> None:
-    """Writes one file of a checkpoint anew, or forgets it, and puts the config right; may list what is none of it."""
+    """Rewrites one file of a checkpoint, or unlists it, and corrects the config; may list one that is no part of it."""
     path = folder / "config.json"
     config = json.loads(path.read_text())
     if name in NAMES and not content:
@@ -50,7 +50,7 @@ def replace(folder: Path, name: str, content: bytes | None) -> None:
 
 
 def hostile_folders(folder: Path, seed: int) -> Iterator[str]:
-    """Changes a sharded checkpoint, yields what was done, and puts it right again, many times."""
+    """Changes a sharded checkpoint, yields what was done, and restores it, many times."""
     whole = {path: path.read_bytes() for path in folder.iterdir()}
     for what, changes in _cases(folder, random.Random(seed), seed):
         for name, content in changes.items():
@@ -90,7 +90,7 @@ def _cases(folder: Path, chance: random.Random, seed: int) -> Iterator[tuple[str
 
 
 def _with_header(content: bytes, chance: random.Random) -> bytes:
-    """Returns a shard one of whose entries has another value in it, another's, or another's name."""
+    """Returns a shard whose header has one entry with an odd value, another entry's value, or another entry's name."""
     length = int.from_bytes(content[:8], "little")
     header = json.loads(content[8 : 8 + length])
     path, other = chance.sample(list(places(header)), 2)

@@ -2,17 +2,17 @@
 
     python -m tests.hostile.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
-Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or of ASCII),
+Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or in ASCII),
 ``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
 ``tests.hostile.scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
-``texts`` (of files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
-pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of one of several files) and ``clients`` (of
-``lantern serve``: bodies, and streams of bytes).
+``texts`` (in files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
+pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of a checkpoint of several files) and
+``clients`` (of ``lantern serve``: bodies, and streams of bytes).
 
 A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
-a traceback, in little more memory than one that works, and with one line where it refuses. What it never may is go on
-with something else than was written. Faults are printed, and their kinds and seeds are kept in
-``tests/hostile/fuzz_found.json``, which ``--found`` runs again: once they are mended they stay there.
+a traceback, in little more memory than one that works, and with one line where it refuses. It must never go on
+with anything other than what was written. Faults are printed, and their kinds and seeds are kept in
+``tests/hostile/fuzz_found.json``, which ``--found`` runs again: they stay there once they are mended.
 """
 
 import argparse
@@ -153,7 +153,7 @@ KINDS = {
 
 
 def _bodies(model: Path, seed: int) -> int:
-    """Bodies with a hostile field: each is taken, or refused in a line that names the field."""
+    """Reads bodies with a hostile field: each is accepted, or refused in a line that names the field."""
     from lantern_jax.pipeline.pipeline import load
     from lantern_jax.serve.limits import Limits, Refused
     from lantern_jax.serve.requests import decoded, read_request
@@ -163,7 +163,7 @@ def _bodies(model: Path, seed: int) -> int:
     for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
         try:
             request = read_request(decoded(body.content), Limits(), "tiny", "16x16", scales=False)
-            with contextlib.suppress(ValueError):  # Of what is left the server says which field is to blame.
+            with contextlib.suppress(ValueError):  # For these errors the server finds the field to blame.
                 pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.knobs)
         except Refused as refusal:
             fault = wrong_error(body, refusal.to_json()["error"])
@@ -172,7 +172,7 @@ def _bodies(model: Path, seed: int) -> int:
 
 
 def _streams(model: Path, seed: int) -> int:
-    """Clients that send what is cut, slow or damaged: all of them end, and others are answered meanwhile."""
+    """Runs clients whose requests are cut, slow or damaged: all of them end, and others are answered meanwhile."""
     from lantern_jax.pipeline.pipeline import load
     from tests.hostile.requests import streams
     from tests.serve.running import outlive
@@ -202,7 +202,7 @@ class Table:
 
     Attributes:
         base: megabytes of a run that works.
-        more: megabytes that every case has since then of what making the cases imported, torch for one.
+        more: megabytes that every case has had since making the cases imported something, torch for one.
     """
 
     def __init__(self, base: float):
@@ -244,7 +244,7 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
             for number, (name, work) in enumerate(KINDS[kind](seed, folder)):
                 if not number:
                     table.more = max(table.more, run(lambda: 0, folder).megabytes - idle)
-                # A closed stream or two, in ASCII every other time.
+                # Some streams are closed, or in ASCII.
                 hostile = STREAMS[(seed + number) % len(STREAMS)] if kind == "streams" else ""
                 outcome = run(work, folder, streams=hostile)
                 for left in sorted(outcome.left, reverse=True):
@@ -264,7 +264,7 @@ def main() -> int:
     parser.add_argument("--kinds", default=",".join(KINDS), help="with commas between them")
     parser.add_argument("--found", action="store_true", help="what failed before, and nothing else")
     given = parser.parse_args()
-    # Imported here, every case's process has them.
+    # Imported here, so that every case's process has them.
     import lantern_jax.measuring.measure
     import lantern_jax.pipeline.pipeline  # noqa: F401
 

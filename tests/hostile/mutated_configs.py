@@ -1,7 +1,7 @@
 """Configs of a checkpoint with one entry changed, as strangers may send them.
 
 Every entry of ``config.json``, at any depth, is replaced by values of other types and sizes, is left out, or gets an
-unknown neighbour. The config's checksum goes too: whoever changes a config can compute it.
+unknown neighbour. The config's checksum is dropped too: whoever changes a config can compute it.
 """
 
 import json
@@ -10,7 +10,7 @@ from typing import Any
 from tests.hostile.mutations import MISSING, at, places, replaced
 
 UNKNOWN = object()
-# What stands in place of an entry; text that JSON has no value for is written as it is.
+# What replaces an entry; text that JSON has no value for is written as it is.
 VALUES: dict[str, Any] = {
     "missing": MISSING, "unknown": UNKNOWN, "null": None, "true": True, "minus one": -1, "zero": 0, "one more": 7,
     "2**31": 2**31, "2**62": 2**62, "10**400": 10**400, "1e308": 1e308, "a half": 0.5,
@@ -19,7 +19,7 @@ VALUES: dict[str, Any] = {
     "list": [1, [2, [3]]], "many": list(range(20_000)), "object": {"a": {"b": [None]}},
     "deep": json.loads("[" * 60 + "]" * 60), "deeper": "[" * 100_000 + "]" * 100_000,
 }  # fmt: skip
-# Entries whose insides are many and alike, or for people.
+# Entries whose contents are many and alike, or meant for people.
 _CLOSED = {"words", "attributes", "ignored", "defaults", "metadata", "checksums"}
 
 

@@ -1,4 +1,4 @@
-"""Changes of what somebody may hand over: of bytes, and of values in what JSON holds."""
+"""Changes to what somebody may hand over: to bytes, and to values in JSON."""
 
 import copy
 import random
@@ -7,13 +7,13 @@ from functools import reduce
 from operator import getitem
 from typing import Any
 
-# In the place of an entry: it is left out.
+# In place of an entry, leaves it out.
 MISSING = object()
 Path = tuple[str | int, ...]
 
 
 def damage(good: bytes, chance: random.Random) -> tuple[str, bytes]:
-    """Returns what was done to bytes, and what they are then."""
+    """Returns what was done to the bytes, and the changed bytes."""
     what = chance.choice(("cut", "bits", "zeros", "swapped", "doubled", "noise"))
     size = chance.choice((1, 4, 8, 64, 512, 4096))
     at, other = chance.randrange(len(good)), chance.randrange(len(good))
@@ -51,7 +51,7 @@ def at(values: Any, path: Path) -> Any:
 
 
 def replaced(values: Any, path: Path, to: Any) -> Any:
-    """Returns the same with another entry there, or, for MISSING, with none."""
+    """Returns the values with another entry at a path, or, for MISSING, without it."""
     changed = copy.deepcopy(values)
     inner = at(changed, path[:-1])
     if to is MISSING:

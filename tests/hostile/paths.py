@@ -1,4 +1,4 @@
-"""What is no file in the place of one: pipes, sockets, devices, rings of links, files of /proc; for every option of a
+"""Something else in place of a file: pipes, sockets, devices, rings of links, files of /proc; for every option of a
 command or script that takes a name, and in folders of every kind that they read.
 """
 
@@ -26,7 +26,7 @@ INSIDE = (
     "features_00000.npy", "prefix_00000.npy", "metrics.jsonl", "setup.json", "made.json", "results",
 )  # fmt: skip
 _OUTPUTS = ("--out", "--plot", "--work", "--folder")
-# Of commands, beside those whose placeholder says so.
+# Placeholders in commands' help that say that a path is read.
 _NAMES = re.compile(r"FILE|DIR|IMAGE|SET\b|OLD|PROFILE|MODEL|T,\.\.\.")
 _READS = re.compile(
     r"\b(add|add_argument)\(\s*\"(--[\w-]+)\",\s*type=arguments\.(file|folder|model|new_file|working_folder)\b"
@@ -52,7 +52,7 @@ def make(path: Path, kind: str) -> None:
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "socket":
-        # Names of sockets are short.
+        # Paths of sockets must be short.
         here = os.open(".", os.O_RDONLY)
         os.chdir(path.parent)
         try:
@@ -70,7 +70,7 @@ def make(path: Path, kind: str) -> None:
 
 
 def names(placeholder: str, turn: int) -> Iterator[str]:
-    """Names that ``special`` made for an option: with the suffixes that its placeholder has, else with two in turn."""
+    """Yields names that ``special`` made for an option: with the suffixes of its placeholder, otherwise two in turn."""
     suffixes = [suffix for suffix in SUFFIXES[1:] if suffix in placeholder]
     for number, kind in enumerate(KINDS):
         for suffix in suffixes or {"", SUFFIXES[(turn + number) % len(SUFFIXES)]}:
@@ -79,7 +79,7 @@ def names(placeholder: str, turn: int) -> Iterator[str]:
 
 
 def path_lines() -> Iterator[tuple[str, list[str]]]:
-    """(an option's placeholder, a line of a command with the option) for all that take a name, which is {}."""
+    """Yields (an option's placeholder, a command line with the option) for all that take a name, written as {}."""
     parsers = next(action for action in make_parser()._actions if action.choices)
     for words in map(str.split, LINES.values()):
         for action in parsers.choices[words[0]]._actions:
@@ -98,14 +98,14 @@ def path_lines() -> Iterator[tuple[str, list[str]]]:
 
 
 def script_lines() -> Iterator[tuple[str, list[str]]]:
-    """(script, words) for every option of a script that takes a name."""
+    """Yields (script, words) for every option of a script that takes a name."""
     for script in WRONG:
         source = (Path(__file__).parents[2] / script.replace(".", "/")).with_suffix(".py").read_text()
         flags = {found[2] for found in _READS.finditer(source)}
         # Options that helpers of the scripts add.
         given = {word.partition("=")[0] for words in WRONG[script] for word in words}
         flags |= given & {"--config", "--target", "--checkpoint", "--prompts", "--docs"}
-        # Checkouts are run.
+        # These name checkouts, which are run.
         yield from ((script, [f"{flag}={{}}"]) for flag in sorted(flags - {"--old", "--new"}))
 
 
@@ -115,8 +115,8 @@ def cases() -> Iterator[tuple[str, list[str]]]:
             yield "lantern", [word.format(name) for word in line]
     for turn, (script, words) in enumerate(script_lines()):
         for name in names("", turn):
-            # An output may replace a link or an empty file, folders are worked in, and what a script begins may read
-            # a checkpoint once more: nothing ends those before they compute.
+            # An output may replace a link or an empty file, a folder may be worked in, and what a script starts may
+            # read a checkpoint once more: nothing stops those before they compute.
             worked = words[0].startswith(_OUTPUTS) and not re.match("no-(pipe|socket|zero|full)", name)
             if not worked and not (script.startswith("eval") and name.startswith("tiny-")):
                 yield script, [word.format(name) for word in words]

@@ -1,6 +1,6 @@
 """Bodies and byte streams that a client may send by mistake or on purpose, for ``lantern serve``.
 
-A body is one that works with a field made hostile; a stream is what comes over a connection, piece by piece.
+A body is one that works, with one field made hostile; a stream is what comes over a connection, piece by piece.
 """
 
 import json
@@ -15,7 +15,7 @@ from lantern_jax.settings.settings import KNOBS
 from tests.hostile.mutations import damage
 
 PATH = "/v1/images/generations"
-# Values of JSON as they are written, some of which Python's own reader makes something else of.
+# JSON values as they are written, some of which Python's own reader turns into something else.
 VALUES = {
     "400 digits": "9" * 400, "less than 400 digits say": "-" + "9" * 400, "5000 digits": "9" * 5000,
     "no float": "1e400", "400 digits deep inside": "[" * 20 + "9" * 400 + "]" * 20,
@@ -25,7 +25,7 @@ VALUES = {
     "half a character": '"\\ud800"',
 }  # fmt: skip
 FIELDS = (*OWN, *HARMLESS, *KNOBS, "x" * 400, "a\x1b[2J")
-# What is longer than this in an answer is an echo.
+# An answer that repeats more than this is an echo.
 QUOTED = 200
 GET = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
 HEAD = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -47,7 +47,7 @@ def bodies() -> Iterator[Body]:
 
 
 def wrong_error(body: Body, error: dict) -> str:
-    """What is wrong with the refusal of a body; nothing where it is one line that names the field."""
+    """Returns what is wrong with the refusal of a body; empty where it is one line that names the field."""
     message, param = error["message"], error["param"]
     if body.field in (*OWN, *HARMLESS, *KNOBS) and param != body.field:
         return f"blames {param}"
@@ -59,7 +59,7 @@ def wrong_error(body: Body, error: dict) -> str:
 
 
 class Stream(NamedTuple):
-    """What a client sends: pieces, with so many seconds between."""
+    """What a client sends: pieces, with a pause in seconds between them."""
 
     name: str
     pieces: Sequence[bytes]
@@ -92,7 +92,7 @@ def streams(seed: int, count: int) -> Iterator[Stream]:
 
 
 def send(address: tuple[str, int], stream: Stream, seconds: float) -> float:
-    """Sends it and reads what comes; the seconds until the server ended the connection. TimeoutError after so many."""
+    """Sends a stream, reads the answer, returns the seconds until the server closed; TimeoutError after ``seconds``."""
     began = time.monotonic()
     with socket.create_connection(address, timeout=seconds) as connection:
         try:

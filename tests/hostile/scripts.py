@@ -1,4 +1,4 @@
-"""Wrong inputs of the training and evaluation scripts, and the folder of useless things that they name."""
+"""Wrong inputs for the training and evaluation scripts, and the folder of useless things that they name."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from lantern_jax.checkpoints.store import model_directory
 
 ROOT = Path(__file__).parents[2]
 DEMO = str(model_directory("demo"))
-# What stands for longer words below.
+# Short names for longer words below.
 WORDS = {
     **{kind: f"--config={ROOT}/configs/tiny_{kind}.py" for kind in ("tokenizer", "target", "drafter")},
     "demo": DEMO, "new": "--workdir=new/folder",

@@ -1,4 +1,4 @@
-"""Files from strangers: each is read or refused in one line, and none of them runs, hangs or takes memory."""
+"""Files from strangers: each is read or refused in one line, and none of them runs code, hangs or fills memory."""
 
 import argparse
 import io
@@ -36,7 +36,7 @@ LONGEST = 1000
 
 @pytest.fixture
 def memory():
-    """No more than so much may be asked for: a bomb is a MemoryError, which is none of what readers raise."""
+    """Limits how much memory may be asked for: a bomb is a MemoryError, which readers never raise."""
     limits = resource.getrlimit(resource.RLIMIT_AS)
     if sys.platform == "linux":
         with open("/proc/self/statm") as file:
@@ -46,14 +46,14 @@ def memory():
     resource.setrlimit(resource.RLIMIT_AS, limits)
 
 
-# Of a damaged pickle's text; it is Python's own, and no user is shown it.
+# Python's own warning about a damaged pickle's text; no user is shown it.
 @pytest.mark.filterwarnings("ignore:invalid escape sequence:DeprecationWarning")
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monkeypatch):
     if kind == "torch":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    # Long pickles are followed to their bound, which takes its time.
+    # Long pickles are followed to their bound, which takes time.
     monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
@@ -78,7 +78,7 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
 
 @pytest.fixture
 def special(tmp_path):
-    """Names of what is no regular file, and of files that say they are empty and never end."""
+    """Yields paths of what is no regular file, and of files that claim to be empty and never end."""
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "folder").mkdir()
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
@@ -91,7 +91,7 @@ def special(tmp_path):
 
 
 def test_nothing_but_a_regular_file_is_opened(special, monkeypatch):
-    """A device is not even opened, and what a name stands for may change before it is."""
+    """A device is not even opened, and what a path stands for may change before it is opened."""
     opened, open_, stat_ = [], os.open, os.stat
     monkeypatch.setattr(files.os, "open", lambda path, flags: opened.append(path) or open_(path, flags))
     for path in special:
@@ -106,7 +106,7 @@ def test_nothing_but_a_regular_file_is_opened(special, monkeypatch):
 
 
 def through(name: str, reader):
-    """Reads a link of that name beside what it points at."""
+    """Returns a reader through a link of that name beside its target."""
     return lambda path: Path(path.parent, name).symlink_to(path) or reader(path.parent / name)
 
 
@@ -184,7 +184,7 @@ def written(path: Path, text: str) -> Path:
 
 
 def test_trees_have_bounds(memory):
-    """Of trees and windows alike, and counted before a node is made."""
+    """Trees and windows alike, and nodes are counted before one is made."""
     assert DraftTree.chain(64).max_depth == DraftTree.window(64).max_depth == 64
     assert DraftTree.window(64, 15, 3).num_nodes == 15 + 15**2 + 15**3 + 61 + 1
     for make, sizes in (

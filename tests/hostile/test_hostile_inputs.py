@@ -1,4 +1,4 @@
-"""Commands given what is no file, and files whose texts steer a terminal; ``tests.hostile.fuzz`` has more of both."""
+"""Commands given what is no file, or files whose texts steer a terminal; ``tests.hostile.fuzz`` has more of both."""
 
 import os
 import stat
@@ -19,7 +19,7 @@ from tests.hostile.commands import COMPUTES, clutter
 
 @pytest.fixture(scope="module")
 def place(tmp_path_factory):
-    """A folder with what the lines name; what it holds is not changed by any."""
+    """Returns a folder with what the lines name; none of them changes its contents."""
     folder = tmp_path_factory.mktemp("inputs")
     clutter(folder)
     hostile_paths.special(folder)
@@ -36,7 +36,7 @@ def there(place):
     return kinds(place)
 
 
-# Making the parser, of all commands, takes longer than a refusal.
+# Making the parser of all commands takes longer than a refusal.
 same_parser = cache(make_parser)
 
 
@@ -47,7 +47,7 @@ def nothing_is_computed(place, monkeypatch):
 
     monkeypatch.chdir(place)
     monkeypatch.setattr(lantern_jax.commands.main, "make_parser", same_parser)
-    # Tracing what the state is, as what comes just before compiling, takes longer than all the rest.
+    # Tracing the state, which comes just before compiling, takes longer than all the rest.
     monkeypatch.setattr(lantern_jax.engine.layouts, "state_shapes", computes)
     monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
     # A server computes in a thread of its own.
@@ -55,7 +55,7 @@ def nothing_is_computed(place, monkeypatch):
 
 
 def run(words: list[str], capsys, deadline) -> tuple[int, str]:
-    """The status, and what is wrong with what was printed."""
+    """Returns the status, and what is wrong with what was printed."""
     deadline(10)
     status = main(words)
     printed = capsys.readouterr()
@@ -79,7 +79,7 @@ def test_what_is_no_file_is_refused(option, place, there, capsys, deadline):
         words = [word.format(name) for word in line]
         status, wrong = run(words, capsys, deadline)
         assert status in (2, COMPUTES) and not wrong, (words, status, wrong)
-        # To go on with a folder, or in the place of an empty file, may be meant.
+        # Continuing in a folder, or replacing an empty file, may be intended.
         assert status == 2 or not name.startswith(("no-pipe", "no-socket", "no-zero", "no-full")), words
         assert kinds(place) == there, words
 
@@ -89,7 +89,7 @@ def test_no_text_of_a_file_steers_the_terminal(kind, place, capsys, monkeypatch,
     monkeypatch.setattr(hostile_texts, "STEERING", {kind: hostile_texts.STEERING[kind]})
     said = 0
     for number, (name, words) in enumerate(hostile_texts.lines(place)):
-        # The others in their turn, by the kind of text.
+        # The others in turn, by the kind of text.
         if number % 5 != len(kind) % 5 and not any(part in name for part in ("key.model", "name of")):
             continue
         status, wrong = run(words, capsys, deadline)

@@ -1,4 +1,4 @@
-"""Texts of files, and names of files, that steer a terminal, break lines or fill the screen; and the commands that read
+"""Texts in files, and names of files, that steer a terminal, break lines or fill the screen; and the commands that read
 them. Every kind of file has one in each of its texts.
 """
 
@@ -28,7 +28,7 @@ STEERING = {
 
 
 def altered(values: Any, text: str) -> Iterator[tuple[str, Any]]:
-    """Yields (where, the same with another text there) of every text, and every name, in what JSON holds."""
+    """Yields (where, the values with another text there) for every text and every name in JSON."""
     for path in places(values):
         where = ".".join(map(str, path))
         if isinstance(path[-1], str):
@@ -38,7 +38,7 @@ def altered(values: Any, text: str) -> Iterator[tuple[str, Any]]:
 
 
 def lines(folder: Path) -> Iterator[tuple[str, list[str]]]:
-    """(what it is, words of a command) whose file lies in the current folder when a line is asked for.
+    """Yields (what it is, words of a command); its file is in the current folder when the line is asked for.
 
     Args:
         folder: the current one, as ``hostile.commands.clutter`` fills it.
@@ -84,7 +84,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         prompts = file(f"steering{suffix}", content)
         column = ["--column", "a"] if name == "column" else []
         yield f"prompts, {name}", ["set", "--prompts", prompts, *column, "--model", "tiny", "--out", "new"]
-    # Two words are no token: no server begins.
+    # Two words are no token: no server starts.
     serve = ["serve", "--port", "0", "--model", "tiny", "--token-file"]
     yield "token", [*serve, file("steering.txt", f"{text} b")]
     encoded = ["generate", "--model", "tiny", "--out", "new/", "--prompts"]
@@ -97,7 +97,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         yield f"safetensors, {name}", [*convert, file("steering.safetensors", safetensors(header))]
     index = {"weight_map": {text: text, "a": text}}
     yield "index", [*convert, file("steering.safetensors.index.json", index)]
-    # Names of files are shorter, and hold neither.
+    # Names of files are shorter, and hold neither a slash nor a zero byte.
     name = "steering" + text.replace("/", "").replace("\0", "")[:60]
     yield "name of a tree", [*lake, "--tree", file(f"{name}.json", "[")]
     yield "name of nothing", ["info", name]

@@ -38,7 +38,7 @@ def _saved(content: object, zipped: bool = True) -> bytes:
 
 
 def _rare_tensors() -> Iterator[HostileFile]:
-    """Tensors that PyTorch can save and that no checkpoint holds."""
+    """Yields tensors that PyTorch can save and that no checkpoint holds."""
     import torch
 
     ones = torch.ones(4, 4)
@@ -122,7 +122,7 @@ def _torch_zip(description: bytes, storages: dict[str, bytes], method: int = zip
 
 
 def _described_tensors() -> Iterator[HostileFile]:
-    """Descriptions of tensors that their storages do not bear out."""
+    """Yields descriptions of tensors that their storages contradict."""
     import torch
 
     kind, far = torch.FloatStorage, 2**62
@@ -165,7 +165,7 @@ def _described_tensors() -> Iterator[HostileFile]:
 
 
 def _pickles() -> Iterator[HostileFile]:
-    """Descriptions that call, recurse or blow up."""
+    """Yields descriptions that call, recurse or blow up."""
     make = b"cposix\nmkdir\nX\x05\x00\x00\x00owned\x85R."
     codes = {
         "GLOBAL": b"\x80\x02" + make,

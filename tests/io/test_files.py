@@ -13,7 +13,7 @@ from tests.refused import refused
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files under a folder by name, hidden ones included."""
+    """Returns all files under a folder by name, including hidden ones."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
@@ -50,7 +50,7 @@ def test_a_crash_midway_leaves_the_old_contents(tmp_path):
 
 @pytest.mark.parametrize("links", [True, False])
 def test_several_files_are_written_all_or_none(tmp_path, monkeypatch, links):
-    """The third rename fails: the first file is taken away again, the second one has its old contents back."""
+    """The third rename fails: the first file is removed again, and the second gets its old contents back."""
     (tmp_path / "b").write_bytes(b"old")
     names = [tmp_path / name for name in "abc"]
     replace = os.replace
@@ -78,7 +78,7 @@ def test_several_files_are_written_all_or_none(tmp_path, monkeypatch, links):
     assert contents(tmp_path) == dict.fromkeys("bc", b"new")
 
 
-def test_places_that_cannot_be_written_are_one_line(tmp_path):
+def test_a_place_that_cannot_be_written_is_a_one_line_error(tmp_path):
     (tmp_path / "a").write_bytes(b"old")
     for call in (
         lambda: files.write_file(tmp_path / "nowhere" / "b", b""),
@@ -94,7 +94,7 @@ def test_places_that_cannot_be_written_are_one_line(tmp_path):
         files.check_writable(Path("/proc"))
 
 
-def test_the_lowest_folder_that_exists_decides_whether_one_can_be_made(tmp_path, monkeypatch):
+def test_the_lowest_existing_folder_decides_whether_one_can_be_made(tmp_path, monkeypatch):
     (tmp_path / "linked").symlink_to("/proc")
     for unwritable in (tmp_path / "linked", Path("/proc/new/folder")):
         with refused("cannot write into .*(linked|proc)"):
@@ -111,8 +111,8 @@ def test_the_lowest_folder_that_exists_decides_whether_one_can_be_made(tmp_path,
 
 
 @pytest.mark.parametrize(("mask", "file_mode", "folder_mode"), [(0o022, 0o644, 0o755), (0o077, 0o600, 0o700)])
-def test_permissions_are_the_umasks(tmp_path, monkeypatch, mask, file_mode, folder_mode):
-    """Which is not changed meanwhile: it is the whole process's."""
+def test_permissions_follow_the_umask(tmp_path, monkeypatch, mask, file_mode, folder_mode):
+    """The umask is not changed meanwhile: it belongs to the whole process."""
     before = os.umask(mask)
     try:
         with monkeypatch.context() as unchanged:
@@ -139,7 +139,7 @@ def test_writers_of_one_file_do_not_mix(tmp_path):
     assert list(contents(tmp_path)) == ["a"]
 
 
-def test_a_folder_is_swapped_in(tmp_path):
+def test_a_new_folder_replaces_the_old_one(tmp_path):
     for text in ("old", "new"):
         with files.new_folder(tmp_path / "above" / "folder") as temporary:
             (temporary / text).write_text(text)
@@ -147,7 +147,7 @@ def test_a_folder_is_swapped_in(tmp_path):
     assert [path.name for path in (tmp_path / "above").iterdir()] == ["folder"]
 
 
-def test_a_folder_behind_a_link_is_swapped_where_it_lies(tmp_path):
+def test_a_folder_behind_a_link_is_replaced_where_it_is(tmp_path):
     (tmp_path / "disk").mkdir()
     (tmp_path / "link").symlink_to("disk")
     for text in ("old", "new"):
@@ -158,7 +158,7 @@ def test_a_folder_behind_a_link_is_swapped_where_it_lies(tmp_path):
 
 
 @pytest.mark.parametrize("when", ["filling", "renaming"])
-def test_a_folder_that_fails_leaves_the_old_one(tmp_path, monkeypatch, when):
+def test_a_folder_that_fails_keeps_the_old_one(tmp_path, monkeypatch, when):
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a").write_text("old")
     rename = Path.rename

@@ -1,4 +1,4 @@
-"""Ctrl-C: pictures that are done are kept, each once, wherever it comes in; the command writes them."""
+"""Ctrl-C: finished pictures are kept, each once, wherever the interrupt arrives; the command writes them."""
 
 import gc
 import os
@@ -26,7 +26,7 @@ PROMPT = "a lake"
 
 
 def stop_after(pictures: int):
-    """A callback of progress that interrupts once so many pictures are done."""
+    """Returns a progress callback that interrupts once this many pictures are done."""
 
     def progress(now):
         if now.pictures >= pictures:
@@ -42,7 +42,7 @@ def interrupted(**options):
 
 
 @pytest.mark.parametrize("count", [0, 2])
-def test_it_reaches_another_process_with_its_pictures(count):
+def test_an_interruption_reaches_another_process_with_its_pictures(count):
     generation = tiny_pipeline().generate(PROMPT, num=count, seed=3) if count else None
     sent = pickle.loads(pickle.dumps(Interrupted(generation)))
     assert sent.generation is None if generation is None else str(sent.generation) == str(generation)
@@ -54,7 +54,7 @@ def whole():
 
 
 def assert_part_of(part, whole):
-    """Pictures of ``whole``, each at most once."""
+    """Asserts that a part has pictures of ``whole``, each at most once."""
     rows = [whole.numbers.tolist().index(number) for number in part.numbers]
     assert len(set(rows)) == len(rows) == part.statistics.pictures
     np.testing.assert_array_equal(part.tokens, whole.tokens[rows])
@@ -64,8 +64,8 @@ def assert_part_of(part, whole):
 
 
 @pytest.mark.parametrize("compare", [False, True])
-def test_pictures_that_are_done_are_kept(whole, monkeypatch, compare):
-    """Of a comparison the speculative ones: some, all, and some of the plain ones."""
+def test_finished_pictures_are_kept(whole, monkeypatch, compare):
+    """Of a comparison the speculative ones, stopped after some or all of them, or after some of the plain ones."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     for pictures in (3, 5, 7) if compare else range(1, 6):
         part = interrupted(num=5, first=4, batch=2, compare=compare, progress=stop_after(pictures))
@@ -76,7 +76,7 @@ def test_pictures_that_are_done_are_kept(whole, monkeypatch, compare):
 
 
 def test_an_interruption_compiles_nothing(monkeypatch):
-    """Once a batch was drawn: what is done of the next one is drawn by the same program."""
+    """Once a batch has been drawn, the same program draws the finished pictures of the next one."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     pipeline = pipeline_on(1)
     before = []
@@ -93,7 +93,7 @@ def test_an_interruption_compiles_nothing(monkeypatch):
 
 
 def test_a_text_encoder_is_stopped_immediately():
-    """Where Python leaves assertions out too (-O): prompts are encoded before Ctrl-C waits for the end of a piece."""
+    """Even without Python's assertions (-O): prompts are encoded before Ctrl-C starts to wait for a piece to end."""
 
     def stopped():
         raise KeyboardInterrupt
@@ -107,7 +107,7 @@ def test_a_text_encoder_is_stopped_immediately():
 
 
 class Tracer:
-    """Notes the lines that run in the modules that hold a call's work; raises KeyboardInterrupt at the n-th."""
+    """Records the lines run in the modules that do a call's work; raises KeyboardInterrupt at the n-th."""
 
     modules = (call_plan.__file__, engine.__file__)
 
@@ -125,7 +125,7 @@ class Tracer:
 
 
 def traced(tracer: Tracer, **options):
-    """The pictures that are left of a call, None without any, and how many its progress told of."""
+    """Returns the pictures that a call leaves, None if there are none, and how many its progress reported."""
     told, before = [], sys.gettrace()
     sys.settrace(tracer)
     try:
@@ -138,8 +138,8 @@ def traced(tracer: Tracer, **options):
 
 
 @pytest.mark.parametrize("where", ["last", pytest.param("first", marks=pytest.mark.exhaustive)])
-def test_wherever_it_comes_in_no_picture_is_lost_or_doubled(whole, monkeypatch, where):
-    """At each line of that work, where it last runs and where it first does."""
+def test_wherever_an_interrupt_arrives_no_picture_is_lost_or_doubled(whole, monkeypatch, where):
+    """At each line of a call's work, when it last runs and when it first runs."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 1e9)
     options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
     tiny_pipeline().generate(PROMPT, **options)
@@ -171,7 +171,7 @@ def folder(tmp_path, tiny_demo, monkeypatch):
 
 @pytest.fixture
 def ctrl_c(monkeypatch):
-    """A function: from then on Ctrl-C comes in once so many pictures are done."""
+    """A function; once called, Ctrl-C arrives as soon as this many pictures are done."""
 
     run = call_plan.Plan.run
 
@@ -189,7 +189,7 @@ def picture(path) -> np.ndarray:
         return np.asarray(image)
 
 
-def test_the_command_writes_files_of_their_own_numbers(folder, ctrl_c, capsys):
+def test_the_command_writes_files_under_their_own_numbers(folder, ctrl_c, capsys):
     numbers = "--num 5 --seed 3 --first 4 --batch 2 --out many/"
     arguments = ["generate", PROMPT, *numbers.split()]
     assert main([*arguments, "--out", "all/"]) == 0
@@ -207,8 +207,8 @@ def test_the_command_writes_files_of_their_own_numbers(folder, ctrl_c, capsys):
     assert not Path("a.json").exists()
 
 
-def test_the_command_writes_one_file_of_what_is_done(folder, ctrl_c, capsys):
-    """A grid; of a comparison the speculative picture; of nothing no file."""
+def test_the_command_writes_one_file_of_finished_pictures(folder, ctrl_c, capsys):
+    """A grid; for a comparison the speculative picture; no file if nothing is finished."""
     assert main(["generate", PROMPT, "--out", "alone.png"]) == 0
     for number, (pictures, options, said) in enumerate((
         (0, "--num 3", "interrupted\n"),
@@ -241,15 +241,15 @@ def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monke
 
 @pytest.fixture
 def interruptible():
-    """Programs that are started hear SIGINT, even if the tests run where it is ignored."""
+    """Started programs receive SIGINT, even if the tests run where it is ignored."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield
     signal.signal(signal.SIGINT, before)
 
 
 @pytest.mark.usefixtures("interruptible")
-def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
-    """One that comes while a callback of the garbage collector runs."""
+def test_an_interrupt_that_python_drops_still_counts(monkeypatch):
+    """One that arrives while a callback of the garbage collector runs."""
     told, dropped = [], []
     monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: dropped.append(unraisable.exc_type))
 
@@ -263,7 +263,7 @@ def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
 
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     gc.callbacks.append(collecting)
-    gc.freeze()  # What other tests hold need not be looked through.
+    gc.freeze()  # Objects that other tests hold need not be searched.
     try:
         made = interrupted(num=5, batch=2, progress=progress)
     finally:
@@ -275,7 +275,7 @@ def test_an_interrupt_that_python_drops_is_heard(monkeypatch):
 
 
 def read(terminal: int) -> bytes:
-    """What is there; nothing once the other end is closed."""
+    """Reads what is there; nothing once the other end is closed."""
     try:
         return os.read(terminal, 65536)
     except OSError:
@@ -285,8 +285,8 @@ def read(terminal: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
-def test_a_process_on_a_terminal_shows_progress_and_hears_sigint(tmp_path, tiny_folder):
-    """More pictures than could ever be made; SIGINT as soon as the bar says that one is done."""
+def test_a_process_on_a_terminal_shows_progress_and_handles_sigint(tmp_path, tiny_folder):
+    """More pictures than could ever be made; SIGINT as soon as the bar shows that one is done."""
     folder, count = tmp_path / "work", 10_000
     folder.mkdir()
     terminal, end = os.openpty()

@@ -1,4 +1,4 @@
-"""Several processes at once: the second is refused in one line, killed ones leave nothing for good."""
+"""Several concurrent processes: the second is refused in one line, and killed ones leave nothing behind for good."""
 
 import os
 import subprocess
@@ -31,7 +31,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*")}
 
 
-def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
+def test_a_second_process_is_refused_and_a_killed_ones_leftovers_are_removed(tmp_path):
     place = tmp_path / "model"
     line = [sys.executable, "-c", HOLDING, str(place)]
     process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True)
@@ -43,7 +43,7 @@ def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
         with refused("busy"), locks.sole(place, "busy"):
             pass
         assert names(tmp_path) == before and process.poll() is None
-        # What a living process writes is left alone.
+        # Files that a living process is writing are left alone.
         files.write_file(tmp_path / "other", "made")
         assert names(tmp_path) == before | {"other"} and {"half", ".model.lock"} < before
     finally:
@@ -54,8 +54,8 @@ def test_a_second_process_is_refused_and_what_a_killed_one_left_goes(tmp_path):
     assert names(tmp_path) == {"model", "whole", "other"}
 
 
-def test_what_was_there_is_put_back(tmp_path):
-    """Killed between the two renames that swap a folder in."""
+def test_the_old_folder_is_put_back_after_a_kill(tmp_path):
+    """A process was killed between the two renames that swap a folder in."""
     for kind, text in (("old", "old"), ("part", "new")):
         folder = tmp_path / f".model.{locks.MACHINE}0123abcd.{kind}"
         folder.mkdir()
@@ -66,8 +66,8 @@ def test_what_was_there_is_put_back(tmp_path):
     assert (tmp_path / "model" / "a").read_text() == "old"
 
 
-def test_what_another_machine_writes_is_left_alone_for_a_day(tmp_path, monkeypatch):
-    """Its locks may not reach this one; names of earlier versions tell no machine."""
+def test_another_machines_files_are_left_alone_for_a_day(tmp_path, monkeypatch):
+    """Its locks may not reach this machine; names from earlier versions do not tell the machine."""
     left = {".a.0123abcd4567cdef.part", ".b.4567cdef.old"}
     for name in left:
         (tmp_path / name).mkdir()
@@ -79,7 +79,7 @@ def test_what_another_machine_writes_is_left_alone_for_a_day(tmp_path, monkeypat
     assert names(tmp_path) == {"mine", "b"}
 
 
-def test_folders_above_go_where_nothing_is_made(tmp_path):
+def test_parent_folders_are_removed_if_nothing_is_made(tmp_path):
     with pytest.raises(OSError, match="full"), locks.sole(tmp_path / "a" / "b" / "c"):
         raise OSError("full")
     assert names(tmp_path) == set()
@@ -88,7 +88,7 @@ def test_folders_above_go_where_nothing_is_made(tmp_path):
     assert names(tmp_path) == {"a", "b"}
 
 
-def test_where_there_are_no_locks_nobody_is_refused(tmp_path, monkeypatch):
+def test_without_support_for_locks_no_process_is_refused(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(95, "Operation not supported")
 
@@ -100,8 +100,8 @@ def test_where_there_are_no_locks_nobody_is_refused(tmp_path, monkeypatch):
     assert names(tmp_path) == {"a", left}
 
 
-def test_a_lock_that_was_just_removed_is_taken_anew(tmp_path, monkeypatch):
-    """The one before removes the file between our opening and our locking it."""
+def test_a_lock_file_that_was_just_removed_is_locked_anew(tmp_path, monkeypatch):
+    """The previous holder removes the file after we open it and before we lock it."""
     flock, times = locks.fcntl.flock, []
 
     def removed(descriptor, how):

@@ -1,4 +1,4 @@
-"""A package beside ours that brings a rule, a drafting, a kind of drafter, a family and a metric."""
+"""A package beside ours that provides a rule, a drafting, a kind of drafter, a family and a metric."""
 
 import json
 import sys
@@ -20,7 +20,7 @@ BROKEN = "[lantern_jax.plugins]\nowl = lantern_nothing:register\n"
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """Entry points are read anew, and what they register is forgotten afterwards."""
+    """Entry points are read again, and what they register is forgotten afterwards."""
     monkeypatch.setattr(plugins, "_broken", None)
     for table in plugins._tables:
         monkeypatch.setattr(table, "theirs", {})
@@ -56,7 +56,7 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     assert json.loads(Path("owls.json").read_text())["scores"][0]["mean"] == 0
 
 
-def test_names_and_help_show_what_there_is(package, capsys):
+def test_errors_and_help_show_what_is_registered(package, capsys):
     for line, status, said in (
         ("generate lake --rule crow", 2, "owl"),
         ("generate lake --rule owl --hoot 2", 2, "hoot 2.0 is not valid: give a number in [0, 1]"),
@@ -72,7 +72,7 @@ def test_names_and_help_show_what_there_is(package, capsys):
             lantern_jax.register_rule(name, lantern_jax.RuleKind(lantern_jax.Strict))
 
 
-def test_a_broken_package_is_one_line(forgotten, monkeypatch, tmp_path, capsys):
+def test_a_broken_package_is_a_one_line_error(forgotten, monkeypatch, tmp_path, capsys):
     info = tmp_path / "lantern_crow-1.0.dist-info"
     info.mkdir()
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: lantern-crow\nVersion: 1.0\n")
@@ -85,6 +85,6 @@ def test_a_broken_package_is_one_line(forgotten, monkeypatch, tmp_path, capsys):
         lantern_jax.rule_from_name("crow")
 
 
-def test_known_names_read_no_entry_points(package):
+def test_known_names_do_not_read_entry_points(package):
     assert lantern_jax.rule_from_name("near").k == 1 and main(["methods"]) == 0
     assert plugins._broken is None and "lantern_owl" not in sys.modules

@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM in whole processes, and in one: a line, a status, nothing lost."""
+"""Ctrl-C and SIGTERM, in separate processes and in this one: one line, a status, nothing lost."""
 
 import contextlib
 import os
@@ -19,7 +19,7 @@ from lantern_jax.io.errors import LanternError
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 
-# A process that says when it is at work, which is to wait; or at the end of whose steps it may stop.
+# A process that says when it is at work: it only waits, or runs steps and may stop at the end of one.
 STEPS = """
 import sys, time
 from lantern_jax.commands.command_line import leave, run
@@ -42,7 +42,7 @@ WORDS = {signal.SIGINT: "interrupted", signal.SIGTERM: "terminated"}
 
 @pytest.fixture(autouse=True)
 def usual():
-    """Signals are handled as in a process of its own, also where the tests run with SIGINT ignored."""
+    """Signals are handled as in a separate process, even where the tests run with SIGINT ignored."""
     before = {number: signal.getsignal(number) for number in WORDS}
     signal.signal(signal.SIGINT, signal.default_int_handler), signal.signal(signal.SIGTERM, signal.SIG_DFL)
     yield
@@ -51,7 +51,7 @@ def usual():
 
 
 def started(kind: str) -> subprocess.Popen:
-    """A process that is at work."""
+    """Returns a process that is at work."""
     line = [sys.executable, "-c", STEPS, kind]
     process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert process.stdout.readline() == "at work\n"
@@ -59,7 +59,7 @@ def started(kind: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("number", WORDS)
-def test_a_process_ends_in_one_line_and_finishes_a_step_first(number):
+def test_a_process_finishes_its_step_and_ends_with_one_line(number):
     for kind, more in (("waits", ""), ("short", r", step \d+ is saved")):
         process = started(kind)
         process.send_signal(number)
@@ -67,7 +67,7 @@ def test_a_process_ends_in_one_line_and_finishes_a_step_first(number):
         assert process.returncode == 128 + number
 
 
-def test_a_second_sigterm_ends_it_at_once():
+def test_a_second_sigterm_ends_a_process_immediately():
     process = started("long")
     process.send_signal(signal.SIGTERM)
     time.sleep(0.2)
@@ -78,7 +78,7 @@ def test_a_second_sigterm_ends_it_at_once():
 
 
 @pytest.mark.parametrize("command", [["lantern_jax", "info", "demo"], ["eval.results"]])
-def test_before_work_begins_it_ends_at_once(command, tmp_path):
+def test_an_interrupt_before_work_begins_ends_the_command(command, tmp_path):
     """A module that the command imports first of all raises the signal."""
     (tmp_path / "argparse.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGINT)")
     path = os.pathsep.join([str(tmp_path), str(ROOT)])
@@ -91,7 +91,7 @@ def test_before_work_begins_it_ends_at_once(command, tmp_path):
 
 
 class Dropping:
-    """An interrupt comes while it is destroyed, where Python drops what is raised."""
+    """An object that interrupts while it is destroyed, where Python drops what is raised."""
 
     def __del__(self):
         signal.raise_signal(signal.SIGINT)
@@ -115,8 +115,8 @@ def swallowed():
 
 
 @pytest.mark.parametrize(("work", "status"), [(dropped, 130), (made_an_error, 143), (swallowed, 130)])
-def test_whatever_becomes_of_an_interrupt_it_is_one(work, status, capfd):
-    """And handlers are as before."""
+def test_an_interrupt_that_is_dropped_or_swallowed_still_counts(work, status, capfd):
+    """And the handlers are restored."""
     began = time.perf_counter()
     assert run("lantern", work) == status
     assert time.perf_counter() - began < 10
@@ -145,7 +145,7 @@ def refuse():
     raise LanternError("seed -1 is not valid: give a whole number")
 
 
-def test_only_what_the_caller_can_mend_is_one_line(capfd):
+def test_only_errors_that_the_caller_can_mend_are_one_line(capfd):
     assert run("lantern", refuse) == 2
     assert capfd.readouterr().err == "lantern: error: seed -1 is not valid: give a whole number\n"
     for bug in (lambda: {}["missing"], lambda: int("x"), lambda: np.zeros(2) + np.zeros(3)):
@@ -156,7 +156,7 @@ def test_only_what_the_caller_can_mend_is_one_line(capfd):
         )
 
 
-def test_what_is_left_alone_or_ignored_stays_so():
+def test_signals_that_are_left_alone_or_ignored_stay_so():
     def work():
         with interruption.left_alone():
             assert signal.getsignal(signal.SIGINT) is signal.default_int_handler

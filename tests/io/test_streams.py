@@ -1,4 +1,4 @@
-"""Standard streams that are closed, full, unread or of another encoding: commands work, or say why in a line."""
+"""Standard streams that are closed, full, unread or in another encoding: commands work, or say why not in one line."""
 
 import io
 import os
@@ -12,7 +12,7 @@ from lantern_jax.commands.main import main
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
-# A command that prints everywhere and writes a file: what the command does before it imports anything else.
+# Does what the command does before it imports anything else, prints everywhere and writes a file.
 COMMAND = """
 import sys
 from lantern_jax.io.streams import settle
@@ -32,7 +32,7 @@ leave(run("lantern", work))
 
 
 def ran(*words: str, closed=(), **options) -> subprocess.CompletedProcess:
-    """The command in a process of its own, with some of its standard streams closed."""
+    """Runs the command in a process of its own, with some of its standard streams closed."""
     shut = "".join(f"os.close({number});" for number in closed)
     start = f"import os, sys;{shut}os.execv(sys.executable, [sys.executable, *sys.argv[1:]])"
     return subprocess.run(
@@ -43,7 +43,7 @@ def ran(*words: str, closed=(), **options) -> subprocess.CompletedProcess:
 
 @pytest.mark.parametrize("closed", [[0], [1], [2], [1, 2], [0, 1, 2]], ids=str)
 def test_closed_streams_change_nothing(closed, tmp_path):
-    """A descriptor that is closed would be the file's, and the file would hold what is printed."""
+    """The file could get the descriptor of a closed stream, and then hold what is printed."""
     for word, status in (("done", 0), ("fail", 2)):
         made = ran(tmp_path / "file", word, closed=closed)
         assert (made.returncode, (tmp_path / "file").read_text()) == (status, "to the file")
@@ -52,7 +52,7 @@ def test_closed_streams_change_nothing(closed, tmp_path):
         assert made.stderr.decode() == ("" if 2 in closed else f"to the other\n{line}")
 
 
-def test_what_an_encoding_has_not_is_escaped(tmp_path):
+def test_characters_that_an_encoding_lacks_are_escaped(tmp_path):
     ascii_only = {"PYTHONIOENCODING": "ascii", "PYTHONUTF8": "0", "LC_ALL": "C", "PYTHONCOERCECLOCALE": "0"}
     made = ran(tmp_path / "é", "é", env=os.environ | ascii_only)
     assert (made.returncode, (tmp_path / "é").read_text()) == (0, "to the file")
@@ -74,14 +74,14 @@ PRINTING = (
 
 
 @pytest.mark.parametrize("line", PRINTING)
-def test_an_unread_pipe_ends_quietly(line, tiny_folder, tmp_path, monkeypatch, capfd):
+def test_an_unread_pipe_ends_a_command_quietly(line, tiny_folder, tmp_path, monkeypatch, capfd):
     monkeypatch.chdir(tmp_path)
     words = [str(tiny_folder) if word == "SAVED" else word for word in line.split()]
     for buffered in (True, False):
         reading, writing = os.pipe()
         os.close(reading)
         monkeypatch.setattr(sys, "stdout", Stream(writing, buffered))
-        # Unbuffered, argparse's own text for people is lost without an error.
+        # When unbuffered, argparse's own help text is lost without an error.
         lost = line == "--help" and not buffered
         overwrite = ["--overwrite"] * (not buffered and words[0] in ("encode", "quantize"))
         assert main(words + overwrite) == (0 if lost else 141)
@@ -91,7 +91,7 @@ def test_an_unread_pipe_ends_quietly(line, tiny_folder, tmp_path, monkeypatch, c
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 @pytest.mark.parametrize("buffered", [True, False])
-def test_a_full_disk_below_what_is_printed_is_one_line(buffered, monkeypatch, capsys):
+def test_printing_to_a_full_disk_is_a_one_line_error(buffered, monkeypatch, capsys):
     monkeypatch.setattr(sys, "stdout", Stream(os.open("/dev/full", os.O_WRONLY), buffered))
     assert main(["methods"]) == 2
     sys.stdout.close()

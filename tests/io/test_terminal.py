@@ -1,4 +1,4 @@
-"""What reaches a terminal: texts of files are shown and do nothing."""
+"""What reaches a terminal: text from files is shown and cannot steer it."""
 
 import ast
 import io
@@ -16,11 +16,11 @@ from tests.repository.test_structure import modules
 STEERING = "\x1b]0;owned\x07\x1b[2J\r\nlantern: all is well\u202e\x9b"
 
 
-def test_a_console_shows_texts_as_they_are():
+def test_a_console_shows_text_as_it_is():
     out = io.StringIO()
     console = Console(file=out, width=500)
     table = Table(STEERING, title=STEERING, caption=STEERING)
-    # What rich would take for markup, and for a picture.
+    # What rich would take for markup and for an emoji.
     table.add_row(STEERING), table.add_row("[/x] [bold] :smile:")
     console.print(table), console.print(STEERING), console.print("[/x] [bold] :smile:")
     shown = out.getvalue()
@@ -28,17 +28,17 @@ def test_a_console_shows_texts_as_they_are():
     assert shown.count("lantern: all is well") == 5 and shown.count("[/x] [bold] :smile:") == 2
 
 
-def test_a_line_is_one(capsys):
+def test_a_line_stays_one_line(capsys):
     say(STEERING), say(STEERING, error=True)
     for said in capsys.readouterr():
         assert said.count("\n") == 1 and said[:-1].isprintable()
 
 
-# The table of methods is the package's own; the line of an error is escaped where it is made.
+# The table of methods is the package's own; error lines are escaped where they are made.
 PRINTING = ("io.console", "io.terminal", "commands.methods", "commands.command_line")
 
 
-def test_all_is_printed_by_them():
+def test_no_other_module_prints():
     nodes = [(name.partition(".")[2], node) for name in modules() for node in ast.walk(modules()[name])
              if name.startswith("lantern_jax")]  # fmt: skip
     consoles = {name for name, node in nodes if getattr(node, "module", "") == "rich.console"}
@@ -68,7 +68,7 @@ def wait_for(screen, pattern):
     raise AssertionError(f"{pattern!r} is not in {screen.getvalue()!r}")
 
 
-def test_work_is_told_in_lines_through_a_pipe(monkeypatch, quick):
+def test_progress_through_a_pipe_is_written_in_lines(monkeypatch, quick):
     screen = Screen(is_terminal=False)
     monkeypatch.setattr("sys.stderr", screen)
     with terminal.telling("loading") as tell:
@@ -80,10 +80,10 @@ def test_work_is_told_in_lines_through_a_pipe(monkeypatch, quick):
     lines = screen.getvalue().splitlines()
     assert all(line.isprintable() and line.startswith("lantern: ") for line in lines)
     time.sleep(0.1)
-    assert screen.getvalue().splitlines() == lines, "told after the end"
+    assert screen.getvalue().splitlines() == lines, "a line after the end"
 
 
-def test_on_a_terminal_the_line_is_gone_once_something_is_printed(monkeypatch, quick):
+def test_on_a_terminal_the_progress_line_is_erased_before_something_is_printed(monkeypatch, quick):
     screen = Screen(is_terminal=True)
     monkeypatch.setattr("sys.stderr", screen)
     with terminal.telling("loading"):
@@ -96,7 +96,7 @@ def test_on_a_terminal_the_line_is_gone_once_something_is_printed(monkeypatch, q
     assert screen.getvalue().endswith(("\r\x1b[2K", "a table\n"))
 
 
-def test_what_is_quick_is_not_told(monkeypatch):
+def test_quick_work_shows_no_progress(monkeypatch):
     screen = Screen(is_terminal=False)
     monkeypatch.setattr("sys.stderr", screen)
     with terminal.telling("loading"), terminal.telling(None):

@@ -20,7 +20,7 @@ def arguments(
     heads=HEADS,
     width=WIDTH,
 ):
-    """Returns arguments of ``rotate_and_attend``: a causal block after places of which rows see different numbers."""
+    """Returns arguments of ``rotate_and_attend``: a causal block after a past of which rows see different lengths."""
     qkv = normal(0, *rows, nodes, 3, heads, width, dtype=dtype)
     # One for all guidance rows, as models give it.
     rotary = normal(1, 1, *rows[1:], nodes, width // 2, 2)

@@ -1,4 +1,4 @@
-"""Rows of all layers' blocks into their caches by one kernel: interpreted, and lowered for GPUs."""
+"""One kernel that writes rows of all layers' blocks into their caches: interpreted, and lowered for GPUs."""
 
 import jax
 import jax.numpy as jnp
@@ -20,7 +20,7 @@ def arrays(count: int, slots: int, dtype=jnp.float32, seed: int = 0):
     ("count", "path", "most"),
     [(4, [[0], [3], [1], [0]], 150), (5, [[0, 2, 5], [0, 1, 1], [4, 5, 6], [0, 0, 0]], 2)],
 )
-def test_the_path_is_written_from_the_start_on_and_nothing_else(count, path, most, monkeypatch):
+def test_the_path_and_nothing_else_is_written_from_the_start_on(count, path, most, monkeypatch):
     monkeypatch.setattr(append, "_MOST_ARRAYS", most)
     monkeypatch.setattr(append, "_MOST_ENTRIES", 1)
     caches, blocks, start = arrays(count, 20), arrays(count, 7, jnp.bfloat16, 1), np.array([4, 9, 0, 17])
@@ -35,7 +35,7 @@ def test_the_path_is_written_from_the_start_on_and_nothing_else(count, path, mos
         np.testing.assert_array_equal(new, expected)
 
 
-def test_it_commits_what_each_layers_own_write_does(monkeypatch):
+def test_it_commits_the_same_as_writing_layer_by_layer(monkeypatch):
     """Guidance rows share their sequence's path and start."""
     monkeypatch.setattr(kv_cache, "append_kernel", lambda *given: append_kernel(*given, interpret=True))
 
@@ -55,7 +55,7 @@ def test_it_commits_what_each_layers_own_write_does(monkeypatch):
         np.testing.assert_array_equal(new, other)
 
 
-def test_a_gpu_writes_all_layers_by_one_kernel():
+def test_a_gpu_writes_all_layers_with_one_kernel():
     layers = tuple(tuple(array.reshape(2, 2, 3, 12, 8) for array in arrays(2, 12, seed=i)) for i in range(5))
     block = jax.tree.map(lambda array: array[..., :4, :], layers)
     cache = kv_cache.KVCache(layers, jnp.ones((2, 2, 1), bool), jnp.zeros(2, jnp.int32), None)

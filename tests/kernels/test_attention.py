@@ -1,4 +1,4 @@
-"""Attention of GPUs against JAX's own operations: the kernel interpreted and lowered, and scores in one array."""
+"""GPU attention against JAX's own operations: the kernel, interpreted and lowered, and scores joined in one array."""
 
 from functools import partial
 
@@ -31,13 +31,13 @@ BLOCKS = pytest.mark.parametrize(
 
 
 @BLOCKS
-def test_it_is_the_attention_of_products(rows, nodes, slots):
+def test_it_equals_attention_by_products(rows, nodes, slots):
     given = arguments(rows, nodes, slots)
     assert_same(interpreted(*given), by_products(*given), 2e-6)
 
 
 @BLOCKS
-def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeypatch):
+def test_joined_scores_equal_attention_by_products(rows, nodes, slots, monkeypatch):
     given = arguments(rows, nodes, slots)
     expected = by_products(*given)
     assert_same(attend_joined(*given), expected, 2e-6)
@@ -45,14 +45,14 @@ def test_joined_scores_are_the_attention_of_products(rows, nodes, slots, monkeyp
     assert_same(jax.jit(attend_joined.__wrapped__)(*given), expected, 2e-6)
 
 
-def test_it_is_as_near_in_bfloat16():
+def test_it_is_close_in_bfloat16():
     given = arguments((2, 1), 9, (70,), jnp.bfloat16)
     assert_same(interpreted(*given), by_products(*given), 2e-2)
 
 
 @pytest.mark.parametrize("attention", [interpreted, attend_joined])
 def test_every_query_has_its_own_mask(attention):
-    """Queries see different slots of a place: a window over the cache, or a drafter's nodes."""
+    """Queries see different slots of one place of the past: a window over the cache, or a drafter's nodes."""
     qkv, rotary, block_mask, past, _ = arguments((1, 2), 4, (20,))
     mask = jnp.asarray(np.random.default_rng(5).random((1, 2, 4, 20)) < 0.4)
     given = qkv, rotary, block_mask, past, (mask,)
@@ -108,7 +108,7 @@ def test_joined_scores_have_the_derivatives_of_products():
 
 
 def tall() -> list:
-    """Returns blocks of both types; few of a type differ in kind from those of the other."""
+    """Returns blocks of both dtypes; few of one dtype differ in kind from those of the other."""
     few = {(1, jnp.float32), (4, jnp.bfloat16), (18, jnp.float32), (8, jnp.float32)}
     blocks = (
         ((2, 1), 1, (70,)),
@@ -125,22 +125,22 @@ def tall() -> list:
 
 
 @pytest.mark.parametrize(("rows", "nodes", "slots", "dtype"), tall())
-def test_the_way_of_tpus_is_the_attention_of_products(rows, nodes, slots, dtype):
-    """Rows added for the sake of tall products change nothing, nor does a rotation by a permutation."""
+def test_the_tpu_way_equals_attention_by_products(rows, nodes, slots, dtype):
+    """Rows added to make products tall change nothing, nor does rotating by a permutation."""
     given = arguments(rows, nodes, slots, dtype)
     tolerance = {jnp.float32: 2e-6, jnp.bfloat16: 2e-2}[dtype]
     assert_same(jax.jit(model_attention._by_tall_products)(*given), by_products(*given), tolerance)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_a_permutation_rotates(dtype):
+def test_a_product_with_a_permutation_rotates(dtype):
     x, rotary = normal(0, 2, 1, HEADS, 5, WIDTH, dtype=dtype), normal(1, 2, 1, 5, WIDTH // 2, 2)
     assert_same(model_attention.rotate_by_product(x, rotary), model_attention.rotate(x, rotary), 2e-6)
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 @pytest.mark.parametrize("nodes", [1, 5])
-def test_a_product_chooses_rows_to_the_bit(nodes, dtype):
+def test_a_product_chooses_rows_bit_for_bit(nodes, dtype):
     rows = normal(0, 2, 3, HEADS, nodes, WIDTH, dtype=dtype) * 1e3
     path = jnp.asarray(np.random.default_rng(1).integers(0, nodes, (3, 4 if nodes > 1 else 1)), jnp.int32)
     assert_same(cache._choose_by_product(rows, path), cache._choose(rows, path), 0)

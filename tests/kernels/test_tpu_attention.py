@@ -1,4 +1,4 @@
-"""The kernel of TPUs against the products that it takes the place of: interpreted, and lowered."""
+"""The TPU kernel against the products that it replaces: interpreted, and lowered."""
 
 from functools import partial
 
@@ -26,8 +26,8 @@ interpreted = jax.jit(partial(attend_kernel, interpret=True))
         pytest.param((1, 1), 64, (), marks=pytest.mark.exhaustive),
     ],
 )
-def test_it_is_the_attention_of_products(rows, nodes, slots):
-    """Two heads of 64 share a tile; what lies past the last position is nothing to anybody."""
+def test_it_equals_attention_by_products(rows, nodes, slots):
+    """Two heads of 64 share a tile; what lies past the last position does not matter."""
     given = arguments(rows, nodes, slots, jnp.bfloat16, heads=4, width=WIDTH)
     assert fits(given[0])
     found, expected = interpreted(*given), by_products(*given)
@@ -48,17 +48,17 @@ def test_every_query_has_its_own_mask():
 
 
 def test_programs_share_the_heads_of_a_row(monkeypatch):
-    """A program takes as many heads as their caches have room for, whole tiles of them."""
+    """A program takes as many heads as there is room for their caches, in whole tiles."""
     given = arguments((2, 1), 5, (40,), jnp.bfloat16, heads=12, width=WIDTH)
     whole = interpreted(*given)
     for room in (1, 4 * WIDTH * 40 * 5):
         monkeypatch.setattr("lantern_jax.kernels.tpu_attention._MOST_BYTES", room)
-        # A function of its own: the room is read when it is traced.
+        # A new function each time: the room is read when it is traced.
         within = jax.jit(lambda *given: attend_kernel(*given, interpret=True))
         assert_same(within(*given), whole, 0)
 
 
-def test_what_does_not_fit():
+def test_which_shapes_and_dtypes_fit():
     def shaped(nodes, heads, width, dtype=jnp.bfloat16):
         return jax.ShapeDtypeStruct((2, 1, nodes, 3, heads, width), dtype)
 

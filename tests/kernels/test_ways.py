@@ -46,7 +46,7 @@ def test_ways_by_shape_and_dtype(nodes, width, dtype, way):
     [("7.5", "joined", None), ("8.0", "triton", "triton"), ("10.0", "triton", "triton")],
 )
 def test_ways_by_capability(capability, attention, append, monkeypatch):
-    """The device that programs are traced for decides, and else the one at hand."""
+    """The device that programs are traced for decides, otherwise the one at hand."""
     given, caches = qkv(5, 64, jnp.bfloat16), jax.ShapeDtypeStruct((2, 1, 2, 9, 64), jnp.bfloat16)
     with traced_for(gpu(capability)):
         assert (attention_way(given), append_way(caches)) == (attention, append)
@@ -96,7 +96,7 @@ def test_older_gpus_and_a_jax_without_triton_are_left_to_xla(monkeypatch):
         assert not any("xla.gpu.triton" in text for text in lowered_for_cuda())
 
 
-def test_kernels_are_lowered_where_jax_has_64_bits():
+def test_kernels_are_lowered_where_jax_has_64_bit_types():
     with jax.enable_x64(True):
         assert all("xla.gpu.triton" in text for text in lowered_for_cuda())
         qkv, rotary = np.zeros((1, 5, 3, 2, 64), jnp.bfloat16), np.zeros((1, 5, 32, 2), np.float32)
@@ -121,7 +121,7 @@ print(len(pipeline_on(1).generate(["a lake"], method="jacobi", seed=1).pictures)
     assert done.stdout.strip() == "1", done.stderr
 
 
-def test_a_cpu_that_is_traced_for_alone_has_its_own_way_and_no_others():
+def test_tracing_for_a_cpu_alone_takes_its_way_and_no_others():
     """The same results, and nothing of other platforms is traced."""
     arguments = (
         *(jnp.ones((1, 1, 3, 3, 2, 16)), jnp.ones((1, 1, 3, 8, 2))),

@@ -1,4 +1,4 @@
-"""Reading memory for its bandwidth and timing drafts take longer than all else with tiny models: less does here."""
+"""With tiny models, measuring memory bandwidth and timing drafts take longer than all else: less is enough here."""
 
 import pytest
 

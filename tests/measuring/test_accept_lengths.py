@@ -1,4 +1,4 @@
-"""Profiles of accepted lengths: what a mean and a list come to on a tree of some depth."""
+"""Profiles of accepted lengths: what a mean and a list become on a tree of a given depth."""
 
 import itertools
 import json
@@ -49,7 +49,7 @@ def test_text_json_and_files_say_the_same(tmp_path):
 BAD = ["", "many", "0.9", "-1", "nan", "0.5,0.6", "1.5,-0.5", "[true, false]", '["a"]', "none.json", "1e999"]
 
 
-def test_what_is_no_profile_is_one_line():
+def test_what_is_no_profile_is_refused_in_one_line():
     for text in BAD:
         with refused("mean number of tokens per pass"):
             parse_accept_lengths(text)

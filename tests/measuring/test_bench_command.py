@@ -51,7 +51,7 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     assert files(folder) == {"old.jsonl"}
 
 
-def test_what_does_not_fit_the_model_is_told_before_the_others_are_measured(capsys, monkeypatch):
+def test_what_does_not_fit_the_model_is_reported_before_the_others_are_measured(capsys, monkeypatch):
     def stop(*given):
         raise KeyboardInterrupt
 
@@ -62,7 +62,7 @@ def test_what_does_not_fit_the_model_is_told_before_the_others_are_measured(caps
 
 
 def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one(monkeypatch):
-    # What other tests compiled stays theirs.
+    # A pipeline that shares no compiled programs with other tests.
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_: pipeline_on(1))
     kept = jax.config.jax_compilation_cache_dir
     arguments = ["bench", "--methods", "jacobi:window=2", "--pictures", "1", "--out", "a.jsonl"]
@@ -86,7 +86,7 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     assert files(folder) == {"b.jsonl"}
 
 
-def test_plots_and_prompts_and_parts(folder, capsys):
+def test_bench_takes_prompts_and_makes_plots_and_a_profile(folder, capsys):
     pytest.importorskip("matplotlib")
     Path("prompts.txt").write_text("a lake\na foggy forest\n")
     assert main([*QUICK, "--prompts", "prompts.txt", "--plot", "plots", "--profile"]) == 0
@@ -95,7 +95,7 @@ def test_plots_and_prompts_and_parts(folder, capsys):
     assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
 
 
-def test_what_cannot_be_drawn_is_shown(capsys, monkeypatch):
+def test_results_are_shown_when_plots_cannot_be_written(capsys, monkeypatch):
     def full(*given):
         raise OSError("cannot write plots: the disk is full")
 
@@ -107,7 +107,7 @@ def test_what_cannot_be_drawn_is_shown(capsys, monkeypatch):
     assert "what was measured" in printed.out and "wrote" not in printed.out and "disk is full" in printed.err
 
 
-def test_what_cannot_be_written_is_shown(capsys, monkeypatch):
+def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch):
     def full(*given):
         raise OSError("cannot write c.jsonl: the disk is full")
 
@@ -132,7 +132,7 @@ def test_what_cannot_be_written_is_shown(capsys, monkeypatch):
     (["--window", "0"], "window 0 is not valid"),
     (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
-def test_bad_input_is_one_line_and_nothing_is_done(arguments, line, capsys, monkeypatch):
+def test_bad_input_is_refused_in_one_line_and_nothing_is_done(arguments, line, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     Path("there.jsonl").write_text("what was there\n")
     monkeypatch.setattr(Engine, "start", must_not_run)
@@ -140,7 +140,7 @@ def test_bad_input_is_one_line_and_nothing_is_done(arguments, line, capsys, monk
     assert Path("there.jsonl").read_text() == "what was there\n"
 
 
-def test_interrupted_between_two_groups_keeps_the_first(monkeypatch, capsys):
+def test_an_interruption_between_two_groups_keeps_the_first(monkeypatch, capsys):
     original, calls = measure.measure, []
 
     def once(*arguments, **options):

@@ -1,4 +1,4 @@
-"""What is chosen, on made-up costs and counts: against every tree there is, and on the way up a grid."""
+"""What is chosen, on made-up costs and counts: against every possible tree, and when climbing a grid."""
 
 import itertools
 
@@ -16,7 +16,7 @@ PASSES = {1: 4.0, 2: 5.0, 3: 5.5, 5: 6.1, 9: 8.6}
 
 
 def every_tree(ranks: int, depth: int):
-    """All sets of paths that hold the parents of what they hold."""
+    """Yields all trees: the sets of paths that hold the parent of each of their paths."""
     nodes = [path for level in range(1, depth + 1) for path in itertools.product(range(ranks), repeat=level)]
     for chosen in itertools.product((False, True), repeat=len(nodes)):
         paths = {path for path, taken in zip(nodes, chosen, strict=True) if taken}
@@ -27,7 +27,7 @@ def every_tree(ranks: int, depth: int):
 @pytest.mark.parametrize("level", [0.0, 0.3, 2.0])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_chosen_tree_is_the_best_of_all(seed, level):
-    """Where a level of drafting costs the same whatever its width."""
+    """Where a level of drafting costs the same at any width."""
     rng = np.random.default_rng(seed)
     rows = np.minimum(rng.geometric(0.6, (200, 3)) - 1, 5)
     counts, total = path_counts(rows, max_rank=2), len(rows)
@@ -59,7 +59,7 @@ def test_speed_is_tokens_over_seconds():
     assert 16 * 256 / 0.570 < many < 16 * 256 / 0.560 and wider / many > 0.09
 
 
-def test_costs_lie_on_lines_between_what_was_measured():
+def test_costs_lie_on_lines_through_the_measured_ones():
     costs = Costs(PASSES, place=0.1, drafts={"a": Drafts(1.0, {1: 0.5, 4: 0.8})})
     assert costs.a_pass(4) == pytest.approx(5.8) and costs.a_pass(13) == pytest.approx(11.1)
     assert costs.tree("a", 6, (1, 2)) == pytest.approx(6.1 + 0.625 + 1.0 + 0.5 + 0.6)
@@ -69,7 +69,7 @@ def test_costs_lie_on_lines_between_what_was_measured():
     assert costs.window(window, "a", 3) == pytest.approx(6.1 + 0.4 + 1.0 + 2 * 0.8)
 
 
-def test_drafts_are_what_rounds_cost_beyond_their_passes():
+def test_drafts_cost_what_rounds_take_beyond_their_passes():
     made = Costs(PASSES, drafts={"a": Drafts(1.0, {1: 0.5, 4: 0.8})})
     shapes = [(1, 1), (1, 5), (4, 3)]
     trees = {shape: chains(*shape) for shape in shapes}
@@ -78,7 +78,7 @@ def test_drafts_are_what_rounds_cost_beyond_their_passes():
     found = draft_costs(made, times, "a")
     assert found.root == pytest.approx(1.0)
     assert found.levels == {1: pytest.approx(0.5), 4: pytest.approx(0.8)}
-    # A clock that is off the mark does not make drafting cheaper than nothing.
+    # An inaccurate clock does not make drafting cheaper than nothing.
     assert draft_costs(made, {name: 1.0 for name in times}, "a") == Drafts(0.0, {1: 0.0, 4: 0.0})
     assert _rising({1: 4.0, 9: 7.0, 2: 6.0, 5: 5.0}) == {1: 4.0, 2: 5.5, 5: 5.5, 9: 7.0}
     assert filler(7) is filler(7) and filler(7).max_depth == 1

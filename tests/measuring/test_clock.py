@@ -1,4 +1,4 @@
-"""Time that is told, and a tuning that keeps to it."""
+"""The clock of a tuning on made-up time, and a tuning that keeps to it."""
 
 import dataclasses
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ from tests.tiny_checkpoint import tiny_pipeline
 
 @dataclass
 class Time:
-    """A time that passes where it is told to."""
+    """A time that passes only when told to."""
 
     now: float = 0.0
 
@@ -41,7 +41,7 @@ def test_nothing_fits_that_would_end_too_late():
 
 
 class Machine:
-    """One on which a program takes seconds to compile, and next to none to run: nothing is computed."""
+    """A machine on which a program takes seconds to compile and almost none to run: nothing is computed."""
 
     def __init__(self, subject: Subject, now: Time):
         self.subject, self.now, self.programs = subject, now, set()
@@ -69,7 +69,7 @@ class Machine:
 
 @pytest.fixture
 def machine(monkeypatch):
-    """A tuner on a machine where nothing is computed, and which Ctrl-C stops once a text is told."""
+    """Returns a maker of tuners on a machine where nothing is computed; Ctrl-C stops one at a given message."""
     now, pipeline = Time(), tiny_pipeline()
     subject = checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 4))
     machine = Machine(subject, now)
@@ -94,7 +94,7 @@ def machine(monkeypatch):
 
 @pytest.mark.parametrize("minutes", [1.0, 2.0, 3.0, 60.0])
 def test_a_tuning_ends_in_time(minutes, machine):
-    """Where there is less of it, less is tried; the best of that is confirmed all the same."""
+    """With less time, less is tried; the best of that is confirmed all the same."""
     made = machine(minutes).run()
     confirmed = [row for row in made.rows if row.measured is not None]
     assert machine.now() <= 60 * minutes
@@ -102,7 +102,7 @@ def test_a_tuning_ends_in_time(minutes, machine):
     assert (len(made.tuned.found["costs"]["ms_a_pass"]) == len(costs.NODES)) == (minutes == 60)
 
 
-def test_what_was_found_stays_after_ctrl_c(machine):
+def test_what_was_found_survives_ctrl_c(machine):
     with pytest.raises(KeyboardInterrupt):
         machine(60, "timing passes").run()
     searching = machine(60, "a window of").run()
@@ -115,7 +115,7 @@ def test_what_was_found_stays_after_ctrl_c(machine):
     assert not whole.is_stopped and whole.tuned.found["confirmed"] and "when tuned" in whole.tuned.words
 
 
-def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_came(machine, monkeypatch):
+def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_got(machine, monkeypatch):
     tuner, decode, begun = machine(60), Subject.decode, []
 
     def stopped(subject, *arguments):
@@ -132,8 +132,8 @@ def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_came(machine, monk
 @pytest.mark.parametrize("defaults", [{}, {"tree": [[0], [1]]}, {"method": "gumbel", "tree": [[0], [1]]},
     {"window": 3}, {"rule": "near", "tau": 1.5}, {"method": "near"}])  # fmt: skip
 @pytest.mark.parametrize("budget", [None, 0.5])
-def test_the_default_that_is_the_fastest_is_written_by_name(defaults, budget, machine, tmp_path):
-    """So that a call is decoded so by its file; a relaxed one only with a budget."""
+def test_the_default_is_written_by_name_where_it_is_the_fastest(defaults, budget, machine, tmp_path):
+    """So that a call with the file decodes the same way; a relaxed default is written only with a budget."""
     recipe = dataclasses.replace(machine.subject.recipe, defaults={"guidance": 2.0} | defaults)
     subject = dataclasses.replace(machine.subject, recipe=recipe)
     tuner = machine(60, most=budget, subject=subject)

@@ -1,4 +1,4 @@
-"""Forced acceptance: the profile's lengths on every kind of tree, and verification's work not left out."""
+"""Forced acceptance: the profile's lengths on every kind of tree, with the work of verification still done."""
 
 import functools
 
@@ -24,9 +24,9 @@ from lantern_jax.measuring.forced import Forced
 from tests.decoding import toy_models as toys
 
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])
-# Everything that is drafted is kept, so that it is always three deep.
+# Everything that is drafted is kept, so that the tree is always three deep.
 DYNAMIC = DynamicTree(nodes=10, depth=3, frontier=2, children=2, ranking="probability")
-# Of two kept nodes one can be two deep at most.
+# With two kept nodes the tree is two deep at most.
 TREES = {
     "dynamic": DYNAMIC, "shallow": DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability"),
 }  # fmt: skip
@@ -35,7 +35,7 @@ LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), AcceptLengths(mean=2.2).over(3)
 
 
 def nothing_guessed(tree):
-    """A drafting that compiles nothing: what it guesses is accepted all the same."""
+    """Returns a drafting with nothing to compile: its guesses are accepted all the same."""
 
     def propose(params, state, pending, draws, sampling):
         guesses = jnp.zeros((len(pending.tokens), tree.num_nodes - 1), jnp.int32)
@@ -60,7 +60,7 @@ def decode(name, chances, batch=BATCH, **more):
 
 
 def expected_counts(chances, left: int) -> np.ndarray:
-    """How many rounds accept 0, 1, ... tokens when so many tokens are left, by recursion over what is left."""
+    """Returns how many rounds accept 0, 1, ... tokens when ``left`` tokens are left, by recursion over what is left."""
     counts = np.zeros((left + 1, len(chances)))
     for n in range(1, left + 1):
         for length, chance in enumerate(chances):
@@ -70,7 +70,7 @@ def expected_counts(chances, left: int) -> np.ndarray:
     return counts[left]
 
 
-# That accept tests are forced as well is seen below, and trees that grow.
+# Tests below show that accept tests are forced as well, and cover trees that grow.
 @pytest.mark.parametrize("name", ["static", "window", pytest.param("dynamic", marks=pytest.mark.exhaustive)])
 def test_lengths_follow_the_profile(name):
     chances = MEAN if name in ("static", "window") else LISTED
@@ -78,7 +78,7 @@ def test_lengths_follow_the_profile(name):
     assert (np.asarray(decoded.tokens) >= 0).all()
     accepted = np.asarray(decoded.accepted).sum(axis=0)
     expected = BATCH * expected_counts(chances, LENGTH - 1)
-    # Counts of a picture hang together, so they scatter less than independent ones would.
+    # Counts of a picture are correlated, so they scatter less than independent ones would.
     assert np.all(np.abs(accepted - expected) < 4 * np.sqrt(expected + 1)), (accepted, expected)
     assert not np.allclose(expected / expected.sum(), chances, atol=0.01), "ends of streams are cut"
     rounds = np.asarray(decoded.rounds)
@@ -86,13 +86,13 @@ def test_lengths_follow_the_profile(name):
     assert len(np.unique(rounds)) > 2, "sequences draw alike"
 
 
-def test_a_tree_that_is_not_so_deep_gives_its_deepest_path():
+def test_a_shallower_tree_gives_its_deepest_path():
     accepted = np.asarray(decode("shallow", (0, 0, 0, 1.0), batch=8).accepted).sum(axis=0)
     assert accepted[3] == 0 and accepted[1] + accepted[2] > 0
 
 
 def verify(coupling, tokens, log_probs, log_q, keys, sampling):
-    """What the loop needs of a verdict: without the rest everything else may be left out."""
+    """Returns what the loop needs of a verdict: a compiler may leave out everything else."""
     rows = len(tokens)
     zero = jnp.zeros(rows, jnp.int32)
     draws = coupling.draws(keys, zero, zero, 4, log_probs.shape[-1], sampling)
@@ -101,7 +101,7 @@ def verify(coupling, tokens, log_probs, log_q, keys, sampling):
 
 
 class Blind(Forced):
-    """Forces without looking: what a compiler could make of an acceptance that depends on nothing."""
+    """Forces lengths without looking: what a compiler could make of an acceptance that depends on nothing."""
 
     def _lengths(self, verdict, max_count):
         return jnp.broadcast_to(jnp.int32(2), max_count.shape)
@@ -109,7 +109,7 @@ class Blind(Forced):
 
 @pytest.mark.parametrize("coupling", [Gumbel(), Rejection()], ids=["gumbel", "rejection"])
 def test_the_compiled_program_verifies(coupling):
-    """By the operations that XLA counts, and by the lengths, which another target's verdict changes."""
+    """Seen from the operations that XLA counts, and from the lengths, which another target's verdict changes."""
     rows, codes = 16, 512
     random = np.random.default_rng(0)
     tokens = jnp.asarray(random.integers(0, codes, (rows, STATIC.num_nodes)), jnp.int32)

@@ -1,4 +1,4 @@
-"""Measuring: what is left out and why, numbers that fit each other, random models made where they are used."""
+"""Measuring: what is left out and why, consistent numbers, random models made where they are used."""
 
 import dataclasses
 from functools import cache
@@ -27,7 +27,7 @@ from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sa
 from lantern_jax.measuring.sweep import expand, parse_methods
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
-# Tests of the random model that name the same have the same programs.
+# Tests of the random model that name the same method share its programs.
 WINDOW = "led:window=4,refine=1"
 PLAN = Procedure(pictures=2, compile_twice=False, levels=False)
 
@@ -43,7 +43,7 @@ def tiny_subject():
 
 @cache
 def random_tiny():
-    """One for all tests, so that they share its compiled programs."""
+    """Returns one subject for all tests, so that they share its compiled programs."""
     return random_subject("tiny", "float32", prompts=4, mesh="data=1")
 
 
@@ -60,7 +60,7 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
     assert groups[0][0].configuration.knobs == {} and groups[1][0].configuration.knobs == {"temperature": 0.5}
 
 
-def test_what_rows_in_parallel_substitute_is_not_known():
+def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
     subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi,zipar"))
@@ -69,7 +69,7 @@ def test_what_rows_in_parallel_substitute_is_not_known():
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
 
 
-def test_what_cannot_be_measured_has_its_reason():
+def test_what_cannot_be_measured_gets_a_reason():
     several = configurations("led:coupling=rejection,medusa,lantern-g:k=20,gumbel")
     groups, reasons = members(tiny_subject(), several)
     assert [one.configuration.method for one in groups[0]] == ["ar", "gumbel"]
@@ -80,7 +80,7 @@ def test_what_cannot_be_measured_has_its_reason():
     assert "tree of depth 3, and this one has 2" in reasons[0] and "zipar" in reasons[1]
 
 
-def test_numbers_of_a_run_fit_each_other():
+def test_numbers_of_a_run_are_consistent():
     subject = tiny_subject()
     group = members(subject, configurations("lantern-g:lam=50,jacobi:window=3", batches=[2]))[0][0]
     plain, relaxed, window = measure(subject, group, PLAN)
@@ -113,7 +113,7 @@ def test_forced_rows_have_the_profiles_mean_and_no_quality():
     assert row.ms_a_level is not None and plain.ms_a_level is None
 
 
-def test_a_stopped_picture_is_reckoned_to_its_end():
+def test_a_stopped_picture_is_extrapolated_to_its_end():
     subject, profile = random_tiny(), AcceptLengths(chances=(0.0, 1.0))
     group = members(subject, configurations(WINDOW), profile)[0][0]
     plain, row = measure(subject, group, dataclasses.replace(PLAN, passes=5, profile=profile))
@@ -123,7 +123,7 @@ def test_a_stopped_picture_is_reckoned_to_its_end():
     assert row.seconds > 3 * row.ms_a_pass / 1e3
 
 
-def test_levels_by_kind_of_draft():
+def test_levels_depend_on_the_kind_of_draft():
     for levels, knobs in (
         (0, {"method": "ar"}), (0, {"method": "jacobi"}), (2, {"method": "gumbel"}),
         (3, {"method": "led", "window": 8, "refine": 2}), (4, {"method": "echo", "depth": 4}),
@@ -131,8 +131,8 @@ def test_levels_by_kind_of_draft():
         assert levels_of(tiny_pipeline().check(["a lake"], **knobs)) == levels
 
 
-def test_a_level_of_a_window(monkeypatch):
-    """The median of what deep drafts take beyond the shallow ones beside them, over the levels."""
+def test_the_seconds_of_a_windows_level(monkeypatch):
+    """The median of what deep drafts take beyond the shallow ones timed beside them, divided by the levels."""
     subject = random_tiny()
     member = members(subject, configurations(WINDOW), AcceptLengths(chances=(0.0, 1.0)))[0][0][1]
     run = subject.engine.start(member.job, subject.rows(0, 1))
@@ -146,7 +146,7 @@ def test_a_level_of_a_window(monkeypatch):
     assert levels_of(settings) == 4 and seconds_a_level(subject, settings, run) == pytest.approx(4 / 3)
 
 
-def test_bytes_that_a_pass_must_read():
+def test_the_bytes_of_a_pass_match_a_count_by_hand():
     """Counted by hand: layers and head, the cache; for a chain of 5 the drafter five times."""
     subject = random_tiny()
     plain, chain = members(subject, configurations("gumbel:tree=chain"), AcceptLengths(mean=3.0))[0][0]
@@ -174,7 +174,7 @@ def test_tasks_alternate_and_bandwidth_is_positive():
     assert 1e8 < Bandwidth(1 << 22).measure() < 1e13
 
 
-def test_parts_of_a_pass_are_told_by_their_scopes():
+def test_parts_of_a_pass_are_recognised_by_their_scopes():
     assert profile.part_of("jit(advance)/jit(main)/while/body/draft/absorb/dot_general") == "draft"
     assert profile.part_of("jit(advance)/while/body/verify/target_tokens/argmax") == "verify"
     assert profile.part_of("jit(advance)/while") == "other"
@@ -198,7 +198,7 @@ def test_parts_of_a_pass_are_told_by_their_scopes():
 
 
 def test_an_accelerators_streams_are_counted_once():
-    """Not the host's launches, not lines that sum up others; without a device the host's events that have a name."""
+    """Neither the host's launches nor lines that sum up others count; without a device the host's named events do."""
 
     def event(nanoseconds, name="launch", **stats):
         return SimpleNamespace(duration_ns=nanoseconds, name=name, stats=list(stats.items()))
@@ -222,7 +222,7 @@ def test_an_accelerators_streams_are_counted_once():
 
 
 @pytest.mark.slow
-def test_a_profile_of_a_pass():
+def test_the_shares_of_a_profile_add_up():
     pipeline = tiny_pipeline()
     engine = Engine(lambda where: pipeline.engine.parameters, devices=jax.devices()[:1])
     recipe = dataclasses.replace(pipeline.recipe, drafters={})

@@ -40,12 +40,12 @@ RARE = [pytest.param(kind, 1.0, marks=pytest.mark.exhaustive) for kind in drafte
 
 
 @pytest.mark.parametrize(("kind", "temperature"), [("eagle", 0.0), *RARE])
-def test_rounds_from_ranks_are_those_of_real_decoding(kind, temperature):
+def test_rounds_from_ranks_match_real_decoding(kind, temperature):
     """With every kind of drafter, exactly, picture by picture."""
     known, knobs = plain(temperature), {"temperature": temperature, "drafting": kind}
     ranks = collect_ranks(subject(), kind, settings(**knobs), known.tokens, first=1, batch=4, depth=4)
     assert ranks.shape == (PICTURES, TOKENS, 4)
-    # Every position but the first is a root's; behind the picture's end there is nothing.
+    # Every position but the first is a root; there is nothing past the picture's end.
     ahead = np.arange(TOKENS)[:, None] + np.arange(4)[None]
     none = np.broadcast_to((ahead >= TOKENS) | (ahead[:, :1] == 0), ranks.shape)
     np.testing.assert_array_equal(ranks == -1, none)
@@ -56,7 +56,7 @@ def test_rounds_from_ranks_are_those_of_real_decoding(kind, temperature):
     assert made.rounds.min() < TOKENS - 1, "something is accepted"
 
 
-def test_ranks_count_what_stands_before():
+def test_a_rank_counts_the_codes_before_it():
     scores = np.array([[0.0, 2.0, 1.0, 2.0]] * 4, np.float32)
     np.testing.assert_array_equal(rank_of(scores, np.arange(4, dtype=np.int32)), [3, 0, 2, 1])
 
@@ -77,7 +77,7 @@ def test_trees_take_the_most_frequent_paths():
 
 
 def test_rounds_jump_over_forced_tokens():
-    """Eight tokens of which the fifth is forced: plain decoding takes six rounds, chains that are right fewer."""
+    """Eight tokens of which the fifth is forced: plain decoding takes six rounds, correct chains fewer."""
     run = np.array([0, 0, 0, 0, 1, 0, 0, 0, 0])
     ranks = np.zeros((1, 8, 3), int)
     assert paths.rounds_of(ranks - 1, DraftTree.chain(3), run) == 6
@@ -88,7 +88,7 @@ def test_rounds_jump_over_forced_tokens():
     assert paths.rounds_of(ranks, DraftTree.chain(3), run) == 2
 
 
-def test_errors_are_those_of_a_bootstrap():
+def test_errors_match_a_bootstrap():
     rng = np.random.default_rng(0)
     rounds, tokens = rng.normal(95, 9, 24).round(), 255
     mean, error = paths.tokens_a_pass(rounds, tokens)
@@ -103,7 +103,7 @@ def test_errors_are_those_of_a_bootstrap():
 
 
 def test_pictures_have_their_own_prompts_and_numbers():
-    """Number i of a set is number i of any other: decoded alone, in another batch, from another start."""
+    """Picture i of a set is picture i of any other: decoded alone, in another batch, from another start."""
     job = subject().job(settings(method="ar"))
     part = subject().decode(job, 3, 2, 1)
     np.testing.assert_array_equal(part.tokens, plain(1.0).tokens[2:4])

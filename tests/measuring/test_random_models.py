@@ -1,4 +1,4 @@
-"""Models of published sizes with random weights: every method finds its drafter, and what is needed alone is made."""
+"""Models of published sizes with random weights: every method finds its drafter, and only what is needed is made."""
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ from lantern_jax.measuring.shapes import batch_inputs, size_shapes
 from lantern_jax.measuring.subject import random_subject
 from lantern_jax.settings.draftings import DRAFTINGS
 
-# One of each family that has layers of its own; the others are exhaustive.
+# One of each family with layers of its own; the others are exhaustive.
 FEW = ("llamagen-xl", "chameleon-7b", "janus-pro-1b")
 
 
@@ -56,7 +56,7 @@ def test_every_method_has_its_drafter_at_a_published_size(size):
     ["llamagen-xl", *(pytest.param(size, marks=pytest.mark.exhaustive) for size in ("emu3-8b", "liquid-7b"))],
 )
 def test_drafters_are_about_as_large_as_a_layer(size):
-    """Beside tables of tokens: heads and masks are small, and EAGLE-3 reads three layers' states."""
+    """Apart from token tables: heads and masks are small, and EAGLE-3 reads three layers' states."""
     recipe = size_shapes(size, "bfloat16").recipe
     layer, config = recipe.config.transformer, recipe.config
     block = 4 * config.dim**2 + 3 * config.dim * layer.hidden_dim
@@ -75,7 +75,7 @@ def test_drafters_are_about_as_large_as_a_layer(size):
     "kind",
     [kind if kind == "medusa" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DRAFTERS],
 )
-def test_the_drafter_that_a_method_needs_is_made_alone(kind):
+def test_only_the_drafter_that_a_method_needs_is_made(kind):
     subject = random_subject(TINY, "float32", prompts=2, mesh="data=1")
     settings = subject.settings({"drafting": kind, "tree": [[0], [1], [0, 0]]})
     plain = subject.decode(subject.job(settings, plain=True), 0, 2, 2)

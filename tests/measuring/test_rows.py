@@ -1,4 +1,4 @@
-"""Rows of a benchmark: kept as lines, told apart, compared."""
+"""Rows of a benchmark: stored as lines, told apart, compared."""
 
 import dataclasses
 import json
@@ -24,7 +24,7 @@ def changed(**values) -> Row:
     return dataclasses.replace(ROW, **values)
 
 
-def test_rows_come_back_from_their_lines(tmp_path):
+def test_rows_are_read_back_from_their_lines(tmp_path):
     forced = {"forced": True, "accept_lengths": 3.63, "substituted": None, "ms_a_level": None}
     rows = [ROW, changed(**forced, parts={"draft": 1.0})]
     file = tmp_path / "rows.jsonl"
@@ -36,13 +36,13 @@ def test_rows_come_back_from_their_lines(tmp_path):
     assert read_rows(file) == [ROW]
 
 
-def test_what_holds_no_rows_is_one_line(tmp_path):
+def test_what_holds_no_rows_is_refused_in_one_line(tmp_path):
     file = tmp_path / "rows.jsonl"
     for content in ("", "\n", "{}\n", "[1]\n", "no JSON\n", '{"model": "tiny"}\n'):
         file.write_text(content)
         with refused("lantern bench --out"):
             read_rows(file)
-    # What is compared is a number.
+    # Compared values must be numbers.
     for wrong in ("0.4", [0.4], {}):
         file.write_text(to_lines([changed(seconds=wrong)]))
         with refused("line 1 is no row"):
@@ -52,7 +52,7 @@ def test_what_holds_no_rows_is_one_line(tmp_path):
 
 
 def test_an_older_file_is_compared_row_by_row():
-    """With the same configuration whatever the numbers, and the last one of several."""
+    """With the row of the same configuration, regardless of its numbers, and with the last of several."""
     newest = changed(seconds=0.8, speedup=1.0, versions={"jax": "0.9"})
     old = [changed(seconds=9.0), newest, changed(batch=8, seconds=7.0)]
     others = changed(guidance=1.0), changed(knobs={"window": 9})
@@ -65,14 +65,14 @@ def test_an_older_file_is_compared_row_by_row():
     assert not against([forced], old) and not against([changed(forced=True, accept_lengths=3.0)], [forced])
 
 
-def test_a_caption_is_of_all_rows():
+def test_a_caption_covers_all_rows():
     assert str(rows_table([changed(repeats=16), changed(repeats=3)]).caption).startswith(
         "3 to 16 batches per row"
     )
     assert str(rows_table([ROW]).caption).startswith("8 batches per row")
 
 
-def test_what_a_rule_substituted_is_shown_without_a_tree_too():
+def test_substitutions_are_shown_for_methods_without_a_tree_too():
     rows = [changed(method="ar", nodes=0, substituted=0.0), changed(method="own", nodes=0),
             changed(method="zipar", nodes=0, substituted=None)]  # fmt: skip
     (column,) = (column for column in rows_table(rows).columns if column.header == "substituted")

@@ -1,4 +1,4 @@
-"""Which configurations come of lists."""
+"""The configurations that lists expand to."""
 
 import pytest
 
@@ -13,7 +13,7 @@ def variants(text):
     return parse_methods(text).values()
 
 
-def test_every_combination_once():
+def test_every_combination_comes_once():
     lists = {
         "trees": ["chain", "dynamic"],
         "rules": ["strict", "near"],
@@ -29,7 +29,7 @@ def test_every_combination_once():
     ]
 
 
-def test_a_method_keeps_the_tree_that_makes_it():
+def test_a_method_keeps_the_tree_that_defines_it():
     given = variants("ar,led,block,gumbel:tree=demo_57,gumbel")
     found = expand(given, trees=["chain", "none"], rules=["strict"])
     assert names(found) == [
@@ -42,7 +42,7 @@ def test_a_method_keeps_the_tree_that_makes_it():
     ]
 
 
-def test_knobs_of_all_give_way_to_a_variants_own():
+def test_a_variants_own_knobs_override_those_of_all():
     found = expand(variants("led:window=8,led"), knobs={"window": 5, "temperature": 0.5})
     assert [one.knobs["window"] for one in found] == [8, 5]
     assert found[0].given == {"method": "led", "window": 8, "temperature": 0.5, "batch": 1, "guidance": None}

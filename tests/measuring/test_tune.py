@@ -21,7 +21,7 @@ def decoded(seconds, substituted=(0.0, 0.0), distance=0.0):
 
 
 def confirmed(budget, given, estimated=0.01):
-    """Plain decoding and a relaxed candidate that was estimated to substitute so much, after a confirming run."""
+    """Returns the tuning of plain decoding and a relaxed candidate with estimated substitutions, after confirming."""
     tuner = object.__new__(tune.Tuner)
     relaxed = Candidate(
         "near", {"rule": "near"}, 8, np.full(2, 40), 2.0, np.full(64, estimated), 0.1, predicted=(2, 0)
@@ -46,7 +46,7 @@ def test_a_relaxed_rule_is_written_only_if_the_confirming_pictures_keep_to_the_b
 
 
 def test_a_distance_is_the_mean_over_substitutions():
-    """A batch without any tells nothing of it."""
+    """A batch without substitutions says nothing about it."""
     given = [decoded(1.0), decoded(1.0, (0.01, 0.0), 0.9), decoded(1.0, (0.02, 0.01), 0.5)]
     (relaxed,) = (row for row in confirmed(Budget(distance=0.5), given).rows if row.name == "near")
     assert relaxed.distance == pytest.approx((0.9 + 3 * 0.5) / 4)

@@ -19,7 +19,7 @@ from lantern_jax.settings import tuned
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
-# It compiles sooner than for all.
+# It compiles sooner than for all devices.
 ONE_DEVICE = ("--mesh", "data=1")
 
 
@@ -32,7 +32,7 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
     load = sharing_programs(lantern_jax.pipeline.pipeline.load)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load)
-    # One window, no other drafters than the first; a grown tree of three nodes and the shipped chain, whose rounds
+    # One window, no drafter but the first; a grown tree of three nodes and the shipped chain, whose rounds
     # time drafting as well.
     for module, values in {
         costs: {"NODES": (1, 4), "WIDTHS": (1,), "_WINDOW": 3, "PIECE_SECONDS": 0.005},
@@ -53,7 +53,7 @@ def folder(tmp_path, monkeypatch):
 @pytest.mark.slow
 def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
     common = ["--model", str(tiny_folder), "--guidance", "2", *ONE_DEVICE]
-    # As many at once as statistics are taken from: the same programs.
+    # As large a batch as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
     (file,) = folder.glob("*.json")
@@ -91,9 +91,9 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
 
 @pytest.mark.slow
 def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
-    """All that is measured of one is written; who tunes into a file of his own says so when he generates."""
+    """All that is measured of one is written; settings tuned into a file of one's own are used by naming it."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
-    # The batch of the test above, whose programs it then has.
+    # The batch of the test above, to share its programs.
     model = ["--model", str(tiny_folder), *ONE_DEVICE]
     more = "--minutes 30 --pictures 2 --batch 2 --prompts prompts.txt --max-substituted 0.9 --out mine.json"
     assert main(["tune", *model, *more.split()]) == 0
@@ -114,14 +114,14 @@ def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
     (["--out", "none/x.json"], "none is not a folder"), (["--model", "none"], "none"),
     (["a flying carpet"], "unknown word"),
 ])  # fmt: skip
-def test_bad_input_is_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
+def test_bad_input_is_refused_in_one_line_before_any_work(tiny_folder, arguments, words, capsys, monkeypatch):
     Path("empty.txt").write_text("\n \n")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
     given = arguments if "--model" in arguments else [*arguments, "--model", str(tiny_folder)]
     assert words in assert_refused(["tune", *given], capsys)
 
 
-def test_a_cache_that_cannot_be_written_is_told_before_any_work(tiny_folder, folder, capsys, monkeypatch):
+def test_a_cache_that_cannot_be_written_is_reported_before_any_work(tiny_folder, folder, capsys, monkeypatch):
     folder.parent.mkdir()
     folder.symlink_to("/proc")
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
@@ -130,7 +130,7 @@ def test_a_cache_that_cannot_be_written_is_told_before_any_work(tiny_folder, fol
 
 
 def test_a_table_that_cannot_be_written_is_shown(tiny_folder, folder, capsys, monkeypatch):
-    """Something went wrong with the folder meanwhile."""
+    """Something happened to the folder in the meantime."""
     made = SimpleNamespace(tuned=SimpleNamespace(to_json=lambda: "{}"))
 
     def run(self):
@@ -174,7 +174,7 @@ def test_every_checkpoint_has_prompts_of_its_own():
     assert sample_prompts(captions, 50)[24:26] == list(subject.CAPTIONS[:2])
 
 
-def test_rounds_are_timed_however_short_pictures_are():
+def test_rounds_are_timed_however_short_the_pictures_are():
     pipeline = tiny_pipeline()
     made = checkpoint_subject("tiny", pipeline, "a lake")
     plain = pipeline.job(made.settings({"method": "ar", "batch": 2}))

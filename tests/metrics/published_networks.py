@@ -11,13 +11,13 @@ TINY_VGG = VGG(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)
 
 
 def inception_tensors() -> dict[str, np.ndarray]:
-    """Those of the golden case, which lists their names and shapes."""
+    """Returns the tensors of the golden case, which lists their names and shapes."""
     case = json.loads((DEFAULT_DIRECTORY / "inception_fid.json").read_text())
     return {name: golden_weight(name, tuple(shape), 0) for name, shape in case["tensors"].items()}
 
 
 def vgg_tensors() -> dict[str, np.ndarray]:
-    """Of ``TINY_VGG``, with the layer of the classes."""
+    """Returns the tensors of ``TINY_VGG``, with the classification layer."""
     tensors = {name: golden_weight(name, entry.shape, 0) for name, entry in vgg_table(TINY_VGG).items()}
     tensors["classifier.6.weight"], tensors["classifier.6.bias"] = np.zeros((9, 16)), np.zeros(9)
     return tensors

@@ -32,7 +32,7 @@ def test_what_is_painted_agrees_with_its_caption_and_not_with_others(landscapes)
     own, others = (caption_agreement(pictures, words) for words in (prompts, prompts[1:] + prompts[:1]))
     assert own.shape == (COUNT,) and own.dtype == np.float64
     assert own.mean() > 0.9 and own.min() > 0 and own.max() <= 1
-    # Captions share some by chance.
+    # Captions share some words by chance.
     assert others.mean() < 0.45
     np.testing.assert_array_equal(agreement_scores().of(pictures, prompts), own)
 
@@ -58,7 +58,7 @@ def test_the_distance_of_features_grows_with_blur(landscapes):
     assert distances == sorted(distances) and distances[-1] > 100 * distances[1] > 0
 
 
-def test_what_it_cannot_read_is_one_line(landscapes, tmp_path):
+def test_what_it_cannot_read_is_refused_in_one_line(landscapes, tmp_path):
     pictures, prompts = landscapes
     refused_each({
         "2 pictures for 1 prompts": lambda: caption_agreement(pictures[:2], prompts[:1]),

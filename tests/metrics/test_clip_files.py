@@ -1,4 +1,4 @@
-"""Reading CLIP's files: what shapes tell, where the rest comes from, and what is wrong with a file in one line."""
+"""Reading CLIP's files: what shapes tell, where the rest comes from, and one-line errors for wrong files."""
 
 import json
 
@@ -11,14 +11,14 @@ from tests.metrics.tiny_clip import CONFIG, hugging_face_tensors, to_openai, wri
 from tests.refused import refused_each
 
 
-def test_the_activation_comes_from_the_config_beside(tmp_path):
+def test_the_activation_comes_from_the_config_beside_the_weights(tmp_path):
     folder = write_folder(tmp_path / "clip")
     config, _ = read_clip(folder)
     assert config == CONFIG
     assert read_clip(folder / "model.safetensors")[0] == config
-    # An explicit one goes before it.
+    # An explicit activation takes precedence.
     assert read_clip(folder, "gelu")[0].activation == "gelu"
-    # transformers leaves out what is its default.
+    # transformers leaves out its defaults.
     beside = json.loads((folder / "config.json").read_text())
     for tower in ("vision_config", "text_config"):
         beside[tower]["hidden_act"] = "gelu"
@@ -30,7 +30,7 @@ def test_the_activation_comes_from_the_config_beside(tmp_path):
     (folder / "config.json").write_text(json.dumps(beside))
     assert read_clip(folder)[0].activation == "quick_gelu"
     assert (read_clip(folder)[0].vision.heads, read_clip(folder)[0].text.heads) == (4, 4)
-    # A file by another name in the same folder is none that this config describes.
+    # The config does not describe a file of another name in the same folder.
     (folder / "model.safetensors").rename(folder / "laion.safetensors")
     with pytest.raises(ValueError, match=r"laion\.safetensors: tensors do not tell the activation"):
         read_clip(folder / "laion.safetensors")
@@ -48,12 +48,12 @@ def test_the_activation_comes_from_open_clips_config(tmp_path, quick, activation
     assert (config.activation, config.vision.heads, config.text.heads) == (activation, 4, 2)
 
 
-def test_openais_own_state_dict_is_known_by_its_numbers():
+def test_openais_own_state_dict_is_recognised_by_its_numbers():
     marks = {name: np.array(1) for name in ("input_resolution", "context_length", "vocab_size")}
     assert convert_clip(to_openai(hugging_face_tensors()) | marks)[0].activation == "quick_gelu"
 
 
-def test_another_clip_or_none(tmp_path):
+def test_what_is_no_usable_clip_is_refused(tmp_path):
     tensors = hugging_face_tensors()
     refused_each({
         "tensors do not tell the activation: give quick_gelu": lambda: convert_clip(tensors),
@@ -74,7 +74,7 @@ def test_another_clip_or_none(tmp_path):
     ('{"model_type": "vit"}', "tensors do not tell the activation"),
     ('{"vision_config": {"hidden_act": "relu"}, "text_config": {"hidden_act": "relu"}}', "unknown activation 'relu'"),
 ])  # fmt: skip
-def test_a_wrong_config_beside(tmp_path, content, match):
+def test_a_wrong_config_beside_the_weights_is_refused(tmp_path, content, match):
     folder = write_folder(tmp_path / "clip")
     (folder / "config.json").write_text(content)
     with pytest.raises(ValueError, match=match) as error:

@@ -20,7 +20,7 @@ SIZES = {"B": ((24, 3, 40), (16, 2, 20)), "H": ((160, 2, 100), (48, 3, 64))}
 
 @functools.cache
 def reference(size="B", activation="quick_gelu"):
-    """transformers' model; every weight and bias is random, the norms' too."""
+    """Returns transformers' model with random weights and biases, those of the norms included."""
     vision, text = (
         {
             "hidden_size": width, "num_attention_heads": heads, "intermediate_size": hidden,
@@ -59,7 +59,7 @@ def tensors_of(model):
 
 
 def inputs():
-    """Pictures; ids with the end token at several places, twice in one row, and something after it."""
+    """Returns pictures, and ids with the end token at several places, twice in one row, and other ids after it."""
     rng = np.random.default_rng(1)
     ids = rng.integers(0, VOCAB - 2, (4, CONTEXT)).astype(np.int32)
     ids[:, 0] = VOCAB - 2
@@ -83,7 +83,7 @@ RARE = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("B", "ge
 
 
 @pytest.mark.parametrize(("size", "activation"), [("B", "quick_gelu"), ("H", "gelu"), *RARE])
-def test_embeddings(assert_close, size, activation):
+def test_embeddings_match_transformers(assert_close, size, activation):
     config, params = convert_clip(tensors_of(reference(size, activation)), told(size, activation))
     assert (config.side, config.patch, config.embedding) == (SIDE, 4, 10)
     assert (config.vocab_size, config.context, config.text.layers) == (VOCAB, CONTEXT, 2)
@@ -93,7 +93,7 @@ def test_embeddings(assert_close, size, activation):
     assert_close(jax.jit(Clip(config).apply)(params, *inputs()), wanted)
 
 
-def test_both_layouts_are_one_model():
+def test_both_layouts_give_the_same_model():
     tensors = tensors_of(reference())
     first = convert_clip(tensors, told("B", "gelu"))
     positions = {f"{tower}_model.embeddings.position_ids": np.arange(9)[None] for tower in ("vision", "text")}

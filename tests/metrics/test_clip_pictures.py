@@ -18,16 +18,16 @@ def pixels(prepared):
 
 @pytest.mark.parametrize(("size", "resized", "corner"), [
     ((56, 56), (28, 28), (0, 0)),
-    # The longer side is cut down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left, top of the middle.
+    # The longer side is rounded down to whole pixels: 49 of 70 * 28 / 40, 60 of 60.2; left and top of the middle.
     ((40, 70), (49, 28), (10, 0)),
     ((71, 33), (28, 60), (0, 16)),
     ((20, 12), (28, 46), (0, 9)),
-    # Half a pixel goes to the even one: 1.5 to 2, 2.5 to 2, 8.5 to 8.
+    # Half a pixel is rounded to even: 1.5 to 2, 2.5 to 2, 8.5 to 8.
     ((28, 31), (31, 28), (2, 0)),
     ((33, 28), (28, 33), (0, 2)),
     ((28, 45), (45, 28), (8, 0)),
 ])  # fmt: skip
-def test_clips_own(size, resized, corner):
+def test_clips_preprocessing_matches_pillow(size, resized, corner):
     (picture,) = random_pictures([size])
     image = Image.fromarray(picture)
     if image.size != resized:
@@ -37,8 +37,8 @@ def test_clips_own(size, resized, corner):
     np.testing.assert_allclose(pixels(preprocessing.clip_input(picture, SIDE)), expected, atol=1e-3)
 
 
-def test_clips_own_against_transformers():
-    """Where half a pixel has not to be rounded."""
+def test_clips_preprocessing_matches_transformers():
+    """Where no half pixel has to be rounded."""
     pil = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
     processor = pil.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE)
     for picture in random_pictures([(56, 56), (60, 40), (28, 44), (200, 300)]):
@@ -49,7 +49,7 @@ def test_clips_own_against_transformers():
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_the_middle_square(size):
+def test_the_middle_square_matches_pillow(size):
     (picture,) = random_pictures([size])
     image = Image.fromarray(picture)
     width, height = image.size
@@ -62,7 +62,7 @@ def test_the_middle_square(size):
 
 @pytest.mark.parametrize("antialias", [True, False])
 @pytest.mark.parametrize("size", SIZES)
-def test_hpsv2s_padding(size, antialias):
+def test_hpsv2s_padding_matches_pytorch(size, antialias):
     torch = pytest.importorskip("torch")
     (picture,) = random_pictures([size])
     tensor = torch.tensor(picture).permute(2, 0, 1)[None].float() / 255
@@ -82,8 +82,8 @@ def test_very_thin_pictures_keep_a_row():
     assert (np.abs(pixels(preprocessing.padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
 
 
-def test_one_that_takes_gigabytes_to_resize_is_refused():
-    """CLIP's shortest side is enlarged, and its longest with it."""
+def test_a_picture_that_takes_gigabytes_to_resize_is_refused():
+    """The shortest side is enlarged to CLIP's, and the longest with it."""
     (picture,) = random_pictures([(2, 201)])
     assert preprocessing.clip_input(picture[:, :200], SIDE).shape == (SIDE, SIDE, 3)
     with pytest.raises(ValueError, match="201 x 2 pixels is too long for CLIP: crop it"):
@@ -97,7 +97,7 @@ def test_one_that_takes_gigabytes_to_resize_is_refused():
 @pytest.mark.parametrize(
     "prepare", [preprocessing.clip_input, preprocessing.square_input, preprocessing.padded_input]
 )
-def test_what_is_no_picture(prepare, picture):
+def test_what_is_no_picture_is_refused(prepare, picture):
     with pytest.raises(ValueError, match=r"give uint8 \[height, width, 3\]") as error:
         prepare(picture, SIDE)
     assert "\n" not in str(error.value)

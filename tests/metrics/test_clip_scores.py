@@ -1,4 +1,4 @@
-"""CLIP score and HPSv2 of pictures with prompts, and CMMD of two sets, by longer ways."""
+"""CLIP score and HPSv2 of pictures with prompts, and CMMD of two sets, against slower computations."""
 
 import itertools
 import math
@@ -57,7 +57,7 @@ CLIP, HPS = clip_input, padded_input
     ),
 ], ids=["CLIP", "with a prefix", "HPSv2", "without antialiasing"])  # fmt: skip
 def test_scores_are_plain_cosines(score, prepare, options, name, folder):
-    """In batches what each pair gives alone; HPSv2's pictures are padded, and its GELU exact whatever a config says."""
+    """Batches give what each pair gives alone; HPSv2 pads its pictures, and its GELU is exact despite a config."""
     made = score(folder)
     found = made.of(tiny_clip.random_pictures(SIZES), PROMPTS)
     assert found.dtype == np.float64 and found.shape == (5,) and made.name == name
@@ -67,7 +67,7 @@ def test_scores_are_plain_cosines(score, prepare, options, name, folder):
     assert np.ptp(found) > 0.05 and np.abs(found).max() < 1
 
 
-def test_a_prompt_a_picture(folder):
+def test_each_picture_needs_one_prompt(folder):
     score = clip_scores(folder, batch=2)
     assert score.of([], []).shape == (0,)
     refused_each({
@@ -137,7 +137,7 @@ def slow_cmmd(left, right, unbiased):
 
 
 @pytest.mark.parametrize("unbiased", [False, True])
-def test_cmmd(monkeypatch, unbiased):
+def test_cmmd_matches_loops(monkeypatch, unbiased):
     monkeypatch.setattr("lantern_jax.metrics.distances._BLOCK", 40)
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(9, 5)), 0.5 + 2 * rng.normal(size=(6, 5))
@@ -149,7 +149,7 @@ def test_cmmd(monkeypatch, unbiased):
         assert abs(cmmd(left, left)) < 1e-9
 
 
-def test_what_cmmd_refuses():
+def test_cmmd_refuses_unusable_features():
     ones = np.ones((3, 4))
     refused_each({
         r"features are \[\[3, 4\], \[3, 5\]\]": lambda: cmmd(ones, np.ones((3, 5))),
@@ -160,7 +160,7 @@ def test_what_cmmd_refuses():
     })  # fmt: skip
 
 
-def test_cmmds_features(folder):
+def test_cmmds_features_are_normalised_embeddings(folder):
     reader = cmmd_features(folder, batch=2)
     found = reader.features(tiny_clip.random_pictures(SIZES))
     assert reader.width == tiny_clip.CONFIG.embedding and found.shape == (5, tiny_clip.CONFIG.embedding)

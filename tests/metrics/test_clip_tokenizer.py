@@ -1,4 +1,4 @@
-"""CLIP's tokenizer: a tiny list of merges by hand, transformers' on the same, cleaning, cutting, LANTERN's prefix."""
+"""CLIP's tokenizer: tiny merges against ids by hand and transformers, cleaning, cutting, LANTERN's prefix."""
 
 import gzip
 import sys
@@ -51,16 +51,16 @@ def ids_of(tokenizer, text):
     ("lab", [512, 256 + ord("b") - ord("!")]),
     ("12", [256 + ord("1") - ord("!"), 256 + ord("2") - ord("!")]),
     ("a's", [320, ord("'") - ord("!"), 256 + ord("s") - ord("!")]),
-    # The bytes C3 A9, of the second and the third range of those that print.
+    # The bytes C3 A9, in the second and the third range of printable ones.
     ("é", [94 + 12 + 0xC3 - 0xAE, 256 + 94 + 0xA9 - 0xA1]),
-    # F0 9F 98 80; three of them come after 188 that print: 33 from 0, 127, then from 128 on.
+    # F0 9F 98 80; three of them come after the 188 printable ones: 33 from 0, 127, then from 128 on.
     (
         "😀",
         [94 + 12 + 0xF0 - 0xAE, 188 + 34 + 0x9F - 0x80, 188 + 34 + 0x98 - 0x80, 256 + 188 + 34],
     ),
     ("", []),
 ])  # fmt: skip
-def test_by_hand(tokenizer, text, ids):
+def test_ids_match_those_by_hand(tokenizer, text, ids):
     assert ids_of(tokenizer, text) == ids
 
 
@@ -72,8 +72,8 @@ def test_merges_beyond_clips_are_not_read(tmp_path, monkeypatch):
 
 
 @pytest.mark.usefixtures("mending")
-def test_against_transformers(tmp_path, tokenizer):
-    """On texts that need no mending; its tokenizer.json read here gives the same too."""
+def test_ids_match_transformers(tmp_path, tokenizer):
+    """On texts that need no mending; its tokenizer.json gives the same ids here too."""
     transformers = pytest.importorskip("transformers")
     letters = clip_tokenizer._byte_letters()
     assert len(set(letters)) == 256
@@ -100,7 +100,7 @@ def test_long_texts_are_cut_before_the_end_token(tokenizer):
 
 @pytest.mark.parametrize("length", [0, 1, 70, 71, 72, 73, 74, 75, 76, 90])
 def test_lanterns_prefix(tokenizer, length):
-    """Three ids put in after the start token of finished rows, which are cut, the last place made an end token."""
+    """A few ids put in after the start token of finished rows, which are cut, the last place made an end token."""
     prefix = tokenizer.encode(["A photo depicts "])[0]
     prefix = prefix[1 : int(np.argmax(prefix))]
     finished = tokenizer.encode(["the " * length])[0]
@@ -118,11 +118,11 @@ def test_lanterns_prefix(tokenizer, length):
     ("\u201cfine\u201d isn\u2019t", '"fine" isn\'t'),
     ("\ufb01ne \uff21\u0301", "fine á"),
 ])  # fmt: skip
-def test_cleaning(text, cleaned):
+def test_texts_are_cleaned(text, cleaned):
     assert clean(text) == cleaned
 
 
-def test_wrong_files(tmp_path, monkeypatch):
+def test_wrong_files_are_refused(tmp_path, monkeypatch):
     import tokenizers
 
     path, other = write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"), tmp_path / "other"

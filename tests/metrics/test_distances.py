@@ -34,8 +34,8 @@ def test_kernel_distance_of_whole_sets_is_that_of_their_pairs():
     assert found.deviation == pytest.approx(0, abs=1e-12)
 
 
-def test_numbers_of_torch_fidelity():
-    """What its release 0.4.0 says of these features, in float64; it draws the same subsets."""
+def test_numbers_match_torch_fidelity():
+    """The numbers of its release 0.4.0 for these features, in float64; it draws the same subsets."""
     generator = np.random.RandomState(0)
     made = generator.standard_normal((60, 8)) @ generator.standard_normal((8, 8))
     real = 0.2 + generator.standard_normal((70, 8)) @ generator.standard_normal((8, 8))
@@ -63,7 +63,7 @@ def literal_precision_recall(made, real, k, strict):
 
 @pytest.mark.parametrize("strict", [True, False])
 @pytest.mark.parametrize("k", [1, 3])
-def test_precision_and_recall_are_those_of_loops(strict, k, monkeypatch):
+def test_precision_and_recall_match_loops(strict, k, monkeypatch):
     monkeypatch.setattr(distances, "_BLOCK", 100)
     answers = set()
     for seed in range(4):
@@ -76,7 +76,7 @@ def test_precision_and_recall_are_those_of_loops(strict, k, monkeypatch):
     assert len(answers) > 3
 
 
-def test_too_few_pictures():
+def test_too_few_pictures_are_refused():
     refused_each({
         "1 and 5 picture": lambda: kernel_distance(normal(0, 1, 2), normal(0, 5, 2)),
         r"3 reference picture.*at least 4": lambda: precision_recall(normal(0, 9, 2), normal(0, 3, 2)),

@@ -25,7 +25,7 @@ SIZES = ((12, 12), (30, 25), (12, 40))
 
 
 def tensors_of(config=CONFIG):
-    """Random ones; the layers of the head keep numbers of order one, whatever it is that they are published with."""
+    """Returns random tensors; the head's layers keep numbers of order one, regardless of the published ones."""
     return {name: random_tensor(name, entry.shape) for name, entry in reward_table(config).items()}
 
 
@@ -37,7 +37,7 @@ def inputs():
 
 
 def theirs(tensors):
-    """transformers' towers with these tensors, and the head's linear layers, as a function."""
+    """Returns transformers' towers and the head's linear layers with these tensors, as a function."""
     torch = pytest.importorskip("torch")
     transformers = pytest.importorskip("transformers")
     sizes = [
@@ -89,7 +89,7 @@ def theirs(tensors):
     return run
 
 
-def test_scores_of_the_network(assert_close):
+def test_the_networks_scores_match_transformers(assert_close):
     tensors = tensors_of()
     extra = ("blip.vision_proj.weight", "blip.text_proj.bias", "blip.text_encoder.embeddings.position_ids")
     config, params = convert_image_reward(tensors | {name: np.zeros(2) for name in extra})
@@ -112,7 +112,7 @@ def folder(tmp_path):
     return tmp_path
 
 
-def test_scores(folder):
+def test_scores_match_those_one_by_one(folder):
     score = image_reward_scores(folder / "ImageReward.safetensors", batch=2)
     found = score.of(random_pictures(SIZES), PROMPTS)
     config, params = convert_image_reward(tensors_of())
@@ -130,7 +130,7 @@ def test_scores(folder):
         score.of(random_pictures(SIZES), PROMPTS[:1])
 
 
-def test_wrong_files(folder):
+def test_wrong_files_are_refused(folder):
     import tokenizers
 
     weights = folder / "ImageReward.safetensors"

@@ -27,7 +27,7 @@ COUNT = 12
 
 
 def colours(weights, preprocessing):
-    """The means of the three colours; the second preprocessing takes them of the upper half."""
+    """Returns a reader of the means of the three colours; the second preprocessing takes them over the upper half."""
 
     def prepare(picture):
         picture = picture[: len(picture) // 2] if preprocessing == "upper" else picture
@@ -104,7 +104,7 @@ def test_numbers_are_those_of_the_functions(folder, capsys):
     (folder / "real").rename(folder / "away")
     assert run("made", "--reference", "stats.npz", *arguments[3:], "--out", "again.json") == 0
     assert json.loads((folder / "again.json").read_text())["distances"] == [row]
-    # And may be what is measured.
+    # Saved statistics may also be the set that is measured.
     assert run("stats.npz", "--reference", "stats.npz", "--features", "colours", "--replicates", 0) == 0
     assert "precision 1.0000" in " ".join(capsys.readouterr().out.split())
 
@@ -195,7 +195,7 @@ def clutter(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
+def test_bad_input_is_refused_in_one_line(name, clutter, capsys, monkeypatch):
     monkeypatch.chdir(clutter)
     if not (clutter / "stats.npz").exists():
         arguments = ("made", "--reference", "made", "--features", "colours", "--replicates", 0)
@@ -216,7 +216,7 @@ def test_bad_input_is_one_line(name, clutter, capsys, monkeypatch):
     ("stats.npz --reference made --preprocessing upper", "was read by 'colours, whole', not by 'colours, upper'"),
     ("made --reference made --scores brightness --prompts few.txt", "picture 11 has no prompt among 11"),
 ])  # fmt: skip
-def test_a_wrong_file_is_told_before_features_are_read(line, words, folder, capsys, monkeypatch):
+def test_a_wrong_file_is_reported_before_features_are_read(line, words, folder, capsys, monkeypatch):
     def build(weights):
         raise LanternError(f"{weights} holds no levels: give another file")
 
@@ -276,7 +276,7 @@ def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
     assert "CMMD" in shown and "12.1500" in shown and "precision" not in shown and "KID" not in shown
 
 
-def test_the_adm_preset_wants_one_size(folder, capsys, monkeypatch):
+def test_the_adm_preset_needs_one_size(folder, capsys, monkeypatch):
     kind = registry.READERS["inception"]
     own = registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
     monkeypatch.setitem(registry.READERS.theirs, "inception", own)

@@ -9,14 +9,14 @@ from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
 
 
 def features(seed, count, width):
-    """Correlated, far from zero, and of very different spreads, as a network's are."""
+    """Returns features that are correlated, far from zero, and of very different spreads, as a network's are."""
     generator = np.random.default_rng(seed)
     mixing = generator.normal(size=(width, width)) * np.logspace(0, -2, width)
     return generator.normal(size=(count, width)) @ mixing + generator.normal(2, 1, width)
 
 
 def published(left, right):
-    """The distance as its usual programs compute it: a general matrix's square root."""
+    """Returns the distance as the usual programs compute it, with a general matrix square root."""
     means, spreads = zip(*((x.mean(axis=0), np.cov(x, rowvar=False)) for x in (left, right)), strict=True)
     root = scipy.linalg.sqrtm(spreads[0] @ spreads[1])
     return np.sum((means[0] - means[1]) ** 2) + np.trace(spreads[0] + spreads[1] - 2 * root.real)
@@ -38,13 +38,13 @@ def test_one_picture_has_no_covariance():
 
 
 @pytest.mark.parametrize("width", [2, 16, 64])
-def test_frechet_is_that_of_scipy(width):
+def test_the_frechet_distance_matches_scipy(width):
     left, right = features(3, 300, width), features(4, 200, width)
     expected = published(left, right)
     assert frechet_distance(Moments.of(left), Moments.of(right)) == pytest.approx(expected, rel=1e-6)
 
 
-def test_fewer_pictures_than_features():
+def test_the_frechet_distance_with_fewer_pictures_than_features():
     """With centred features as roots of the covariances: the nuclear norm of their product, which is small."""
     left, right = features(5, 9, 40), features(6, 12, 40)
     roots = [(x - x.mean(axis=0)) / np.sqrt(len(x) - 1) for x in (left, right)]
@@ -60,14 +60,14 @@ def test_fewer_pictures_than_features():
     assert frechet_distance(moments[0], moments[0]) == pytest.approx(0, abs=1e-6 * expected)
 
 
-def test_intervals_hold_the_value_in_the_middle_of_replicates():
+def test_the_interval_of_a_mean_is_the_normal_distributions():
     draws = bootstrap_draws(30, 400, seed=1)
     assert draws.shape == (401, 30) and (draws[0] == np.arange(30)).all()
     assert draws.min() == 0 and draws.max() == 29
     np.testing.assert_array_equal(bootstrap_draws(30, 400, seed=1), draws)
     values = np.random.default_rng(0).normal(5, 2, 30)
     value, low, high = interval(values[draws].mean(axis=1))
-    # Of a mean: the normal law's interval.
+    # For a mean: the normal distribution's interval.
     reach = 1.96 * values.std() / np.sqrt(30)
     assert value == values.mean()
     assert (value - low, high - value) == (pytest.approx(reach, rel=0.15), pytest.approx(reach, rel=0.15))

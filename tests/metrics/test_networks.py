@@ -34,7 +34,7 @@ def test_vgg_has_the_published_names_and_shapes():
 
 
 @pytest.mark.parametrize("rectified", [False, True])
-def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
+def test_vgg_matches_pytorch(rectified, tmp_path, assert_close):
     torch = pytest.importorskip("torch")
     tensors = {name: torch.from_numpy(tensor) for name, tensor in vgg_tensors().items()}
     pictures = np.random.default_rng(0).integers(0, 256, (5, 60, 90, 3), np.uint8)
@@ -60,7 +60,7 @@ def test_vgg_is_pytorchs(rectified, tmp_path, assert_close):
     assert ("after" if rectified else "before") in reader.name
 
 
-def test_a_step_before_a_reader_is_in_its_name_and_features_are_finite():
+def test_a_step_before_a_reader_is_in_its_name_and_features_must_be_finite():
     reader = FeatureReader("mean", 1, lambda picture: picture.astype(np.float32), lambda x: x.mean((1, 2)), 2)
     flipped = reader.after("inverting", lambda picture: 255 - picture)
     pictures = np.full((3, 4, 4, 3), 5, np.uint8)

@@ -1,4 +1,4 @@
-"""What networks are given of a picture, against loops, Pillow and PyTorch."""
+"""Pictures prepared for networks, against loops, Pillow and PyTorch."""
 
 from functools import partial
 
@@ -16,7 +16,7 @@ def picture(height, width, seed=0):
 
 
 def literal_bilinear(values, side, rows):
-    """One new pixel after the other of some rows, as TensorFlow 1 defines it."""
+    """Computes some rows pixel by pixel, as TensorFlow 1 defines it."""
     height, width = values.shape[:2]
     made = np.empty((len(rows), side, 3))
 
@@ -36,7 +36,7 @@ def literal_bilinear(values, side, rows):
 
 
 @pytest.mark.parametrize("size", [(64, 80), (451, 300)])
-def test_bilinear_without_antialiasing_is_that_of_loops(size):
+def test_bilinear_without_antialiasing_matches_loops(size):
     values, rows = picture(*size).astype(np.float64), range(0, 299, 9)
     expected = (literal_bilinear(values, 299, rows) - 128) / 128
     found = preprocessing.INCEPTION["tf"](picture(*size))
@@ -45,8 +45,8 @@ def test_bilinear_without_antialiasing_is_that_of_loops(size):
 
 
 @pytest.mark.parametrize("size", [*SIZES, (60, 40)])
-def test_resizing_is_pytorchs(size):
-    """clean-fid's filter is antialiased, of floats, and cut where it overshoots."""
+def test_resizing_matches_pytorch(size):
+    """clean-fid's filter is antialiased, works on floats, and is clipped where it overshoots."""
     torch = pytest.importorskip("torch")
     given = torch.from_numpy(picture(*size).transpose(2, 0, 1)[None].astype(np.float32))
     resize = partial(torch.nn.functional.interpolate, size=(299, 299), align_corners=False)
@@ -58,14 +58,14 @@ def test_resizing_is_pytorchs(size):
         np.testing.assert_allclose(found, values[0].numpy().transpose(1, 2, 0), atol=4e-4)
 
 
-def test_a_picture_of_the_networks_size_stays():
+def test_a_picture_of_the_networks_size_is_unchanged():
     same = picture(299, 299)
     np.testing.assert_array_equal(preprocessing.INCEPTION["clean"](same) * 128 + 128, same)
     np.testing.assert_array_equal(preprocessing.INCEPTION["tf"](same) * 128 + 128, same)
     np.testing.assert_allclose((preprocessing.INCEPTION["pytorch-fid"](same) + 1) * 127.5, same, atol=1e-4)
 
 
-def test_vggs_input_loses_the_aspect_and_is_normalized():
+def test_vggs_input_loses_the_aspect_ratio_and_is_normalised():
     one = picture(300, 451)
     sized = np.asarray(Image.fromarray(one).resize((224, 224), Image.Resampling.BILINEAR), np.float64)
     expected = (sized / 255 - [0.485, 0.456, 0.406]) / [0.229, 0.224, 0.225]

@@ -9,12 +9,12 @@ from lantern_jax.metrics.clip import ClipConfig, Tower
 from lantern_jax.metrics.clip_files import HUGGING_FACE, clip_table
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 
-# Of the list of merges below: 256 bytes, as many at the end of a word, the merges, start and end.
+# The vocabulary of these merges: 256 bytes, the same at the end of a word, the merges, start and end.
 MERGES = ("l a", "la k", "lak e</w>", "t h", "th e</w>")
 VOCAB = 512 + len(MERGES) + 2
-# One head of the usual width in each tower, so that nothing but the activation is missing.
+# One head of the usual width in each tower, so that shapes leave only the activation open.
 CONFIG = ClipConfig(Tower(64, 2, 1, 48), Tower(64, 2, 1, 40), "quick_gelu", 4, 12, 20, VOCAB, 16)
-# OpenAI's names, the longest first where one is in the other.
+# OpenAI's names; where one contains another, the longer comes first.
 _RENAMED = (
     ("vision_model.embeddings.class_embedding", "visual.class_embedding"),
     ("vision_model.embeddings.patch_embedding.weight", "visual.conv1.weight"),

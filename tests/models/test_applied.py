@@ -18,7 +18,7 @@ FIRST_CODE, NULL = WORDS, 0
 
 @cache
 def foreign_params(layers: int = 1):
-    """Makes a GPT with learned positions and its codes behind its words."""
+    """Makes the parameters of a GPT with learned positions, whose codes follow its words."""
     random = np.random.default_rng(0)
 
     def normal(*shape):
@@ -51,7 +51,7 @@ SIZES = {"num_codes": CODES, "num_tokens": LENGTH, "first_code": FIRST_CODE}
 
 
 def applied(model):
-    """Makes a model a target: all that it takes."""
+    """Turns a model into a target: this is all it takes."""
     return target_from_apply(model, **SIZES, unconditional=NULL)
 
 
@@ -86,7 +86,7 @@ def test_it_samples_what_the_model_says():
 
 
 def test_strict_decoding_with_a_smaller_model_is_plain_decoding():
-    """The same with nothing in a layer. Were padding not told to it, it would not even guess what it says itself."""
+    """The smaller one has an empty layer. Were padding hidden from it, it would not even guess its own tokens."""
     large = foreign_params(layers=2)
     given = (foreign_target, large, PROMPTS, KEYS)
     plain = lantern_jax.autoregressive_decode(*given, guidance=GUIDANCE)
@@ -117,7 +117,7 @@ def some_codes(*given):
 
 
 FORCED = (-1, -1, -1, -1, 2) * (LENGTH // 5)
-# Ids that are not allowed are no fault.
+# Disallowed ids are not a fault.
 GOOD = {
     "applied": lambda: (foreign_target, foreign_params(), PROMPTS),
     "no features, forced tokens": lambda: (
@@ -137,7 +137,7 @@ GOOD = {
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.exhaustive if name == "lumina" else ()) for name in GOOD]
 )
-def test_good_targets_are_good(name):
+def test_good_targets_pass(name):
     assert check_target(*GOOD[name](), guidance=None if name == "some codes" else 2.0) < 1e-3
 
 
@@ -153,7 +153,7 @@ def counts_places(params, tokens, positions, mask, past):
 
 
 def changed(part, change):
-    """Returns the record with a part that gets changed arguments."""
+    """Returns the record with one part that gets changed arguments."""
     original = getattr(foreign_target, part)
     return replace(foreign_target, **{part: lambda *given: original(*change(*given))})
 
@@ -164,13 +164,13 @@ def mixes_sequences(*given):
 
 
 def joins_the_batch(*given):
-    """Shifts a little of each row to the next, conditional and unconditional ones alike."""
+    """Leaks a little of each row into the next, conditional and unconditional ones alike."""
     logits, *more = foreign_model(*given)
     return logits + np.float32(0.1) * jnp.roll(logits, 1, axis=0), *more
 
 
 def new_before_past(params, tokens, positions, mask, past):
-    """Does as a model that puts its new keys first, under a mask whose columns are the past's first."""
+    """Acts like a model that puts its new keys first, while the mask's columns begin with the past's."""
     if past is None:
         return foreign_model(params, tokens, positions, mask, None)
     new = tokens.shape[1]
@@ -196,7 +196,7 @@ ORDER = {"prefill": (0, 1, 2), "score": (1, 0, 2)}
 
 
 def table_ends(codes, words):
-    """Returns a target in which ids past some codes, or words, read the last row."""
+    """Returns a target in which ids past ``codes`` codes, or ``words`` words, read the last row."""
 
     def clamped(params, tokens, *more):
         ends = jnp.where(tokens < WORDS, words - 1, WORDS + codes - 1)
@@ -206,7 +206,7 @@ def table_ends(codes, words):
 
 
 def few_slots(slots):
-    """Returns a target with a cache of its own size, where JAX moves an update to where it fits."""
+    """Returns a target with a cache of its own size, where JAX shifts an update to where it fits."""
 
     def prefill(params, conditioning, guidance, _):
         return foreign_target.prefill(params, conditioning, guidance, slots)
@@ -273,7 +273,7 @@ def test_broken_targets_are_found_out(said):
 
 
 def test_no_position_is_past_the_pictures_end():
-    """Guesses beyond it find no row in a table that ends there, and what is no number spoils what is next to it."""
+    """A table that ends there has no row for guesses beyond, and NaN spoils what is next to it."""
     most = PROMPTS.tokens.shape[1] + LENGTH - 1
 
     def ends(params, tokens, positions, *more):
@@ -286,7 +286,7 @@ def test_no_position_is_past_the_pictures_end():
     assert made.finite.all()
 
 
-def test_which_id_is_code_0s_is_not_guessed():
+def test_the_id_of_code_0_is_not_guessed():
     target = target_from_apply(foreign_model, num_codes=CODES, num_tokens=LENGTH)
     with pytest.raises(ValueError, match="30 logits for 24 codes: give code 0's id as first_code"):
         lantern_jax.autoregressive_decode(target, foreign_params(), PROMPTS, KEYS)

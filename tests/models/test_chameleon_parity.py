@@ -26,7 +26,7 @@ LENGTHS = (9, 4, 1, 7)
 
 @functools.cache
 def reference():
-    """transformers' model; every weight and bias is random, the norms' too."""
+    """Makes transformers' model, with every weight and bias random, the norms' too."""
     transformers = pytest.importorskip("transformers")
     torch = pytest.importorskip("torch")
     config = transformers.ChameleonConfig(
@@ -50,14 +50,14 @@ def reference():
 
 
 def prompts():
-    """Published ids and mask of left-padded rows of unequal lengths."""
+    """Makes published ids and the mask of left-padded rows of unequal lengths."""
     mask = np.arange(max(LENGTHS))[None] >= max(LENGTHS) - np.array(LENGTHS)[:, None]
     tokens = np.random.default_rng(0).integers(0, VOCAB, mask.shape)
     return np.where(mask, tokens, VOCABULARY.special.padding), mask
 
 
 def test_hidden_states_and_logits(assert_close):
-    """With left padding, each row counting positions from its first token; every weight is random, and has its part."""
+    """With left padding, each row counting positions from its first token; every weight is random and takes part."""
     torch = pytest.importorskip("torch")
     tokens, mask = prompts()
     positions = np.maximum(np.cumsum(mask, axis=1) - 1, 0)
@@ -77,7 +77,7 @@ def test_hidden_states_and_logits(assert_close):
 
 @functools.cache
 def random_model(layout):
-    """A model of our own, so that the rest runs without torch."""
+    """Makes a model of our own, so that the rest runs without torch."""
     config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout)
     return config, random_leaves(chameleon_shapes(config), 1, 0.2)
 
@@ -123,9 +123,9 @@ def test_steps_equal_the_whole_sequence(assert_close):
 
 
 @pytest.mark.parametrize("layout", ["anole", "lumina"])
-def test_the_unconditional_row_is_that_of_training_to_the_bit(layout):
-    """Its row as the published code writes it, padded, gives the same features and logits as the one that the
-    target makes of the conditional row."""
+def test_the_unconditional_row_is_that_of_training_bit_for_bit(layout):
+    """The row as the published code writes it, padded, gives the same features and logits as the one that the
+    target makes from the conditional row."""
     config, params = random_model(layout)
     special, length = VOCABULARY.special, 9
     if layout == "anole":

@@ -1,4 +1,4 @@
-"""Heads of queries that share keys and values, and what else of a layer is configuration."""
+"""Query heads that share keys and values, and the other parts of a layer that can be configured."""
 
 import jax
 import jax.numpy as jnp
@@ -19,7 +19,7 @@ ROWS, BATCH, LENGTH, SLOTS = 2, 3, 5, 7
 
 
 def inputs(seed: int, config: TransformerConfig):
-    """A block after a past of differing lengths."""
+    """Makes a block after a past of different lengths."""
     rng = np.random.default_rng(seed)
     x = rng.standard_normal((ROWS, BATCH, LENGTH, config.dim)).astype(np.float32)
     rotary = line_rotary(jnp.arange(SLOTS, SLOTS + LENGTH)[None, None], config.head_dim)
@@ -34,7 +34,7 @@ def inputs(seed: int, config: TransformerConfig):
 
 
 def of_single_heads(config: TransformerConfig, params, given):
-    """The same layers with keys and values of their own for every head of queries, which are copies."""
+    """Returns the same layers with a copy of the keys and values for every query head."""
     groups, heads = config.groups, config.key_heads
     single = TransformerConfig(
         config.dim, config.num_layers, config.num_heads, config.hidden_dim, head_width=config.head_width,
@@ -65,7 +65,7 @@ def test_grouped_queries_are_those_of_repeated_keys(way, monkeypatch, assert_clo
 
 
 def test_every_query_may_have_its_own_mask(assert_close):
-    """As a window over the cache has: a mask of a row a query."""
+    """As for a window over the cache: a mask with one row per query."""
     x, rotary, causal, past, _ = inputs(1, CONFIG)
     mask = np.random.default_rng(2).random((ROWS, BATCH, LENGTH, SLOTS)) < 0.5
     given = x, rotary, causal, past, (jnp.asarray(mask),)
@@ -78,7 +78,7 @@ def test_every_query_may_have_its_own_mask(assert_close):
     assert_close(found, expected, 1e-5)
 
 
-def test_kernels_leave_them_to_xla():
+def test_kernels_leave_grouped_queries_to_xla():
     shape = (1, 1, 4, 3, 8, tpu_attention.WIDTH)
     alone, grouped = (jax.ShapeDtypeStruct((*shape[:3], parts, *shape[4:]), jnp.bfloat16) for parts in (3, 5))
     assert attention_way(alone) and tpu_attention.fits(alone)
@@ -104,6 +104,6 @@ def test_an_offset_is_added_to_the_scale(assert_close):
         ({"activation": "relu"}, "unknown activation 'relu'"),
     ],
 )
-def test_what_does_not_fit_is_refused(sizes, said):
+def test_sizes_that_do_not_fit_are_refused(sizes, said):
     with pytest.raises(LanternError, match=said):
         TransformerConfig(24, 1, 6, 40, **sizes)

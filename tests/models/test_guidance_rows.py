@@ -1,4 +1,4 @@
-"""LlamaGen's target adds the unconditional row itself: to the bit what both rows, made by hand, give."""
+"""Targets add the unconditional row themselves: bit for bit what both rows, made by hand, give."""
 
 import flax.linen as nn
 import jax
@@ -26,7 +26,7 @@ from lantern_jax.models.positions import padded_causal_mask
 from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3
-# A class is a single word.
+# Words are labels in several slots; a class would be one in a single slot.
 CONFIGS = {
     "words": LlamaGenConfig(
         16, 2, 2, vocab_size=24, grid=3, hidden_dim=32, num_labels=7, label_slots=2, null_labels=(3, 6), qk_norm="rms"
@@ -47,7 +47,7 @@ def conditioning_of(config):
 
 
 class BothRows(LlamaGen):
-    """Takes both rows, leaves [2, B, ...]: (labels,), or features, mask and which rows are unconditional."""
+    """Takes both rows as leaves [2, B, ...]: labels, or features, mask and which rows are unconditional."""
 
     def whole(self, labels, mask, unconditional):
         if self.config.num_labels:
@@ -113,7 +113,7 @@ def test_a_negative_prompt_is_the_unconditional_row(name):
 
 @pytest.mark.parametrize("layout", ["anole", "lumina"])
 def test_a_negative_prompt_of_chameleon(layout):
-    """A whole prompt in the place of the row without one."""
+    """A whole prompt takes the place of the row without one."""
     config = ChameleonConfig(16, 2, 2, 32, vocab_size=80, num_codes=64, grid=4, layout=layout)
     tokens = np.random.default_rng(0).integers(66, 80, (2, BATCH, 6)).astype(np.int32)
     mask = np.arange(6) >= np.array([[0, 2, 1], [3, 0, 1]])[..., None]
@@ -128,7 +128,7 @@ def test_a_negative_prompt_of_chameleon(layout):
 
 
 @pytest.mark.parametrize("guided", [True, False])
-def test_a_drafter_made_of_a_target_is_guided_by_the_targets_own_row(guided):
+def test_a_drafter_made_from_a_target_is_guided_by_the_targets_own_row(guided):
     """It gets both rows with their masks, or the prompt alone."""
     tokens = np.arange(2 * BATCH * 4).reshape(2, BATCH, 4)[: 1 + guided]
     mask, given = tokens % 4 >= np.arange(BATCH)[:, None], []

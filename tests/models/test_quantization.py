@@ -1,4 +1,4 @@
-"""Weights in eight bits: what they hold, where they lie, and that decoding is decoding."""
+"""Weights in eight bits: what they hold, where they lie, and that strict decoding stays plain decoding."""
 
 import dataclasses
 import math
@@ -44,7 +44,7 @@ def folder(quantized, tmp_path_factory):
 
 
 def test_every_channel_is_within_half_a_step(quantized):
-    """And uses its whole range; nothing but the kernels of layers is touched."""
+    """And each uses its whole range; nothing but the layers' kernels is touched."""
     original = tiny_checkpoint().target_params
     pairs = list(zip(layers(original), layers(quantized.target_params), strict=True))
     assert {name for (name, _), _ in pairs} == {"qkv", "out", "gate_up", "down"}
@@ -77,8 +77,8 @@ def test_logits_are_those_of_the_rounded_weights(quantized):
     assert 1e-4 < distance < 0.03
 
 
-def test_it_is_stored_and_read_as_it_is(folder, quantized):
-    """The dtype asked for changes no integers and scales; layers take half the bytes of bfloat16."""
+def test_quantized_weights_are_stored_and_read_unchanged(folder, quantized):
+    """The requested dtype changes neither integers nor scales; layers take half the bytes of bfloat16."""
     for dtype in (None, jnp.bfloat16):
         found = load(folder, dtype=dtype).target_params
         for (_, before), (_, after) in zip(layers(quantized.target_params), layers(found), strict=True):
@@ -97,7 +97,7 @@ def test_it_is_stored_and_read_as_it_is(folder, quantized):
     assert saved[0] - saved[1] == 3 * bytes_of(kernels) - scales
 
 
-# A quicker one, of another model: test_eight_bits in test_guided_models.py.
+# A quicker test, of another model: test_eight_bits in test_guided_models.py.
 @pytest.mark.exhaustive
 def test_strict_decoding_is_plain_decoding(folder):
     pipeline = lantern_jax.load(folder, mesh="data=1")
@@ -114,7 +114,7 @@ def test_scales_are_split_as_their_outputs_are():
     assert spec("out", 128) == () and spec("down", 128) == ()
 
 
-def test_the_command(tmp_path, monkeypatch, folder, capsys):
+def test_the_quantize_command(tmp_path, monkeypatch, folder, capsys):
     monkeypatch.chdir(tmp_path)
     original = save(tmp_path / "tiny", tiny_checkpoint())
     assert main(["quantize", str(original), "--out", "small"]) == 0
@@ -129,7 +129,7 @@ def test_the_command(tmp_path, monkeypatch, folder, capsys):
     assert "not a directory" in assert_refused(["quantize", "nowhere", "--out", "x"], capsys)
 
 
-def test_a_channel_of_zeros_stays_one_and_there_must_be_something_to_quantize(quantized):
+def test_a_channel_of_zeros_stays_zero_and_there_must_be_something_to_quantize(quantized):
     made = quantize({"down": {"kernel": np.array([[0.0, 3.0], [0.0, -1.5]], np.float32)}})["down"]
     scaled = made["kernel"] * made["kernel_scale"]
     np.testing.assert_array_equal(scaled, [[0, 3], [0, -64 * np.float32(3 / 127)]])

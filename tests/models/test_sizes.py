@@ -1,4 +1,4 @@
-"""Configs of models refuse values that are not sizes."""
+"""Model configs refuse values that are not sizes."""
 
 import dataclasses
 
@@ -34,7 +34,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_what_is_no_size_is_refused_by_name(name):
+def test_values_that_are_not_sizes_are_refused_by_name(name):
     config, tried = CONFIGS[name], 0
     for field in dataclasses.fields(config):
         optional = field.type in (int | None, tuple[int, ...] | None)

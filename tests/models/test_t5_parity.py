@@ -21,7 +21,7 @@ LENGTHS = (30, 17, 1)
 
 @functools.cache
 def reference():
-    """transformers' model with weights that are all different from zero and one, of the size that training gives."""
+    """Makes transformers' model with weights that all differ from zero and one, as large as training makes them."""
     model = transformers.T5EncoderModel(transformers.T5Config(**SIZES)).eval()
     generator = torch.Generator().manual_seed(1)
     with torch.no_grad():
@@ -40,7 +40,7 @@ def inputs():
 
 
 def test_features_with_padding(assert_close):
-    """Every weight is random and has its part in them."""
+    """Every weight is random and takes part in them."""
     tokens, mask = inputs()
     with torch.no_grad():
         made = reference()(torch.tensor(tokens), attention_mask=torch.tensor(mask))

@@ -1,4 +1,4 @@
-"""Targets give out the states that enter any of their layers; everything else about them stays."""
+"""Targets return the states that enter any of their layers; everything else about them stays the same."""
 
 import dataclasses
 
@@ -61,7 +61,7 @@ def test_taps_are_the_states_that_enter_layers(name):
     assert not np.allclose(second, third, atol=1e-3)
 
 
-def test_a_tap_is_what_a_shallower_stack_gives_out():
+def test_a_tap_is_the_output_of_a_shallower_stack():
     config = dataclasses.replace(LLAMAGEN.transformer, final_norm=False, num_layers=2)
     x = np.random.default_rng(1).normal(size=(BATCH, 4, 16)).astype(np.float32)
     rotary = line_rotary(jnp.arange(4, dtype=jnp.int32), config.head_dim)[None]
@@ -76,6 +76,6 @@ def test_a_tap_is_what_a_shallower_stack_gives_out():
         np.testing.assert_allclose(state, jax.jit(shallow.apply)(params, x, rotary, mask)[0], atol=1e-6)
 
 
-def test_taps_that_are_no_layer_are_refused():
+def test_taps_that_are_not_layers_are_refused():
     with pytest.raises(ValueError, match=r"taps \(1, 4\): expected layers from 0 to 3"):
         llamagen_target(LLAMAGEN, taps=(1, 4))

@@ -32,8 +32,8 @@ def test_axes_of_a_layers_kernels():
     assert shapes == {"qkv": (32, 3, 4, 8), "out": (4, 8, 32), "gate_up": (32, 2, 48), "down": (48, 32)}
 
 
-def test_layers_alike_are_lowered_once_and_are_what_they_are_one_by_one():
-    """The first has no norm of its input here, so that it is another function."""
+def test_equal_layers_are_lowered_once_and_compute_the_same_as_one_by_one():
+    """The first has no input norm here, so it is another function."""
     model = Transformer(replace(CONFIG, num_layers=5, input_norm=False))
     params = random_parameters(model, 0, 0.2, *inputs())
     lowered = jax.jit(model.apply).lower(params, *inputs())
@@ -52,7 +52,7 @@ def test_layers_alike_are_lowered_once_and_are_what_they_are_one_by_one():
 
 
 def test_a_second_gradient_compiles_nothing():
-    """A model that a caller differentiates without a program around it."""
+    """A caller may differentiate a model without a program around it."""
     model, names = Transformer(CONFIG), []
     params = random_parameters(model, 0, 0.2, *inputs())
 
@@ -72,8 +72,8 @@ def test_a_second_gradient_compiles_nothing():
 
 
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
-def test_a_product_is_that_of_matrices_to_the_bit(dtype):
-    """Axes of inputs and of outputs change the shapes of a product and of the first parameters, nothing else."""
+def test_a_product_equals_that_of_matrices_bit_for_bit(dtype):
+    """Input and output axes change the shapes of a product and of its initial parameters, nothing else."""
     x = jax.random.normal(jax.random.key(1), (2, 5, 4, 8), jnp.float32)
     whole = Dense((3, 2, 6), dtype, jnp.float32, inputs=2)
     flat = Dense(36, dtype, jnp.float32)
@@ -86,8 +86,8 @@ def test_a_product_is_that_of_matrices_to_the_bit(dtype):
 
 
 @pytest.mark.parametrize(("inputs", "shape"), [(1, (8, 3, 2, 4)), (2, (2, 4, 8))])
-def test_the_products_of_tpus_are_those_of_others(inputs, shape):
-    """Heads and their widths are one axis there."""
+def test_tpu_products_equal_those_of_other_devices(inputs, shape):
+    """On TPUs, heads and their widths are one axis."""
     random = np.random.default_rng(0)
     x, kernel = (
         jnp.asarray(random.standard_normal(size), jnp.float32) for size in ((2, 3, *shape[:inputs]), shape)
@@ -98,8 +98,8 @@ def test_the_products_of_tpus_are_those_of_others(inputs, shape):
 
 
 @pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (16, True), (32, False)])
-def test_products_of_few_rows_are_turned_on_cpus(rows, is_turned):
-    """The same products and gradients, and the barrier that leaves them to Eigen stands for few rows alone."""
+def test_products_of_few_rows_are_transposed_on_cpus(rows, is_turned):
+    """Products and gradients are the same, and only few rows get the barrier that leaves them to Eigen."""
     dense = Dense((2, 6), jnp.float32, jnp.float32, inputs=2)
     x = jax.random.normal(jax.random.key(1), (2, rows // 2, 4, 8))
     params = dense.init(jax.random.key(0), x)

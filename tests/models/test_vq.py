@@ -36,7 +36,7 @@ def tiny():
 
 
 def test_sizes_are_found_in_the_tensors():
-    """A count of used codes may be there. (The values are a golden case.)"""
+    """A count of used codes may be among them. (The values are a golden case.)"""
     tensors = read_case(DEFAULT_DIRECTORY / "llamagen_vq.json").tensors
     config, _ = convert_vq({**tensors, "quantize.codebook_used": np.zeros(3)})
     assert config == convert_vq(tensors)[0] == VQConfig(32, None, (1, 2), 32, 64)
@@ -119,7 +119,7 @@ def test_a_smoother_changes_nothing_at_first_and_then_crosses_the_borders_of_pat
     trained = {**made, "conv_out": {"kernel": jnp.ones((3, 3, 4, 3)), "bias": jnp.zeros(3)}}
 
     def reached(config, more):
-        """Returns which pixels of a row hang on the unfolded pixel 4, the first of its patch."""
+        """Returns which pixels of a row depend on the unfolded pixel 4, the first of its patch."""
         params = {"params": {**whole["params"], **more}}
         spot = jnp.zeros((1, 8, 8, 3)).at[0, 4, 4].set(1.0)
         seen = VQModel(config).apply(params, vectors, method=lambda self, _: self.smoother(spot))

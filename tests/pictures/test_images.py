@@ -1,4 +1,4 @@
-"""Grids, side by side and the acceptance overlay."""
+"""Grids, pictures side by side and the acceptance overlay."""
 
 import numpy as np
 import pytest
@@ -25,7 +25,7 @@ def test_grid_places_pictures_row_by_row():
 
 
 @pytest.mark.parametrize(("shape", "columns"), [((0, 8, 8, 3), None), ((2, 8, 8), None), ((2, 8, 8, 3), 0)])
-def test_grid_refuses(shape, columns):
+def test_grid_refuses_wrong_shapes_and_no_columns(shape, columns):
     with pytest.raises(ValueError, match="give at least"):
         pictures.grid(np.zeros(shape, np.uint8), columns)
 

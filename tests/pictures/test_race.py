@@ -46,7 +46,7 @@ def halves(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return frame[middle, : race.SIDE][:, middle, 0], frame[middle, -race.SIDE :][:, middle, 0]
 
 
-def test_each_runner_is_as_far_as_it_was():
+def test_each_runner_is_shown_as_far_as_it_was():
     frames, milliseconds = race.race_frames(BOTH)
     assert len(frames) == len(milliseconds) == 1 + 2 * race.FRAMES_A_SECOND
     plain, speculative = halves(frames[0])
@@ -66,12 +66,12 @@ def test_each_runner_is_as_far_as_it_was():
 
 @pytest.fixture
 def shorter(monkeypatch):
-    """Fewer frames of a race that is sped up."""
+    """Makes fewer frames of a race that is sped up."""
     monkeypatch.setattr(race, "LONGEST_SECONDS", 3)
 
 
 @pytest.mark.usefixtures("shorter")
-def test_a_long_race_is_shown_quicker():
+def test_a_long_race_is_sped_up():
     long = replace(generation(BOTH.round_of_token, 100.0), plain=generation(np.arange(TOKENS), 240.0))
     frames, milliseconds = race.race_frames(long)
     assert len(frames) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
@@ -87,7 +87,7 @@ def test_pictures_of_one_call_share_its_time_by_their_rounds():
 
 
 @pytest.mark.usefixtures("shorter")
-def test_a_race_by_passes_leaves_time_out():
+def test_a_race_by_passes_ignores_time():
     frames, milliseconds = race.race_frames(BOTH, passes=True)
     assert len(frames) == len(milliseconds) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
     # Plain decoding takes 15 passes, speculative 4: it is done with plain decoding's fourth.
@@ -101,7 +101,7 @@ def test_a_race_by_passes_leaves_time_out():
 
 
 @pytest.mark.parametrize("suffix", race.FORMATS)
-def test_files_move_and_begin_and_end_as_they_should(suffix):
+def test_files_are_animated_for_as_long_as_they_should_and_end_right(suffix):
     image = Image.open(io.BytesIO(race.encode_race(BOTH, suffix)))
     frames, milliseconds = race.race_frames(BOTH)
     assert 5 < image.n_frames <= len(frames)
@@ -112,7 +112,7 @@ def test_files_move_and_begin_and_end_as_they_should(suffix):
         shown.append(image.info["duration"])
     assert sum(shown) == pytest.approx(sum(milliseconds), rel=0.1)
     last = np.asarray(image.convert("RGB"))
-    # But for what the format loses.
+    # Except for what the format loses.
     assert np.abs(halves(last)[1].astype(int) - halves(frames[-1])[1]).max() < 12
 
 
@@ -156,7 +156,7 @@ def test_a_generation_shows_itself(tmp_path):
     assert Image.open(io.BytesIO(shown._repr_png_())).size == (2 * SIDE + 4, SIDE)
 
 
-def test_without_pictures_there_are_figures_alone():
+def test_a_generation_without_pictures_shows_figures_alone():
     tokens = replace(PLAIN, pictures=None)
     with pytest.raises(ValueError, match="tokens and no pictures"):
         tokens.save("none.png")

@@ -1,4 +1,4 @@
-"""Pictures that go on from given ones: by pictures, codes, files; in Python and by the command."""
+"""Pictures continued from given ones: from pictures, codes and files, in Python and by the command."""
 
 import dataclasses
 import json
@@ -37,7 +37,7 @@ def made():
 
 @pytest.fixture(scope="module")
 def completed(made):
-    """Pictures of another seed that begin as those."""
+    """Pictures of another seed that begin like ``made``."""
     return tiny_pipeline().generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, compare=True)
 
 
@@ -66,7 +66,7 @@ def test_given_rows_stay_and_the_rest_is_plain_decodings(made, completed):
     np.testing.assert_array_equal(own.tokens, made.tokens)
 
 
-def test_what_was_given_is_not_counted(completed):
+def test_given_tokens_are_not_counted(completed):
     assert completed.statistics.tokens == 2 * (TOKENS - 2 * GRID)
     run = completed.plain.statistics
     assert run.rounds == run.tokens and run.step_compression == 1
@@ -75,8 +75,8 @@ def test_what_was_given_is_not_counted(completed):
     assert len(completed.draw_acceptance()) == 2
 
 
-def test_what_was_given_is_not_compared(made, completed, monkeypatch):
-    """Plain decoding that has no token of the others is the same in none."""
+def test_given_tokens_are_not_compared(made, completed, monkeypatch):
+    """Where plain decoding has none of the other tokens, none is counted as the same."""
     others = np.where(completed.round_of_token > 0, (completed.tokens + 1) % CODES, completed.tokens)
     runs = {False: completed, True: dataclasses.replace(completed.plain, tokens=others)}
     monkeypatch.setattr(Plan, "_generate", lambda *given, plain=False: runs[plain])
@@ -84,8 +84,8 @@ def test_what_was_given_is_not_compared(made, completed, monkeypatch):
     assert planned.run(compare=True).statistics.same_tokens == 0
 
 
-def test_one_start_is_for_all_prompts(made, monkeypatch):
-    """As pictures: their codes are the tokenizer's. Half of them stays unless more is said."""
+def test_one_start_serves_all_prompts(made, monkeypatch):
+    """Given as a picture, whose codes are the tokenizer's. Half of them are kept by default."""
     pipeline, encoded = tiny_pipeline(), []
     encode = pipeline.engine.encode
     codes = pipeline.encode_pictures(made.images[0])
@@ -129,7 +129,7 @@ def test_bad_starts_are_refused_before_computing(options, message, monkeypatch):
         tiny_pipeline().generate("a lake", **options)
 
 
-def test_without_a_tokenizer_codes_are_given(made):
+def test_without_a_tokenizer_codes_may_be_given(made):
     pipeline = altered_pipeline(tokenizer_params=None)
     tokens = pipeline.generate(PROMPTS, seed=3, start=made.tokens, keep_rows=2).tokens
     np.testing.assert_array_equal(tokens, made.tokens)
@@ -138,7 +138,7 @@ def test_without_a_tokenizer_codes_are_given(made):
             take(given)
 
 
-def test_the_command_goes_on_with_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
+def test_the_command_continues_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made.images[0].save("begin.png")
     command = [

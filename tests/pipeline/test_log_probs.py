@@ -1,4 +1,4 @@
-"""Log-probabilities of a generation: the model's own, by any method, batch and mesh; nothing where nobody asks."""
+"""Log-probabilities of a generation: the model's own, for any method, batch and mesh, and only on request."""
 
 import jax
 import numpy as np
@@ -17,10 +17,10 @@ def plain():
     return tiny_pipeline().generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
 
 
-def test_they_are_those_of_the_sampling_distribution(plain):
-    """Those of whole rows, teacher-forced, each guidance row alone.
+def test_log_probs_are_those_of_the_sampling_distribution(plain):
+    """They are those of whole rows, teacher-forced, each guidance row alone.
 
-    Tokens were drawn from them: mostly likely ones, none that a filter takes out.
+    Tokens were drawn from them: mostly likely ones, and none that a filter takes out.
     """
     assert plain.log_probs.shape == (3, TOKENS) and plain.log_probs.dtype == np.float32
     assert np.isfinite(plain.log_probs).all() and plain.log_probs.max() <= 0
@@ -40,7 +40,7 @@ def test_they_are_those_of_the_sampling_distribution(plain):
     {"method": "jacobi", "batch": 3},
     *(pytest.param(knobs, marks=pytest.mark.exhaustive) for knobs in ({"method": "led"}, {"batch": 1})),
 ], ids=str)  # fmt: skip
-def test_the_same_tokens_have_the_same(knobs, plain):
+def test_the_same_tokens_have_the_same_log_probs(knobs, plain):
     made = tiny_pipeline().generate(PROMPTS, log_probs=True, **KNOBS, **knobs)
     np.testing.assert_array_equal(made.tokens, plain.tokens)
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
@@ -52,8 +52,8 @@ def test_the_same_tokens_have_the_same(knobs, plain):
         {"method": "lantern", "nodes": 6, "children": 3, "frontier": 2, "depth": 3}, marks=pytest.mark.exhaustive
     ),
 ], ids=str)  # fmt: skip
-def test_other_tokens_have_the_models_own(knobs):
-    """Of a relaxed rule's and of rows in parallel: as of the same tokens given."""
+def test_other_tokens_have_the_models_own_log_probs(knobs):
+    """With a relaxed rule and with rows in parallel: plain decoding's, as far as the tokens are its own."""
     made = tiny_pipeline().generate(PROMPTS, log_probs=True, compare=True, **KNOBS, **knobs)
     same = made.tokens == made.plain.tokens
     until = np.logical_and.accumulate(same, axis=1)
@@ -68,8 +68,8 @@ def test_devices_change_nothing(plain):
     np.testing.assert_allclose(made, plain.log_probs, rtol=1e-4, atol=1e-4)
 
 
-def test_given_tokens_have_none(plain):
-    """A picture completes itself: the rest has what it has in the whole."""
+def test_given_tokens_have_no_log_probs(plain):
+    """A picture completes itself: the rest has the same log-probabilities as in the whole."""
     made = tiny_pipeline().generate(
         PROMPTS, method="ar", log_probs=True, start=list(plain.tokens), keep_rows=2, **KNOBS
     )
@@ -79,7 +79,7 @@ def test_given_tokens_have_none(plain):
     )
 
 
-def test_nothing_is_compiled_or_run_without_being_asked_for():
+def test_log_probs_compile_and_run_nothing_unless_requested():
     pipeline = pipeline_on(1)
     assert pipeline.generate(PROMPTS[0], method="ar", **KNOBS).log_probs is None
     kinds = {key.kind for key in pipeline.engine.programs._held}

@@ -1,4 +1,4 @@
-"""Negative prompts: of a generation they change the unconditional row, and nothing else."""
+"""Negative prompts change a generation's unconditional row, and nothing else."""
 
 import jax
 import jax.numpy as jnp
@@ -37,8 +37,8 @@ def made():
     return tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, method="ar", **GREEDY)
 
 
-def test_tokens_are_the_best_of_rows_that_are_computed_again(made):
-    """Teacher-forced, each row alone: u + s (c - u), where u is of the negative prompt."""
+def test_tokens_are_the_best_of_recomputed_rows(made):
+    """Teacher-forced, each row alone: u + s (c - u), where u is the negative prompt's."""
     apply, params = jax.jit(LlamaGen(TARGET).apply), tiny_pipeline().checkpoint.target_params
     (_, wanted), (_, against) = (
         apply(params, jnp.asarray(labels), jnp.asarray(made.tokens))
@@ -50,7 +50,7 @@ def test_tokens_are_the_best_of_rows_that_are_computed_again(made):
     assert (made.tokens != own.tokens).any(axis=1).all()
 
 
-def test_a_blank_one_is_the_models_own_row_and_one_serves_all_prompts():
+def test_a_blank_negative_prompt_is_the_models_own_row_and_one_serves_all_prompts():
     pipeline = tiny_pipeline()
     blank, own = (
         pipeline.generate(PROMPTS, method="ar", **GREEDY, **more) for more in ({"negative_prompt": " "}, {})
@@ -61,7 +61,7 @@ def test_a_blank_one_is_the_models_own_row_and_one_serves_all_prompts():
     assert rows[0].shape == (2, 2, TARGET.label_slots)
 
 
-def test_encoded_prompts_hold_them(made, tmp_path):
+def test_encoded_prompts_hold_their_negative_prompts(made, tmp_path):
     pipeline, path = tiny_pipeline(), tmp_path / "prompts.npz"
     encoded = pipeline.encode(PROMPTS, NEGATIVES)
     save_encoded(path, encoded.kind, encoded.prompts, encoded.arrays)
@@ -85,12 +85,12 @@ def test_guesses_change_no_token(made):
         (207, "is not text"),
     ],
 )
-def test_what_is_none(given, said):
+def test_invalid_negative_prompts_are_refused(given, said):
     with refused(said):
         tiny_pipeline().plan(PROMPTS, negative_prompt=given)
 
 
-def test_models_without_one_and_calls_without_guidance_say_so():
+def test_models_without_negative_prompts_and_calls_without_guidance_say_so():
     classes = altered_pipeline(vocabulary=None)
     with refused("negative_prompt: this model takes none: leave it out"):
         classes.plan(["1"], negative_prompt="snow")
@@ -98,7 +98,7 @@ def test_models_without_one_and_calls_without_guidance_say_so():
     assert "negative_prompt has no effect with guidance 1" in plan.notes
 
 
-def test_the_commands(tmp_path, monkeypatch, capsys, made):
+def test_commands_take_negative_prompts(tmp_path, monkeypatch, capsys, made):
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *words, **options: tiny_pipeline())
     options = ["--guidance", str(SCALE), "--temperature", "0", "--method", "ar"]
@@ -117,7 +117,7 @@ def test_the_commands(tmp_path, monkeypatch, capsys, made):
     assert "one of the two" in assert_refused(both, capsys)
 
 
-def test_a_request_has_one(made):
+def test_a_request_may_have_a_negative_prompt(made):
     with running() as server:
         answer = server.ask(
             prompt=PROMPTS[0], negative_prompt=NEGATIVES[0], details=True, method="ar", **GREEDY

@@ -23,7 +23,7 @@ def shown(monkeypatch) -> list[str]:
     return texts
 
 
-def test_a_bar_shows_how_far_a_call_is_and_goes(shown):
+def test_a_bar_shows_a_calls_progress_and_disappears(shown):
     made = tiny_pipeline().generate("a lake", num=2, seed=3, compare=True, log_probs=True)
     assert made.plain is not None and made.log_probs is not None
     assert "2 picture(s); a first call also compiles" in shown[0] and shown[-1] == ""
@@ -32,13 +32,13 @@ def test_a_bar_shows_how_far_a_call_is_and_goes(shown):
     assert f"{made.tokens.size * 2} of {made.tokens.size * 2} tokens, 0 s left" in shown[-2]
 
 
-def test_own_progress_takes_its_place(shown):
+def test_the_callers_own_progress_replaces_the_bar(shown):
     seen = []
     tiny_pipeline().generate("a lake", seed=3, progress=seen.append)
     assert seen and not shown
 
 
-def test_programs_are_kept_in_notebooks_alone(shown, tiny_folder, monkeypatch):
+def test_programs_are_kept_only_in_notebooks(shown, tiny_folder, monkeypatch):
     kept = []
     monkeypatch.setattr(notebook, "keep_compiled_programs", lambda: kept.append(1))
     lantern_jax.load(tiny_folder)

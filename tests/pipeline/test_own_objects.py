@@ -1,4 +1,4 @@
-"""Rules, draftings, couplings and trees that are given as objects: those of the page on them, and wrong ones."""
+"""Rules, draftings, couplings and trees given as objects: those of the page on them, and wrong ones."""
 
 import contextlib
 import gc
@@ -21,13 +21,13 @@ from tests.refused import refused
 from tests.repository.test_pages import ROOT, as_readers_do, blocks
 from tests.tiny_checkpoint import TREE, altered_pipeline, pipeline_on, tiny_pipeline
 
-# A picture, as on the page: what is compiled for that is there.
+# One picture, as on the page: its programs are compiled already.
 CALL = {"prompts": "a foggy forest", "seed": 3}
 
 
 @cache
 def page() -> SimpleNamespace:
-    """What the page on own rules makes with the tiny model, and what it prints."""
+    """Returns what the page on own rules makes with the tiny model, and what it prints."""
     known = {"__name__": "own_rule"}
     examples = blocks((ROOT / "docs" / "own_rule.md").read_text("utf-8"))
     with pytest.MonkeyPatch.context() as patch, contextlib.redirect_stdout(io.StringIO()) as printed:
@@ -36,7 +36,7 @@ def page() -> SimpleNamespace:
     return SimpleNamespace(**known, printed=printed.getvalue())
 
 
-def test_the_page_keeps_what_it_says():
+def test_the_page_does_what_it_says():
     known, text = page(), (ROOT / "docs" / "own_rule.md").read_text("utf-8")
     assert "100% the same tokens" in known.printed
     assert "stand in" in known.printed and known.close.statistics.speedup
@@ -48,7 +48,7 @@ def test_the_page_keeps_what_it_says():
     assert rule.count("\n") <= 10 and drafting.count("\n") <= 20
 
 
-def test_a_rule_is_swept_without_compiling():
+def test_a_sweep_of_a_rule_compiles_nothing():
     pipeline, close = tiny_pipeline(), page().Close
     made = [pipeline.generate(**CALL, rule=close(distance)) for distance in (0.0, 0.9, jnp.float32(0.9))]
     count = len(pipeline.engine.programs)
@@ -60,7 +60,7 @@ def test_a_rule_is_swept_without_compiling():
     assert 0 < made[1].statistics.mean_distance <= 0.9
 
 
-def test_progress_and_settings_know_them(capsys):
+def test_progress_and_settings_know_own_objects(capsys):
     seen, rule = [], page().Close(0.5)
     plan = tiny_pipeline().plan(**CALL, rule=rule, drafting=page().above, tau=2.0, window=3)
     assert (
@@ -74,7 +74,7 @@ def test_progress_and_settings_know_them(capsys):
     assert seen[-1].tokens == seen[-1].total
 
 
-def test_ours_are_as_by_name():
+def test_the_librarys_own_objects_equal_their_names():
     pipeline = tiny_pipeline()
     by_name = pipeline.generate(**CALL, rule="lantern++", k=8, lam=30.0, path="exact_first")
     count = len(pipeline.engine.programs)
@@ -90,7 +90,7 @@ def test_ours_are_as_by_name():
     np.testing.assert_array_equal(plain.tokens, pipeline.generate(**CALL, method="ar").tokens)
 
 
-def test_a_kind_is_made_for_the_checkpoint():
+def test_a_drafting_kind_is_made_for_the_checkpoint():
     """It is given the settings, the target and the checkpoint's drafter."""
     kind = lantern_jax.DraftingKind(
         lambda settings, target, grid, drafter: lantern_jax.eagle(drafter, settings.tree), drafter="eagle"
@@ -107,15 +107,15 @@ class Shy(lantern_jax.Gumbel):
         return super().verify(draft, log_probs, draws, rule, codebook, 0 * max_count)
 
 
-def test_a_coupling_of_ones_own():
-    """One that derives from the shared noise goes with what needs it: a window that repeats its noise."""
+def test_a_users_own_coupling_may_derive_from_the_shared_noise():
+    """One that derives from the shared noise works with what needs it: a window that repeats its noise."""
     free = tiny_pipeline().generate(**CALL)
     shy = tiny_pipeline().generate(**CALL, coupling=Shy(), drafting="jacobi", window=4)
     np.testing.assert_array_equal(shy.tokens, free.tokens)
     assert not any(shy.statistics.accepted[1:]) and any(free.statistics.accepted[1:])
 
 
-def test_those_that_do_not_go_are_refused_before_anything_is_computed():
+def test_objects_that_do_not_fit_are_refused_before_anything_is_computed():
     @flax.struct.dataclass
     class Wrong(lantern_jax.Rule):
         def accepts(self, p, token, wanted, depth, codebook):
@@ -162,7 +162,7 @@ def test_a_rule_without_its_codebook_says_so():
 
 def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     """Each drafting is a new one, with a program of its own."""
-    # What other tests left is not looked through.
+    # Keeps the collector from looking through what other tests left.
     gc.freeze()
     monkeypatch.setattr(program_cache, "MOST_OWN", 2)
     pipeline, make = pipeline_on(1), page().row_above.__wrapped__

@@ -47,7 +47,7 @@ def test_strict_decoding_repeats_plain_decoding(compared):
 
 
 def test_a_call_is_planned_and_then_run(compared, monkeypatch):
-    """A plan knows all that a call comes to, and computes nothing; its notes go with what it makes."""
+    """A plan knows everything about a call and computes nothing; its notes go with what it makes."""
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "compile_ahead", must_not_run)
         patch.setattr(engine, "run_timed", must_not_run)
@@ -90,7 +90,7 @@ def test_batches_and_devices_change_nothing(compared):
     assert (three.tokens[2] != three.tokens[0]).any(), "pictures of one prompt must differ"
 
 
-def test_a_set_made_in_several_calls_is_the_set_made_at_once(compared):
+def test_a_set_made_in_several_calls_equals_one_made_in_a_single_call(compared):
     at_once = tiny_pipeline().generate(PROMPTS, num=3, seed=3, batch=2)
     for batch in (1, 2):
         parts = [
@@ -114,7 +114,7 @@ def test_progress_grows_and_ends_at_the_total(compared):
         for fewer, more in itertools.pairwise(told):
             assert fewer.tokens <= more.tokens and fewer.pictures <= more.pictures
             assert fewer.seconds <= more.seconds
-        assert len({one.tokens for one in told}) > pictures, "told too seldom"
+        assert len({one.tokens for one in told}) > pictures, "reported too seldom"
         assert 0 < told[0].tokens < total
         assert (told[-1].tokens, told[-1].pictures) == (total, pictures)
         runs = [made.statistics] + ([made.plain.statistics] if compare else [])
@@ -122,14 +122,14 @@ def test_progress_grows_and_ends_at_the_total(compared):
 
 
 def test_pictures_are_handed_over_as_they_finish(monkeypatch):
-    # A round a piece: what finishes first does not depend on the machine's speed.
+    # One round per piece: what finishes first does not depend on the machine's speed.
     monkeypatch.setattr(plan, "PIECE_SECONDS", 0)
     prompts = [*PROMPTS, "a lake"]
     whole = tiny_pipeline().generate(prompts, num=3, seed=8, first=7, batch=4)
     each = list(tiny_pipeline().iterate(prompts, num=3, seed=8, first=7, batch=4))
     numbers = [one.number for one in each]
     assert sorted(numbers) == whole.numbers.tolist() == list(range(7, 16))
-    assert numbers != sorted(numbers), "all finished in their order: the test shows nothing"
+    assert numbers != sorted(numbers), "all finished in order: the test shows nothing"
     for one in each:
         row = one.number - 7
         assert one.prompt == whole.prompts[row]
@@ -146,7 +146,7 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
 
 
 def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, monkeypatch):
-    """A program for fewer groups of devices would have the whole model moved, and back again."""
+    """A program for fewer groups of devices would move the whole model there and back."""
     tokens, none, drawn = compared.tokens[:1], np.zeros(1, np.int32), []
     decoded = Decoded(tokens, none, none[:, None], np.zeros_like(tokens), none, none, none == 0)
     on_four = SimpleNamespace(key=SimpleNamespace(groups=4))
@@ -221,7 +221,7 @@ def test_bad_conditioning_is_refused():
 
 
 def encoder_of(**config):
-    """Returns what encodes the prompts of a target of other conditioning, which has no words."""
+    """Returns the prompt encoder of a target with other conditioning and no words."""
     target = dataclasses.replace(TARGET, null_labels=None, **config)
     return prompt_encoder(dataclasses.replace(tiny_checkpoint(), target_config=target, vocabulary=None))
 
@@ -255,7 +255,7 @@ def test_caption_conditional_models_take_features():
             captions.from_arrays(*arrays)
 
 
-def test_encoded_prompts_are_used_again(compared, tmp_path):
+def test_encoded_prompts_may_be_used_again(compared, tmp_path):
     encoded = tiny_pipeline().encode(PROMPTS)
     save_encoded(tmp_path / "prompts.npz", encoded.kind, encoded.prompts, encoded.arrays)
     again = tiny_pipeline().generate_from(load_encoded(tmp_path / "prompts.npz"), seed=3)

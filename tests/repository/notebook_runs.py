@@ -20,11 +20,11 @@ NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
 def execute(path: Path, folder: Path, sources: Mapping[str, str] | None = None, **environment: str) -> Any:
-    """The notebook with the outputs of a run in `folder`; raises CellExecutionError at a cell's error.
+    """Returns the notebook with the outputs of a run in `folder`; raises CellExecutionError if a cell fails.
 
     Args:
         sources: {cell's id: what stands there instead}.
-        environment: variables of the run's own.
+        environment: the run's own variables.
     """
     import nbformat
     from nbclient import NotebookClient
@@ -32,7 +32,7 @@ def execute(path: Path, folder: Path, sources: Mapping[str, str] | None = None, 
     notebook = nbformat.read(path, as_version=4)
     for cell in notebook.cells:
         cell.source = (sources or {}).get(cell.id, cell.source)
-    # The tests' own JAX is stricter, and compiles less well; and what is cached or tuned here is not what is shown.
+    # The tests' own JAX is stricter and compiles less well, and what is cached or tuned here must not show.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     paths = {"XDG_CACHE_HOME": "cache", "IPYTHONDIR": "ipython", "HF_HOME": "hub", "TMPDIR": "temporary"}
     for name in paths.values():
@@ -47,13 +47,13 @@ def execute(path: Path, folder: Path, sources: Mapping[str, str] | None = None, 
 
 
 def texts(notebook: Mapping[str, Any]) -> str:
-    """What the code cells print."""
+    """Returns what the code cells print."""
     outputs = [output for cell in notebook["cells"] for output in cell.get("outputs", ())]
     return "".join("".join(output.get("text", ())) for output in outputs)
 
 
 def write(path: Path, notebook: Any) -> None:
-    """Keeps a notebook with its outputs, and nothing of the machine it ran on."""
+    """Writes a notebook with its outputs, and nothing of the machine it ran on."""
     import nbformat
 
     kernel = {"display_name": "Python 3", "language": "python", "name": "python3"}
@@ -61,7 +61,7 @@ def write(path: Path, notebook: Any) -> None:
     for cell in notebook.cells:
         cell.metadata = {}
         for output in cell.get("outputs", ()):
-            # Pillow's images show themselves twice.
+            # Pillow's images show themselves in two formats.
             if "image/png" in output.get("data", ()):
                 output.data.pop("image/jpeg", None)
     # Lines of their own, as Jupyter writes them.

@@ -1,4 +1,4 @@
-"""The container: its files say what is there, and where docker runs it is built and answers."""
+"""The container: its files name what exists, and where docker runs it is built and answers."""
 
 import json
 import re
@@ -17,7 +17,7 @@ FILE = (ROOT / "Dockerfile").read_text("utf-8")
 
 
 def words(instruction: str) -> list[str]:
-    """Returns the words of the last such instruction, in the form of JSON."""
+    """Returns the words of the last instruction of that name, in its JSON form."""
     return json.loads(re.findall(rf"^{instruction} (\[.*\])$", FILE, re.MULTILINE)[-1])
 
 
@@ -37,7 +37,7 @@ def test_its_command_is_one_of_ours():
     arguments = make_parser().parse_args(given)
     assert name == "lantern" and arguments.host == "0.0.0.0" and arguments.model == "demo"
     assert f"EXPOSE {arguments.port}" in FILE and f":{arguments.port}/health" in FILE
-    # The root's rights are not needed, nor any place but the cache.
+    # Neither root's rights nor any place but the cache are needed.
     assert FILE.index("USER lantern") < FILE.index("VOLUME /cache")
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from tests.repository.test_structure import ROOT, parsed, path_of
 
-# Words that end like such a verb and are none.
+# Words that end like such a verb but are none.
 NO_VERBS = {
     *("Its", "This", "As", "Always", "Thus", "Less", "Is", "Has", "Was", "Us", "Yes", "Others"),
     *("Bytes", "Codes", "Features", "Files", "Keys", "Numbers", "Pictures", "Positions", "Prompts"),

@@ -16,7 +16,7 @@ from lantern_jax.pipeline.pipeline import Pipeline
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
-# What only a program with all its parts shows: test_pages executes these.
+# Names that only a whole program can show: test_pages executes these.
 ON_PAGES = {
     "load": "README.md",
     "Engine": "docs/architecture.md",
@@ -73,7 +73,7 @@ def test_examples_are_true(name):
 
 @pytest.mark.parametrize("drawn", [tiny_pipeline, pytest.param(demo, marks=pytest.mark.exhaustive)])
 def test_examples_that_draw_are_true(monkeypatch, drawn):
-    """Of a tiny model, which compiles soon, and of the demo; together, since they share what they compile."""
+    """With a tiny model, which compiles quickly, and with the demo; together, since they share what they compile."""
     monkeypatch.setattr(lantern_jax, "load", lambda model: drawn(), raising=False)
     names = [name for name in examples() if draws(name)]
     assert {"Pipeline", "Generation", "Statistics"} <= set(names)

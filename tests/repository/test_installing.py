@@ -1,6 +1,6 @@
-"""Installing as docs/install.md says, where the package is not: from a wheel, from source, by the notebooks.
+"""Installing as docs/install.md says, where the package is not yet: from a wheel, from source, by the notebooks.
 
-What else is needed lies in this environment, and no index is asked; JAX 99 would be to be had.
+All else that is needed is in this environment, and no index is asked; JAX 99 would be available.
 """
 
 import json
@@ -20,7 +20,7 @@ import pytest
 from tests.repository.notebook_runs import NOTEBOOKS, ROOT
 
 WHEEL = "lantern_jax-0.1.0-py3-none-any.whl"
-# What a cell does, as IPython does it, and what is there then.
+# Runs a cell as IPython does; prints what is installed then.
 RUN = """
 import sys
 from IPython.core.interactiveshell import InteractiveShell
@@ -36,7 +36,7 @@ print(json.dumps([found and found.origin, version("jax")]))
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory) -> Path:
-    """A folder with the wheel, an archive of the source, and a wheel of a JAX that nobody may take."""
+    """A folder with the wheel, an archive of the source, and a wheel of a JAX that must not be installed."""
     folder = tmp_path_factory.mktemp("built")
     source = folder / "source"
     ignored = shutil.ignore_patterns(".git", ".venv*", "__pycache__", ".pytest_cache", "golden")
@@ -88,7 +88,7 @@ def environment(built, tmp_path) -> Environment:
         "setuptools*"
     ):  # Older Pythons come with one, which reads no such pyproject.toml.
         shutil.rmtree(old)
-    # Those of a folder named in such a file are found, and the links to editable packages in it are not followed.
+    # Packages of a folder named in such a file are found, but its links to editable packages are not followed.
     (Path(own) / "others.pth").write_text(sysconfig.get_paths()["purelib"])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(built), "PIP_NO_BUILD_ISOLATION": "0",
@@ -99,7 +99,7 @@ def environment(built, tmp_path) -> Environment:
 
 
 def commands() -> list[str]:
-    """Returns the commands of the page that install, as it has them."""
+    """Returns the commands of the page that install, as they stand there."""
     page = (ROOT / "docs" / "install.md").read_text("utf-8")
     return re.findall(r"`pip install ([^`]+)`", page.partition("| extra |")[0])
 
@@ -119,7 +119,7 @@ def test_the_pages_commands_install_and_leave_jax(environment, built):
         assert done.returncode == 0, done.stderr
         where, jax = environment.found()
         assert where.startswith(str(environment.python.parents[1])) and jax == version("jax")
-    # With what it needs, of which all is there.
+    # With its dependencies, which are all there.
     again = environment.run("-m", "pip", "install", "--dry-run", f"./{WHEEL}[serve,hub]")
     assert again.returncode == 0 and "Would install jax" not in again.stdout, again.stderr
     drawn = environment.run("-m", "lantern_jax", "info")
@@ -142,7 +142,7 @@ def first_cell(environment: Environment, path: Path) -> subprocess.CompletedProc
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built):
-    """And says what it wants where nothing is there to install."""
+    """And it says what it wants where there is nothing to install."""
     refused = first_cell(environment, path)
     assert "beside this notebook, or name your copy of it in COPY" in refused.stderr + refused.stdout
     archive = WHEEL if "whl" in cell(path) else "lantern_jax-0.1.0.tar.gz"

@@ -19,7 +19,7 @@ LINK = re.compile(r"\]\(([^()\s]+)\)")
 
 
 def prose(page: Path) -> str:
-    """Returns the page without its code; of a notebook its texts."""
+    """Returns a page without its code; of a notebook, its texts."""
     text = page.read_text("utf-8")
     if page.suffix == ".ipynb":
         cells = [cell for cell in json.loads(text)["cells"] if cell["cell_type"] == "markdown"]

@@ -24,9 +24,9 @@ def run(monkeypatch, *words) -> None:
 
 
 @pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "no drafter"])
-def test_it_draws_the_library_s_picture(drafts, tmp_path, monkeypatch, capsys):
+def test_it_draws_the_librarys_picture(drafts, tmp_path, monkeypatch, capsys):
     tiny = tiny_checkpoint()
-    # As of the demo: a drafter that reads codes by the target's table, which is stored once, and defaults of its own.
+    # As in the demo: a drafter that reads codes from the target's table, which is stored once, and defaults of its own.
     (sizes, own), table = tiny.drafters["eagle"], tiny.target_params["params"]["tokens"]
     drafters = {"eagle": (sizes, {"params": own["params"] | {"tokens": table}})} if drafts else {}
     defaults = tiny.defaults | {"guidance": 3.0, "temperature": 0.8}

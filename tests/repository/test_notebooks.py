@@ -1,4 +1,4 @@
-"""The notebooks: as they are kept, and executed: quickly with ``-m slow``, as a reader does with ``-m notebooks``.
+"""The notebooks as they are stored, and executed: quickly with ``-m slow``, as a reader does with ``-m notebooks``.
 
 Execution needs the extra ``notebooks``.
 """
@@ -38,7 +38,7 @@ def has_picture(notebook: dict) -> bool:
 
 @each
 def test_a_notebook_is_whole(path):
-    """Version 4.5, cells with ids, metadata of no editor; small enough to be shown, begun by its title."""
+    """Version 4.5, cells with ids, no editor's metadata; small enough to be shown, beginning with its title."""
     notebook = kept(path)
     assert (notebook["nbformat"], notebook["nbformat_minor"]) == (4, 5)
     assert notebook["metadata"]["kernelspec"]["name"] == "python3"
@@ -70,7 +70,7 @@ def test_outputs_are_kept_without_traces_of_a_machine(path):
     assert counts == list(range(1, len(counts) + 1)), "run python tests/repository/notebook_runs.py"
     for output in outputs(notebook):
         assert output["output_type"] != "error" and output.get("name") != "stderr"
-    # What stands in quotes of base64 is a picture.
+    # Base64 in quotes is a picture.
     text = re.sub(r"base64,[\w+/=]+|\"image/png\": \"[^\"]*\"", "", json.dumps(list(outputs(notebook))))
     assert not re.search(r"/(work|home|root|tmp|usr|Users|content|opt)/|[A-Z]:\\\\|site-packages", text)
     assert has_picture(notebook)
@@ -84,8 +84,8 @@ def run(path: Path, folder: Path, sources: dict | None = None, **environment: st
     return execute(path, folder, sources, **environment)
 
 
-# Readers' first one. Pages with examples of others are executed in test_pages.py and pipeline/test_own_objects.py, all
-# of them as a reader has them below.
+# The readers' first one. Pages with examples of others are executed in test_pages.py and pipeline/test_own_objects.py,
+# and all notebooks below as a reader has them.
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
@@ -122,7 +122,7 @@ def assert_whole(path: Path, notebook: dict):
 
 @pytest.mark.notebooks
 def test_the_published_checkpoint_is_fetched_and_drawn(tmp_path, monkeypatch):
-    """A tiny one, from a hub of this machine."""
+    """A tiny one, from a local hub."""
     pytest.importorskip("torch")
     published, folder = tmp_path / "published", tmp_path / "run"
     published.mkdir()

@@ -95,7 +95,7 @@ def test_the_architectures_examples_run(tiny_demo):
     drafted, plain = known["drafted"], known["plain"]
     assert np.array_equal(drafted.tokens, plain.tokens)
     assert known["near"].substituted.any() and not drafted.substituted.any()
-    # The model drafts for itself: each round accepts all that its four guesses may be.
+    # The model drafts for itself: each round accepts as many of its four guesses as it can.
     assert np.asarray(known["decoded"].accepted)[:, -1].tolist() == [12, 12]
 
 

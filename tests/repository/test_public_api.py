@@ -39,7 +39,7 @@ def test_unknown_names_are_attribute_errors():
 
 
 def test_the_core_needs_no_optional_or_training_package():
-    """What a picture needs imports neither the extras nor what only training uses; tables of settings need no JAX."""
+    """Making a picture imports neither the extras nor what only training uses; tables of settings need no JAX."""
     code = (
         "import sys; import lantern_jax, lantern_jax.commands.main as command, lantern_jax.settings.settings;"
         "command.main(['generate', '--help']);"

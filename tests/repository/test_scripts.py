@@ -1,4 +1,4 @@
-"""Wrong inputs of training and evaluation scripts: one line, status 2, before any work, nothing left behind."""
+"""Wrong inputs for training and evaluation scripts: one line, status 2, before any work, nothing left behind."""
 
 import importlib
 import os
@@ -24,7 +24,7 @@ def place(tmp_path, monkeypatch):
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """All files, but what Python keeps of a config that it read."""
+    """Returns all files, except what Python caches of a config that it read."""
     return {
         str(path.relative_to(folder)): path.read_bytes() if path.is_file() else b""
         for path in folder.rglob("*")
@@ -33,13 +33,13 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.mark.parametrize("script", WRONG)
-def test_a_wrong_input_is_one_line_and_leaves_nothing(script, place, capfd):
+def test_a_wrong_input_is_refused_in_one_line_and_leaves_nothing(script, place, capfd):
     assert_refused(script, filter(is_quick, WRONG[script]), place, capfd)
 
 
 @pytest.mark.exhaustive  # Reads the demo over and over.
 @pytest.mark.parametrize("script", WRONG)
-def test_so_does_one_that_is_told_after_reading(script, place, capfd):
+def test_so_is_one_that_is_found_after_reading_the_demo(script, place, capfd):
     assert_refused(script, (words for words in WRONG[script] if not is_quick(words)), place, capfd)
 
 
@@ -53,7 +53,7 @@ def assert_refused(script, lines, place, capfd):
         assert contents(place) == before, words
 
 
-def test_training_without_its_extra_is_one_line(tmp_path):
+def test_training_without_its_extra_is_refused_in_one_line(tmp_path):
     (tmp_path / "sitecustomize.py").write_text("import sys; sys.modules['ml_collections'] = None")
     places = os.pathsep.join((str(tmp_path), str(ROOT)))
     result = subprocess.run(

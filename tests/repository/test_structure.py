@@ -165,7 +165,7 @@ def test_nothing_is_there_for_tests_only():
     ]
 
 
-# What opens files beside ``files.open_file``: none of them one that somebody else wrote.
+# What opens files beside ``files.open_file``: never one that somebody else wrote.
 _NAMES = ("io.files", "io.locks", "commands.options", "io.streams", "devices.kept")
 OPENERS = tuple(f"lantern_jax.{name}" for name in _NAMES)
 

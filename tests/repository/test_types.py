@@ -40,7 +40,7 @@ generation = lantern.generate("a lake", seed="seven")
 print(generation.statistic)
 """
 
-# What is not ours is not read: with JAX and NumPy it takes three times as long, and finds the same.
+# Other packages are not read: with JAX and NumPy it takes three times as long, and finds the same.
 SETTINGS = """
 [mypy]
 follow_imports = silent

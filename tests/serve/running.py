@@ -1,4 +1,4 @@
-"""A server of the tiny model on a port of this machine, as its clients see it."""
+"""A server of the tiny model on a local port, as its clients see it."""
 
 import contextlib
 import json
@@ -55,7 +55,7 @@ class Running:
         return self.client.post(PATH, json={"prompt": "a lake", **fields})
 
     def told(self, **fields) -> list[dict]:
-        """Returns the events of a stream; each is of the type that its line says."""
+        """Returns the events of a stream; each has the type that its line names."""
         asked = {"prompt": "a lake", "stream": True, **fields}
         with self.client.stream("POST", PATH, json=asked) as response:
             assert response.headers["content-type"].startswith("text/event-stream")
@@ -76,7 +76,7 @@ class Running:
 def until(is_so: Callable[[], bool], seconds: float = 20) -> None:
     end = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < end, "it never came"
+        assert time.monotonic() < end, "it never happened"
         time.sleep(0.01)
 
 
@@ -110,7 +110,7 @@ class Gate:
         def advance(run, rounds=None):
             if self._open:
                 return plain(run, rounds)
-            assert self._rounds.acquire(timeout=30), "nobody opened the gate"
+            assert self._rounds.acquire(timeout=30), "the gate was not opened"
             return plain(run, 1)
 
         monkeypatch.setattr(engine, "advance", advance)
@@ -124,7 +124,7 @@ class Gate:
 
 
 def events(response: httpx.Response) -> Iterator[dict]:
-    """Yields the server-sent events of an answer; each is of the type that its line says."""
+    """Yields the server-sent events of an answer; each has the type that its line names."""
     kind = None
     for line in response.iter_lines():
         if line.startswith("event: "):

@@ -1,4 +1,4 @@
-"""The page in Chromium, where it and Playwright are installed."""
+"""The page in Chromium, if it and Playwright are installed."""
 
 import io
 import json
@@ -36,7 +36,7 @@ def page(server, browser):
     api.expect(page.locator("#model")).to_have_text("tiny")
     yield page
     context.close()
-    # Of requests that tests have refused.
+    # Errors of requests that tests make fail.
     told = ("400 (Bad Request)", "401 (Unauthorized)", "502 (Bad Gateway)", "503 (Service", "net::ERR_FAILED")
     assert [line for line in wrong if not any(word in line for word in told)] == []
 
@@ -89,9 +89,9 @@ def test_a_picture_and_its_race(server, page):
 def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate):
     paint(page, method="ar")
     api.expect(page.locator("#cancel")).to_be_enabled()
-    # What closes an input method's words cancels nothing.
+    # The Escape that closes an input method's suggestions cancels nothing.
     page.evaluate("dispatchEvent(new KeyboardEvent('keydown', { key: 'Escape', isComposing: true }))")
-    # Until the first row is drawn: its last pixel.
+    # Until the first row is drawn, which its last pixel shows.
     drawn = "document.querySelector('canvas').getContext('2d').getImageData(15, 0, 1, 1).data[3] > 0"
     for known in range(2, 15):
         gate.let(1)
@@ -121,7 +121,7 @@ def test_an_error_is_one_line_under_the_prompt(page):
     page.fill("#prompt", " ")
     page.press("#prompt", "Enter")
     api.expect(page.locator("#error")).to_have_text("Say what to paint, or choose one of these.")
-    # The Enter that ends what an input method composes; Safari says so by the code alone.
+    # The Enter that ends an input method's composition; Safari marks it by the key code alone.
     composed = "{ key: 'Enter', keyCode: 229, bubbles: true, cancelable: true }"
     assert page.evaluate(f"$('prompt').dispatchEvent(new KeyboardEvent('keydown', {composed}))")
     page.fill("#prompt", "a lake")
@@ -162,8 +162,8 @@ def test_words_are_chips(page):
     assert pressed.all_inner_texts() == ["night", "mountains", "snowy", "river"]
 
 
-def test_a_surprise_is_a_phrase_as_the_examples_are(page):
-    """A word gives way to another that can stand in its place."""
+def test_a_surprise_is_a_phrase_like_the_examples(page):
+    """A word gives way only to one that fits in its place."""
     prompts = set(page.evaluate("Array.from({ length: 300 }, surprise)"))
     assert len(prompts) > 20
     for wrong in ("under snowy", "under clear", "a mountains", "a hills", "none"):
@@ -183,7 +183,7 @@ def test_a_model_without_words_of_its_own_has_examples(server, page):
     assert page.locator("#prompt").input_value() == "a lake"
 
 
-def test_by_the_keyboard_alone(page):
+def test_the_page_works_by_keyboard_alone(page):
     page.focus("#prompt")
     page.keyboard.press("Tab")
     page.keyboard.press("Tab")
@@ -204,7 +204,7 @@ def test_by_the_keyboard_alone(page):
     assert page.locator(":focus").get_attribute("class") == "remove"
 
 
-def test_pictures_stay_and_are_gone_on_with(server, page):
+def test_pictures_stay_and_can_be_continued(server, page):
     paint(page, method="ar")
     done(page)
     page.reload()
@@ -230,7 +230,7 @@ def test_pictures_stay_and_are_gone_on_with(server, page):
     assert page.locator("#stage figcaption").inner_text().startswith("Plain the sea")
 
 
-def test_who_waits_is_told(server, page, gate):
+def test_a_waiting_client_sees_its_place_in_the_queue(server, page, gate):
     with ThreadPoolExecutor(2) as clients:
         first = clients.submit(lambda: server.ask(n=4))
         server.wait_for(decoding=4)
@@ -244,13 +244,13 @@ def test_who_waits_is_told(server, page, gate):
     done(page)
 
 
-def test_a_lost_server_is_said_and_looked_for(page):
+def test_a_lost_server_is_reported_and_looked_for(page):
     paint(page)
     done(page)
     page.route("**/*", lambda route: route.abort())
     page.click("#paint")
     api.expect(page.locator("#lost")).to_contain_text("The server does not answer.")
-    assert page.locator("#stage figure").count() == 1, "what was there is there still"
+    assert page.locator("#stage figure").count() == 1, "the picture is still there"
     page.click("#retry")
     api.expect(page.locator("#paint")).to_be_enabled()
     page.unroute("**/*")
@@ -260,7 +260,7 @@ def test_a_lost_server_is_said_and_looked_for(page):
     done(page)
 
 
-def test_a_proxy_that_does_not_reach_the_server_is_no_server(page):
+def test_a_proxy_that_does_not_reach_the_server_is_a_lost_server(page):
     error = {"message": "no memory", "param": None}
     page.route("**/generations", lambda route: route.fulfill(status=503, json={"error": error}))
     page.click("#paint")
@@ -305,7 +305,7 @@ def test_a_picture_that_comes_back_can_be_varied(page):
 
 
 def test_a_token_is_asked_for_and_tried_once(page):
-    """A new one in the middle of a visit changes nothing in the form."""
+    """A new token in the middle of a visit changes nothing in the form."""
     paint(page)
     done(page)
     tokens, good = [], ["one"]
@@ -348,7 +348,7 @@ def test_a_token_is_asked_for_and_tried_once(page):
     )
 
 
-def test_a_token_does_where_the_browser_keeps_nothing(page):
+def test_a_token_works_where_the_browser_stores_nothing(page):
     page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error(); } })")
 
     def answer(route):
@@ -362,7 +362,7 @@ def test_a_token_does_where_the_browser_keeps_nothing(page):
     api.expect(page.locator("#model")).to_have_text("tiny")
 
 
-def test_what_stays_the_same_is_not_read_aloud_again(page):
+def test_unchanged_text_is_not_read_aloud_again(page):
     page.evaluate("new MutationObserver(() => { window.told = 1; }).observe($('about'), { childList: true })")
     page.fill("#prompt", "a river")
     assert not page.evaluate("window.told")
@@ -370,7 +370,7 @@ def test_what_stays_the_same_is_not_read_aloud_again(page):
     assert page.evaluate("window.told")
 
 
-def test_what_is_typed_while_the_page_begins_stays(page):
+def test_text_typed_while_the_page_loads_stays(page):
     paint(page)
     done(page)
     held = []
@@ -382,7 +382,7 @@ def test_what_is_typed_while_the_page_begins_stays(page):
     api.expect(page.locator("#stage figure")).to_have_count(1)
     assert page.locator("#prompt").input_value() == "a river"
 
-    # The model is known, the pictures of earlier visits are being decoded.
+    # The model is known, but the pictures of earlier visits are still being decoded.
     page.unroute("**/v1/models")
     page.add_init_script("""
         const decode = createImageBitmap, held = new Promise((done) => { window.release = done; });

@@ -1,4 +1,4 @@
-"""OpenAI's own client library, where it is installed: 25 calls to a server, as its programs make them."""
+"""OpenAI's own client library, if it is installed: 25 calls to a server, as its users' programs make them."""
 
 import base64
 import io
@@ -41,7 +41,7 @@ def test_models(client):
     ({"response_format": "b64_json", "user": "me", "background": "opaque", "moderation": "low"}, "PNG", 1),
 ])  # fmt: skip
 def test_pictures(server, client, asked, form, count):
-    """Calls 4 to 11: the tokens are those of the endpoint's own clients."""
+    """Calls 4 to 11: the pictures are those of a plain request to the endpoint."""
     made = client.images.generate(**LAKE, **asked)
     images = pictures(made)
     assert [(image.format, image.size) for image in images] == [(form, (SIDE, SIDE))] * count
@@ -80,7 +80,7 @@ def png(pixels: np.ndarray) -> tuple[str, bytes, str]:
 
 
 def test_edits(client):
-    """Calls 16 to 20: what lies above the mask's line stays."""
+    """Calls 16 to 20: the part above the mask's line stays."""
     pixels = np.random.default_rng(0).integers(0, 255, (SIDE, SIDE, 3), np.uint8)
     mask = np.zeros((SIDE, SIDE, 4), np.uint8)
     mask[: 3 * SIDE // GRID, :, 3] = 255
@@ -104,15 +104,15 @@ def test_edits(client):
     ({"prompt": "a lake", "size": "large"}, openai.BadRequestError, "WIDTHxHEIGHT", "size"),
     ({"prompt": "a lake", "extra_body": {"methd": "ar"}}, openai.BadRequestError, "unknown field 'methd'", "methd"),
 ])  # fmt: skip
-def test_errors_are_its_own(client, asked, error, words, param):
+def test_errors_are_the_librarys_own(client, asked, error, words, param):
     """Calls 21 to 24."""
     with pytest.raises(error, match=words) as caught:
         client.images.generate(**asked)
     assert caught.value.type == "invalid_request_error" and caught.value.param == param
 
 
-def test_a_queue_that_is_full(server):
-    """Call 25: what its own retries go by."""
+def test_a_full_queue_is_a_rate_limit_error(server):
+    """Call 25: what the library's own retries rely on."""
     pipeline = pipeline_on(1)
     pipeline.engine.programs = server.engine.programs
     with (

@@ -17,9 +17,9 @@ from tests.serve.running import QUEUE, Gate, in_threads, running, said, until
 
 POST = f"{HEAD}Content-Length: 50\r\n\r\n"
 SECONDS = {"header_seconds": 0.5, "body_seconds": 0.8, "idle_seconds": 2.5}
-# After which a connection ends by each limit, at least and at most: the most is less than by the longest one, the least
-# more than by the shortest, and between is time for a busy machine. Where a body is refused before its time the
-# connection is kept for a second more; what can be no request ends at once.
+# Seconds after which each limit ends a connection, at least and at most: the most is below the longest limit, the least
+# above the shortest, and the gap leaves time for a busy machine. If a body is refused before its time is up, the
+# connection is kept for a second more; what cannot be a request ends immediately.
 ENDS = {
     "none": (0, 2.4),
     "header": (0.5, 2.4),
@@ -43,7 +43,7 @@ def connected(server, count: int = 1) -> Iterator[list[socket.socket]]:
 
 
 def is_open(connection: socket.socket) -> bool:
-    """Tells whether the server has not ended a connection; reads what it sent."""
+    """Tells whether the server has kept a connection open; reads what it sent."""
     while select.select([connection], [], [], 0)[0]:
         try:
             if not connection.recv(65536):
@@ -78,26 +78,26 @@ LONG = "GET / HTTP/1.1\r\nX-Long: " + "a" * 100
     pytest.param("none", GET, "\r\n", id="next lines"),
     pytest.param("body", POST, "", id="no body"),
     pytest.param("body", POST, " " * 50, id="body"),
-    # It is answered before its body is there, which then nobody reads.
+    # It is answered before its body arrives, which is then never read.
     pytest.param("body of the refused", POST.replace(PATH, "/health"), " " * 50, id="late body"),
     pytest.param("body of the refused", POST.replace("application/json", "text/plain"), "", id="no rest"),
 ])  # fmt: skip
-def test_what_is_slow_is_ended(hasty, limit, first, then):
-    """By the limit that it exceeds."""
+def test_slow_connections_are_ended(hasty, limit, first, then):
+    """By the limit that they exceed."""
     began = time.monotonic()
     with connected(hasty) as (connection,):
         connection.sendall(first.encode())
         if then:
             dribble(connection, then)
         else:
-            said(connection)  # Ends.
+            said(connection)  # Until it ends.
     least, most = ENDS[limit]
     assert least <= time.monotonic() - began < most
     hasty.wait_for(connections=1)
 
 
-def test_requests_in_pieces_and_behind_each_other_are_answered(hasty):
-    """What comes in time is no slow client, each request has its own time, and late headers are told so."""
+def test_split_and_pipelined_requests_are_answered(hasty):
+    """A client in time is not slow, each request has its own time, and late headers get an answer that says so."""
     with connected(hasty) as (connection,):
         for _ in range(4):
             for part in (GET[:10], GET[10:30], GET[30:]):
@@ -114,7 +114,7 @@ def test_requests_in_pieces_and_behind_each_other_are_answered(hasty):
     assert hasty.metrics()['lantern_connections_ended_total{why="headers"}'] >= 1
 
 
-def test_who_does_not_take_an_answer_is_ended(server):
+def test_a_client_that_does_not_take_its_answer_is_ended(server):
     limits = SECONDS | {"idle_seconds": 0.5, "seconds": 0.5, "taking_seconds": 0.5}
     with running(server.library(), **limits) as hasty, socket.socket() as connection:
         connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -126,7 +126,7 @@ def test_who_does_not_take_an_answer_is_ended(server):
         until(lambda: hasty.metrics().get('lantern_connections_ended_total{why="answer"}', 0) == 1)
 
 
-def test_silent_ones_make_room(server):
+def test_silent_connections_make_room(server):
     for limits in ({"address_connections": 20}, {"connections": 20}):
         with running(server.library(), header_seconds=60, **limits) as small, connected(small, 60) as silent:
             until(lambda silent=silent: sum(map(is_open, silent)) <= 20)
@@ -145,7 +145,7 @@ def test_silent_ones_make_room(server):
     [({"address_connections": 3}, 429), ({"connections": 3}, 503)],
     ids=["address", "all"],
 )
-def test_those_that_work_are_not_ended(server, limits, status):
+def test_working_connections_are_not_ended(server, limits, status):
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library(), **limits) as small:
         gate = Gate(small.engine, monkeypatch)
 
@@ -175,7 +175,7 @@ def test_addresses_of_one_client():
     assert groups[0] == {"10.0.0.1"} and address_of(None) == "" and address_of(("socket", 0)) == "socket"
 
 
-def test_open_files_bound_connections(monkeypatch):
+def test_the_limit_of_open_files_bounds_connections(monkeypatch):
     resource = pytest.importorskip("resource")
     limit, raised = [256, 600], []
     monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limit))
@@ -189,8 +189,8 @@ def test_open_files_bound_connections(monkeypatch):
     assert serving.connections_of_files(1000) == 1000 and len(raised) == 3
 
 
-def test_forms_wait_for_their_clients_alone(server, monkeypatch):
-    """A full queue refuses a form before its body comes, and one whose client went is not read."""
+def test_a_form_waits_only_while_its_client_does(server, monkeypatch):
+    """A full queue refuses a form before its body arrives, and a form whose client has left is not read."""
     started, go_on = [], threading.Event()
 
     def read(*given):

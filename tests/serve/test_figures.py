@@ -1,4 +1,4 @@
-"""Figures that the server's own decisions and its operator rest on: seconds that are spent, left and to be waited."""
+"""Figures that the server's own decisions and its operator rely on: seconds spent, left and still to wait."""
 
 import time
 from types import SimpleNamespace
@@ -17,8 +17,8 @@ from tests.tiny_checkpoint import pipeline_on
 
 
 @pytest.mark.parametrize(("seconds", "wait"), [(20, "16"), (0, "1"), (1e6, "600")])
-def test_who_finds_the_queue_full_is_told_how_long_it_takes(seconds, wait):
-    """At the pace of the pictures so far; not at once, and no longer than ten minutes."""
+def test_a_client_that_finds_the_queue_full_is_told_how_long_to_wait(seconds, wait):
+    """At the pace of the pictures so far; at least a second, and at most ten minutes."""
     counters = Counters()
     counters.seconds, counters.pictures = seconds, 10
     worker = Worker(pipeline_on(1), LIMITS, counters, BATCH)
@@ -29,8 +29,8 @@ def test_who_finds_the_queue_full_is_told_how_long_it_takes(seconds, wait):
     assert refusal.value.headers == {"Retry-After": wait}
 
 
-def test_who_names_a_method_shares_no_batch_with_who_leaves_it_open():
-    """Even where what is left open is that method for a picture alone: for several it may be another."""
+def test_a_request_that_names_a_method_shares_no_batch_with_one_that_leaves_it_open():
+    """Even if the open choice is that method for a single picture: for several it may be another."""
     worker = Worker(pipeline_on(1), LIMITS, Counters(), BATCH)
     alone = worker.pipeline.settings({"method": "ar"})
 
@@ -41,7 +41,7 @@ def test_who_names_a_method_shares_no_batch_with_who_leaves_it_open():
     assert kind() == kind(method="auto") != kind(method="ar")
 
 
-def test_few_pictures_wait_to_be_encoded_and_none_of_a_client_that_is_gone():
+def test_few_pictures_wait_to_be_encoded_and_none_of_a_client_that_has_left():
     waiting, told = [], []
     tools = batch.Tools(None, None, None, SimpleNamespace(submit=waiting.append), BATCH)
     here, gone = (SimpleNamespace(dropped=dropped, tell=told.append) for dropped in (False, True))
@@ -65,7 +65,7 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
     monkeypatch.setattr(server.engine, "finish", noted)
     gate.let(1000)
     before, began = server.worker.counters.seconds, time.monotonic()
-    # By chance all pictures of another seed may be done in the same round, which ends the run.
+    # With another seed all pictures may by chance be done in the same round, which ends the run.
     assert server.ask(n=QUEUE - 1, seed=5).status_code == 200
     assert len(spent) > 2 and spent == sorted(spent), "it was one run"
     counted = server.worker.counters.seconds - before
@@ -73,7 +73,7 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
 
 
 def test_unfinished_pictures_are_drawn_rarely(monkeypatch):
-    """One that took a second is followed by a rest of which it is the share."""
+    """After a drawing that took a second the next one waits until that second is only ``SHARE`` of the time."""
     now, painter = [0.0], batch.Painter(None, 2)
 
     def draw(codes):
@@ -89,7 +89,7 @@ def test_unfinished_pictures_are_drawn_rarely(monkeypatch):
         assert painter.rested == rested
 
 
-def test_who_could_not_be_warmed_up_is_not_warm_and_serves(server, monkeypatch, caplog):
+def test_a_server_whose_warm_up_fails_is_not_warm_and_serves(server, monkeypatch, caplog):
     def fail(*given):
         raise RuntimeError("no compiler")
 

@@ -1,4 +1,4 @@
-"""Wrong and hostile requests are refused in a line, and others are served afterwards."""
+"""Wrong and hostile requests are refused in one line, and others are served afterwards."""
 
 import dataclasses
 import json
@@ -70,7 +70,7 @@ def posted(server, content, **headers) -> httpx.Response:
     return server.client.post(PATH, content=content, headers={"Content-Type": "application/json", **headers})
 
 
-def test_bodies_that_say_something_wrong(server):
+def test_wrong_bodies_are_refused(server):
     for name, (body, word) in BODIES.items():
         response = posted(server, body if isinstance(body, bytes) else json.dumps(body).encode())
         assert response.status_code == 400, (name, response.text)
@@ -78,7 +78,7 @@ def test_bodies_that_say_something_wrong(server):
         assert word in error["message"], (name, error)
         assert error["type"] == "invalid_request_error"
     assert server.ask(model="gpt-image-1").status_code == 404
-    # Of an announced length, and of none.
+    # With and without an announced length.
     for body in (b'{"prompt": "' + b"lake " * 10000 + b'"}', iter([b"{" + b" " * 9000, b" " * 9000])):
         response = posted(server, body)
         assert response.status_code == 413 and error_of(response)
@@ -88,7 +88,7 @@ def test_no_field_is_echoed_and_each_is_named(server):
     wrong = []
     for body in bodies():
         if body.field in ("user", "prompt") and body.content.endswith(b'"}'):
-            continue  # Any text is taken, and of a prompt the words are to blame.
+            continue  # Any text is accepted, and in a prompt the words are to blame.
         response = posted(server, body.content)
         if response.status_code not in (400, 404):
             wrong.append((body.field, body.name, response.status_code, response.text[:80]))
@@ -106,7 +106,7 @@ def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
         assert response.status_code == 413 and len(response.content) < 500
 
 
-def test_streams_of_bytes_end(server):
+def test_the_server_outlives_hostile_streams_of_bytes(server):
     outlive(server.library(), list(streams(1, 60)))
 
 
@@ -116,8 +116,8 @@ def test_streams_of_bytes_end(server):
     (LanternError("the target's parameter x holds no numbers: fetch it again"), 500, "fetch it again"),
     (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
 ], ids=["shapes", "device", "checkpoint", "memory"])  # fmt: skip
-def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, caplog, error, status, said):
-    """A bug asks for a report and is in the log with its traceback; what strangers get does not quote it."""
+def test_a_failed_run_is_reported_in_one_line_and_logged(server, monkeypatch, caplog, error, status, said):
+    """The answer to a bug asks for a report and does not quote the bug, which is in the log with its traceback."""
 
     def fail(*arguments):
         raise error
@@ -138,7 +138,7 @@ def test_a_run_that_fails_is_told_in_a_line_and_logged(server, monkeypatch, capl
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
 
 
-def test_settings_that_are_not_found_are_told_once(server, monkeypatch, caplog):
+def test_settings_that_cannot_be_found_are_reported_once(server, monkeypatch, caplog):
     plain = server.pipeline.auto.find
 
     def find(pictures, knobs, turns=None):
@@ -153,14 +153,14 @@ def test_settings_that_are_not_found_are_told_once(server, monkeypatch, caplog):
     assert server.worker.waiting == 0 and len(caplog.records) == 1
 
 
-def test_a_folder_that_is_gone_is_not_the_requests_fault(tmp_path):
-    """What is in memory goes on being served."""
+def test_a_missing_folder_is_not_the_requests_fault(tmp_path):
+    """What is in memory is still served."""
     checkpoint = dataclasses.replace(tiny_checkpoint(), directory=tmp_path / "gone")
     worker = Worker(Pipeline(checkpoint, tuned=Shelf(tmp_path)), LIMITS, Counters(), BATCH)
     worker.check(PictureRequest("a lake", 1, 0, {}, stream=False, partial_images=0, details=False))
 
 
-def test_a_bug_of_a_route_is_counted_and_has_the_headers_of_any_answer(server, monkeypatch):
+def test_a_bug_in_a_route_is_counted_and_has_the_usual_headers(server, monkeypatch):
     def fail(*arguments):
         raise RuntimeError("no such thing")
 
@@ -177,7 +177,7 @@ def test_a_bug_of_a_route_is_counted_and_has_the_headers_of_any_answer(server, m
     (LanternError("the pictures are not finite: fetch it again"), 500, "fetch it again"),
     (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
 ], ids=["not finite", "memory"])  # fmt: skip
-def test_a_picture_that_cannot_be_drawn_is_told_at_once_and_others_are_drawn(
+def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(
     server, monkeypatch, error, status, said
 ):
     plain, failing = server.worker._tools.painter.draw, [error]
@@ -198,7 +198,7 @@ def test_a_picture_that_cannot_be_drawn_is_told_at_once_and_others_are_drawn(
 ELSEWHERE = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 FILE = "etc/passwd"
 PATHS = (f"/{FILE}", f"/../../{FILE}", f"/%2e%2e/%2e%2e/{FILE}", f"/static/..%2f..%2f{FILE}", "/v1/models/x")
-# What comes over a connection, and the status of its answer; a slow body is given up.
+# What comes over a connection -> the status of its answer; a slow body is given up.
 RAW_REQUESTS = {ELSEWHERE.format(path): 404 for path in PATHS} | {
     f"{HEAD}Range: {'9' * 400}\r\nContent-Length: {'9' * 400}\r\n\r\n": 400,
     f'{HEAD}Content-Length: 50\r\n\r\n{{"prompt"': 408,
@@ -207,20 +207,20 @@ RAW_REQUESTS = {ELSEWHERE.format(path): 404 for path in PATHS} | {
 
 
 @pytest.mark.parametrize("text", RAW_REQUESTS, ids=lambda text: repr(text[:40]))
-def test_what_is_not_there_or_no_request(server, text):
+def test_unknown_paths_and_malformed_requests_are_refused(server, text):
     with socket.create_connection(server.address, timeout=10) as connection:
         connection.sendall(text.encode("latin-1"))
         answer = said(connection)
     assert answer.startswith(b"HTTP/1.1 %d " % RAW_REQUESTS[text]) and b"9" * 201 not in answer
 
 
-def test_methods_that_are_not_there(server):
+def test_unsupported_methods_are_refused(server):
     for method, path in (("GET", PATH), ("DELETE", "/"), ("PUT", "/v1/models")):
         response = server.client.request(method, path)
         assert response.status_code == 405 and error_of(response)
 
 
-def test_pages_of_others_get_nothing(server):
+def test_pages_of_other_sites_get_nothing(server):
     here = server.url.removeprefix("http://")
     for headers, status in (
         ({"Host": "evil.example"}, 403), ({"Host": "evil.example:8000"}, 403), ({"Host": "["}, 400),
@@ -232,7 +232,7 @@ def test_pages_of_others_get_nothing(server):
     assert "access-control-allow-origin" not in response.headers
 
 
-def test_a_token_is_wanted_where_there_is_one():
+def test_a_token_is_required_if_the_server_has_one():
     access = Access.of("0.0.0.0", "secret")
     client = TestClient(application(tiny_pipeline(), "tiny", access, limits=LIMITS, warm_up=False))
     for given in (None, "Bearer secrets", b"Bearer \xff\xe9", "Basic secret", "Bearer secret"):
@@ -253,11 +253,11 @@ def test_names_of_this_machine():
     for name in ("lantern.example", "LANTERN.example:8443", "localhost:80"):
         access.check("/", {"host": name, "origin": "https://page.example"})
     assert Access.of("0.0.0.0", None).hosts is None
-    # What watches a server asks on its machine.
+    # A monitor of the server asks on the server's machine.
     Access.of("0.0.0.0", None, ["lantern.example"]).check("/health", {"host": "127.0.0.1:8000"})
 
 
-def test_metrics_are_prometheus(server):
+def test_metrics_are_in_prometheus_format(server):
     before = server.metrics()
     fields = {"user": "me", "quality": "high", "background": "opaque", "moderation": "low", "style": None}
     server.ask(method="ar", output_format="png", model="tiny", **fields)

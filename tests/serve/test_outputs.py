@@ -1,4 +1,4 @@
-"""What becomes of pictures: sizes, formats, addresses; edits; pages elsewhere; the description; the log."""
+"""What becomes of pictures: sizes, formats, addresses; edits; pages on other sites; the API description; the log."""
 
 import base64
 import io
@@ -41,7 +41,7 @@ def opened(entry: dict) -> Image.Image:
 
 @pytest.fixture(scope="module")
 def scaling(server):
-    """A server that scales, answers a page elsewhere and has a token; it shares the other's compiled programs."""
+    """A server that scales, answers another site's page and has a token; it shares the other server's programs."""
     pipeline = pipeline_on(1)
     pipeline.engine.programs = server.engine.programs
     access = Access.of("0.0.0.0", "secret", origins=[ELSEWHERE])
@@ -57,7 +57,7 @@ def scaling(server):
     ({}, "PNG", (SIDE, SIDE)), ({"output_format": "jpeg", "size": "40x24"}, "JPEG", (40, 24)),
     ({"output_format": "webp", "output_compression": 30, "size": "64x64"}, "WEBP", (64, 64)),
 ])  # fmt: skip
-def test_pictures_have_the_size_and_format_that_is_asked_for(scaling, fields, form, size):
+def test_pictures_have_the_size_and_format_that_are_asked_for(scaling, fields, form, size):
     answer = scaling.post(PATH, json={"prompt": "a lake", **PLAIN, **fields}).json()
     picture = opened(answer["data"][0])
     assert (picture.format, picture.size) == (form, size)
@@ -70,7 +70,7 @@ def test_pictures_have_the_size_and_format_that_is_asked_for(scaling, fields, fo
 
 @pytest.mark.parametrize("size", [(48, 32), (40, 40), (60, 90)])
 @pytest.mark.parametrize(("form", "most"), [("png", 0), ("jpeg", 6), ("webp", 6)])
-def test_a_scaled_picture_is_the_same_one(size, form, most):
+def test_a_scaled_picture_is_the_same_picture(size, form, most):
     """It covers the size, its middle is kept, and it is neither mirrored nor turned."""
     down, right = np.mgrid[0:32, 0:48]
     picture = np.stack([5 * right, 7 * down, 2 * (down + right)], axis=-1).astype(np.uint8)
@@ -80,7 +80,7 @@ def test_a_scaled_picture_is_the_same_one(size, form, most):
     assert np.abs(made - expected).mean() <= most
 
 
-def test_a_size_that_is_not_drawn_gives_the_nearest_and_says_so(server):
+def test_an_unsupported_size_gives_the_nearest_and_says_so(server):
     answer = server.ask(size="1024x1536", **PLAIN).json()
     assert answer["size"] == f"{SIDE}x{SIDE}" and opened(answer["data"][0]).size == (SIDE, SIDE)
     assert answer["lantern"]["notes"] == [
@@ -97,8 +97,8 @@ def test_a_lower_quality_is_a_smaller_file(scaling):
     assert low < high / 2
 
 
-def test_an_answer_leads_to_pictures_that_are_kept_for_an_hour(scaling, monkeypatch):
-    """Whoever knows their names may have them, without the token, for an hour."""
+def test_an_answer_links_to_pictures_that_are_kept_for_an_hour(scaling, monkeypatch):
+    """Anyone who knows their names may fetch them for an hour, without the token."""
     asked = {"prompt": "a lake", "response_format": "url", "output_format": "webp", **PLAIN}
     entry = scaling.post(PATH, json=asked, headers={"X-Forwarded-Proto": "https"}).json()["data"][0]
     assert "b64_json" not in entry and entry["url"].startswith("https://pictures.example/pictures/")
@@ -116,8 +116,8 @@ def test_an_answer_leads_to_pictures_that_are_kept_for_an_hour(scaling, monkeypa
     assert gone.status_code == 404 and "kept for 3600 s" in gone.json()["error"]["message"]
 
 
-def test_who_names_no_host_is_led_to_the_servers_address():
-    """As HTTP/1.0 allows; others to the name that they called."""
+def test_a_client_that_names_no_host_is_given_the_servers_address():
+    """As HTTP/1.0 allows; others are given the name that they called."""
     scope = {"type": "http", "path": PATH, "server": ("10.0.0.1", 8000)}
     for headers, start in (
         ([], "http://10.0.0.1:8000/"),
@@ -128,7 +128,7 @@ def test_who_names_no_host_is_led_to_the_servers_address():
         assert address.startswith(f"{start}pictures/")
 
 
-def test_of_too_many_the_newest_are_kept():
+def test_of_too_many_files_the_newest_are_kept():
     files = Kept(most=10)
     first, second = files.keep(bytes(6), "png"), files.keep(bytes(4), "jpeg")
     assert files.find(first) == (bytes(6), "image/png")
@@ -148,8 +148,8 @@ def mask(kept_rows: int, side: int = 40, width: int | None = None) -> bytes:
     return png(clear)
 
 
-def test_an_edit_goes_on_below_the_masks_line(server):
-    """With the tokens that the library gives for the same picture, of which the mask keeps whole rows."""
+def test_an_edit_continues_below_the_masks_line(server):
+    """It has the tokens that the library gives for the same picture, of which the mask keeps whole rows."""
     picture = np.random.default_rng(0).integers(0, 255, (40, 60, 3), np.uint8)
     library, data = server.library(), {"prompt": "a lake", "seed": "7", "method": "ar"}
     clear = np.where(np.arange(40)[:, None] < 10, np.full((40, 40), 255, np.uint8), np.uint8(0))
@@ -169,7 +169,7 @@ def test_an_edit_goes_on_below_the_masks_line(server):
         assert b"event: image_edit.completed" in response.read()
 
 
-def test_what_waits_of_a_picture_is_what_the_model_takes():
+def test_a_waiting_picture_is_kept_as_the_model_takes_it():
     """Upright, and no larger, however many pixels were sent."""
     for shape in ((400, 600), (16, 16), (3, 5)):
         sent = Image.fromarray(np.random.default_rng(0).integers(0, 255, (*shape, 3), np.uint8))
@@ -192,7 +192,7 @@ def test_a_mask_is_laid_over_the_upright_picture():
     assert read_start(files, GRID, f"{SIDE}x{SIDE}")[1] == 2
 
 
-def test_two_pictures_are_read_at_a_time(server, monkeypatch):
+def test_at_most_two_pictures_are_read_at_a_time(server, monkeypatch):
     reading, most = [], []
 
     def read(*given):
@@ -228,7 +228,7 @@ WRONG = {
 }  # fmt: skip
 
 
-def test_edits_that_say_something_wrong(server):
+def test_wrong_edits_are_refused(server):
     for name, (data, files, words) in WRONG.items():
         answer = server.client.post(EDITS, data=data, files=files)
         assert answer.status_code == 400 and words in answer.json()["error"]["message"], (name, answer.text)
@@ -246,7 +246,7 @@ def test_edits_that_say_something_wrong(server):
         "boundary*=utf-8''%E2%82%AC", "boundary*=idna''x", "boundary=\xe9", "boundary=", 'boundary="x', "boundary",
     )),
 ])  # fmt: skip
-def test_what_is_no_form(scaling, body, kind, status):
+def test_bodies_that_are_not_forms_are_refused(scaling, body, kind, status):
     answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind.encode("latin-1")})
     assert answer.status_code == status and "\n" not in answer.json()["error"]["message"]
 
@@ -258,8 +258,8 @@ NAMED = b'Content-Disposition: form-data; name="n"'
     NAMED, b"X-%s\r\n\r\n1" % NAMED,
     b"X: %s\r\n%s\r\n\r\n1" % (bytes(MOST_HEAD), NAMED), b"content-disposition:" * 15_000,
 ], ids=["no end", "another header", "long", "over and over"])  # fmt: skip
-def test_a_part_without_a_short_head_is_refused_at_once(part):
-    """To look for a name in all of it would take the square of its length."""
+def test_a_part_without_a_short_head_is_refused_quickly(part):
+    """Searching all of it for a name would take quadratic time."""
     began = time.monotonic()
     with pytest.raises(Refused, match="no name"):
         read_form(b"--x\r\n%s\r\n--x--" % part, b"x")
@@ -270,7 +270,7 @@ def test_a_part_without_a_short_head_is_refused_at_once(part):
     "multipart/form-data; boundary=x", "Multipart/Form-Data;boundary=x", 'multipart/form-data; boundary="x"',
     "multipart/form-data; charset=utf-8; Boundary=x ; more=y",
 ])  # fmt: skip
-def test_a_form_has_the_fields_that_json_has(kind):
+def test_a_form_has_the_same_fields_as_json(kind):
     given = {
         "n": "2", "stream": "true", "prompt": "207", "method": "ar", "temperature": "0.5", "tree": "chain",
         "mixture": "1,2",
@@ -299,8 +299,8 @@ def test_others_are_answered_while_a_form_is_read(server, monkeypatch):
     assert answer.status_code == 400 and "prompt" in answer.json()["error"]["message"]
 
 
-def test_pages_that_were_named_may_ask(scaling):
-    """The browser's question beforehand bears no token; the answer tells it who may read."""
+def test_pages_of_allowed_origins_may_ask(scaling):
+    """The browser's preflight request carries no token; the answer tells it who may read."""
     asked = {"Origin": ELSEWHERE, "Access-Control-Request-Method": "POST"}
     before = scaling.options(PATH, headers={**asked, "Authorization": ""})
     assert before.status_code == 204 and "POST" in before.headers["access-control-allow-methods"]
@@ -358,12 +358,12 @@ def test_requests_are_logged_as_text_or_json(scaling, logged):
     first, second = map(json.loads, logged("json", ask))
     told = {"method": "POST", "path": PATH, "status": 200, "pictures": 2, "seed": 7, "level": "info"}
     assert told.items() <= first.items() and first["seconds"] > 0 and second["status"] == 404
-    assert "lake" not in json.dumps(first), "what people ask for is theirs"
+    assert "lake" not in json.dumps(first), "prompts are private"
     assert not logged("off", ask)
 
 
 @pytest.mark.slow
-def test_it_says_when_it_is_ready(logged):
+def test_the_server_logs_when_it_is_ready(logged):
     def start():
         with running(warm_up=True, batch=1) as server:
             server.wait_for(warm=1)

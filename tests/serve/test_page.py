@@ -1,4 +1,4 @@
-"""The page: one file that asks nobody else, runs nothing but its own script, and can be read aloud."""
+"""The page: one file that contacts no other server, runs nothing but its own script, and can be read aloud."""
 
 import base64
 import hashlib
@@ -28,7 +28,7 @@ class Elements(HTMLParser):
 ELEMENTS = Elements(PAGE)
 
 
-def test_it_is_served_with_a_policy_that_lets_only_its_own_script_run(server):
+def test_the_page_is_served_with_a_policy_that_lets_only_its_own_script_run(server):
     response = server.client.get("/")
     assert response.text == PAGE and response.headers["content-type"].startswith("text/html")
     policy = dict(part.split(" ", 1) for part in response.headers["content-security-policy"].split("; "))
@@ -63,7 +63,7 @@ def test_everything_has_a_name():
     assert names <= {attributes.get("id") for _, attributes in ELEMENTS.found}
 
 
-def test_what_the_page_makes_its_controls_from(server):
+def test_the_model_entry_has_what_the_page_makes_its_controls_from(server):
     (entry,) = server.client.get("/v1/models").json()["data"]
     assert entry["id"] == "tiny" and server.client.get("/v1/models/tiny").json() == entry
     told = entry["lantern"]

@@ -1,4 +1,4 @@
-"""Pictures of the endpoint: the tokens of the library and the command, no matter what else is served."""
+"""Pictures from the endpoint: the tokens of the library and the command, no matter what else is served."""
 
 import base64
 import io
@@ -39,7 +39,7 @@ def codes_of(response) -> np.ndarray:
 
 
 @pytest.mark.parametrize("knobs", [{}, {"method": "lantern-g", "lam": 3.0, "temperature": 0.8}])
-def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, monkeypatch, tmp_path, capsys):
+def test_endpoint_library_and_command_make_the_same_pictures(server, knobs, monkeypatch, tmp_path, capsys):
     answer = server.ask(n=3, seed=11, details=True, size=f"{SIDE}x{SIDE}", **knobs).json()
     library = server.library()
     made = library.generate("a lake", num=3, seed=11, **knobs)
@@ -65,7 +65,7 @@ def test_the_endpoint_the_library_and_the_command_make_the_same(server, knobs, m
 
 
 @pytest.mark.parametrize("compiled", [False, True])
-def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
+def test_later_requests_share_a_run(server, gate, monkeypatch, compiled):
     """Each has its own seed, and tokens as if it were alone: a run of one picture takes in the others if the program of
     a larger run is compiled; otherwise they share the next."""
     started, plain = [], server.engine.start
@@ -76,8 +76,8 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
         return plain(job, conditioning, **options)
 
     monkeypatch.setattr(server.engine, "start", start)
-    # The last one, which begins, takes the fewest rounds: its place is free before the others are done, seen round by
-    # round (pieces that take a while may end all of them at once).
+    # The last seed, which starts first, takes the fewest rounds: round by round, its slot is seen to be free before the
+    # others are done (longer pieces may end all of them together).
     seeds = [*range(BATCH), 12]
     asks = [partial(server.ask, seed=seed, details=True) for seed in seeds]
     clients = [lambda ask=ask: codes_of(ask())[0] for ask in asks]
@@ -92,8 +92,8 @@ def test_who_comes_later_shares_a_run(server, gate, monkeypatch, compiled):
 
 
 @pytest.mark.parametrize("memory", [True, False])
-def test_slots_are_given_back(server, gate, monkeypatch, memory):
-    """Once pictures are done and none wait; without memory for two runs the larger one continues."""
+def test_slots_are_released(server, gate, monkeypatch, memory):
+    """Once pictures are done and none are waiting; without memory for two runs the larger one continues."""
     monkeypatch.setattr(server.engine, "has_program", lambda run, count: True)
     sizes, plain = [], server.engine.regroup
 
@@ -111,8 +111,8 @@ def test_slots_are_given_back(server, gate, monkeypatch, memory):
 
 
 @pytest.mark.parametrize("refillable", [True, False])
-def test_slots_are_filled_again(server, gate, monkeypatch, refillable):
-    """More pictures than slots, a round at a time; what cannot be refilled is finished first."""
+def test_slots_are_refilled(server, gate, monkeypatch, refillable):
+    """More pictures than slots, one round at a time; a run that cannot be refilled is finished first."""
     expected = server.library().generate("a lake", num=7, seed=5, batch=BATCH).tokens
     refills, plain = [], server.engine.refill
 
@@ -129,8 +129,8 @@ def test_slots_are_filled_again(server, gate, monkeypatch, refillable):
     assert sum(refills) == 3 * refillable, "the last ones had to wait for a whole run"
 
 
-def test_every_batch_guesses_as_is_best_for_its_size(server, monkeypatch):
-    """Here four are decoded plainly and two one after the other; requests share batches, and tokens stay."""
+def test_every_batch_guesses_in_the_best_way_for_its_size(server, monkeypatch):
+    """Here four are decoded plainly and two one after the other; requests share batches, and tokens stay the same."""
     started, plain = [], server.engine.start
     ways = {1: {}, 2: {"batch": 1}, BATCH: PLAIN}
 
@@ -156,7 +156,7 @@ def test_every_batch_guesses_as_is_best_for_its_size(server, monkeypatch):
 
 
 def test_other_settings_do_not_starve(server, gate):
-    """Pictures of the running settings that came later than one of others begin later."""
+    """Pictures with the running settings that arrive after one with other settings start after it."""
     done = []
 
     def client(name: str, count: int, ahead: int, temperature: float):
@@ -173,7 +173,7 @@ def test_other_settings_do_not_starve(server, gate):
     assert done.index("other") < done.index("last") and len(done) == 4
 
 
-def test_a_full_queue_is_said(server, gate):
+def test_a_full_queue_is_reported(server, gate):
     def one_too_many():
         refused = server.ask(n=1)
         gate.open()
@@ -190,7 +190,7 @@ def test_a_full_queue_is_said(server, gate):
     assert server.ask().status_code == 200
 
 
-def test_a_stream_shows_the_picture_on_its_way(server, gate):
+def test_a_stream_shows_the_unfinished_picture(server, gate):
     gate.let(1000)
     *partial, end = server.told(seed=3, partial_images=2, **PLAIN)
     assert [event["type"] for event in partial] == ["image_generation.partial_image"] * 2
@@ -207,7 +207,7 @@ def test_a_stream_shows_the_picture_on_its_way(server, gate):
         assert 0 < known < TOKENS
 
 
-def test_details_tell_how_far_it_is(server, gate):
+def test_details_tell_how_far_a_picture_is(server, gate):
     gate.let(1000)
     queued, *progress, end = server.told(seed=4, details=True)
     assert queued["type"] == "lantern.queued" and queued["ahead"] == 0
@@ -218,7 +218,7 @@ def test_details_tell_how_far_it_is(server, gate):
     for event in progress:
         if "b64_json" in event:
             opacity = np.asarray(picture_of(event["b64_json"]))[..., 3]
-            # It may be of a moment before: who reads late gets the last picture with the newest figures.
+            # It may be slightly older: a late reader gets the last picture with the newest figures.
             assert 0 < (opacity == 255).mean() <= event["lantern"]["tokens"] / TOKENS
             assert set(opacity.flat) <= {0, 255}
     made, told = server.library().generate("a lake", seed=4), end["lantern"]
@@ -226,7 +226,7 @@ def test_details_tell_how_far_it_is(server, gate):
     assert told["round_of_token"] == made.round_of_token[0].tolist()
 
 
-def test_a_picture_goes_on_from_its_first_rows(server):
+def test_a_picture_is_continued_from_its_first_rows(server):
     made = server.library().generate("a lake", seed=4, **PLAIN)
     begun = {"start": made.tokens[0].tolist(), "keep_rows": 3, **PLAIN}
     expected = server.library().generate("a sea", seed=9, start=made.tokens, keep_rows=3, **PLAIN)
@@ -235,7 +235,7 @@ def test_a_picture_goes_on_from_its_first_rows(server):
     *_, end = server.told(prompt="a sea", seed=9, details=True, **begun)
     assert end["lantern"]["codes"] == expected.tokens[0].tolist()
     assert end["lantern"]["tokens_a_round"] == round((TOKENS - 3 * GRID) / end["lantern"]["rounds"], 4)
-    # With its own seed and words it is the same picture again.
+    # With its own seed and prompt it is the same picture again.
     assert (codes_of(server.ask(seed=4, details=True, **begun)) == made.tokens).all()
 
 
@@ -250,14 +250,14 @@ def test_a_picture_goes_on_from_its_first_rows(server):
     ({"start": []}, "start", "not a picture's codes"),
     ({"start": [0] * TOKENS, "method": "zipar"}, "method", "choose another method"),
 ])  # fmt: skip
-def test_what_cannot_be_gone_on_with_is_refused(server, begun, param, words):
+def test_a_start_that_cannot_be_continued_is_refused(server, begun, param, words):
     response = server.ask(**begun)
     assert response.status_code == 400
     error = response.json()["error"]
     assert error["param"] == param and words in error["message"]
 
 
-def test_who_waits_is_told_how_many_are_ahead(server, gate):
+def test_a_waiting_client_is_told_how_many_are_ahead(server, gate):
     def told() -> list[dict]:
         return server.told(seed=2, details=True, **PLAIN)
 
@@ -276,12 +276,12 @@ def test_who_waits_is_told_how_many_are_ahead(server, gate):
 
 
 @pytest.mark.parametrize("stream", [True, False])
-def test_a_client_that_goes_frees_its_slot(server, gate, stream):
+def test_a_client_that_leaves_frees_its_slot(server, gate, stream):
     before = server.metrics()
     asked = {"prompt": "a lake", "n": 6, "stream": stream, "details": True}
     with cut_at_the_end(server, asked):
         server.wait_for(decoding=BATCH, queue_length=2)
-    # Held all the while; by then it is known, and the next round finds nobody.
+    # Held all the while; by then it is known that the client left, and the next round finds no client.
     time.sleep(0.6)
     gate.let(2)
     server.wait_for(decoding=0, queue_length=0)
@@ -316,7 +316,7 @@ def test_few_programs_are_kept():
         for method in ("ar", "zipar", "ar"):
             assert small.ask(method=method).status_code == 200
             assert own <= set(small.engine.programs) and len(small.engine.programs) == len(own) + 1
-        # Each has two programs, and is not there when it is asked for again; once more where ``start`` came last.
+        # Each method has two programs, which were dropped when it is asked for again.
         small.wait_for(warm=1, programs=len(own) + 1)
         until(lambda: small.metrics()["lantern_programs_dropped_total"] >= 5)
 
@@ -339,7 +339,7 @@ def test_a_client_that_asks_again_does_not_wait_for_programs_of_larger_batches(s
         until(lambda: begun == [1, 2])
 
 
-def test_the_end_is_told_to_waiting_clients(server):
+def test_waiting_clients_are_told_that_the_server_is_stopping(server):
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as ending:
         gate = Gate(ending.engine, monkeypatch)
         asked = {"prompt": "a lake", "stream": True, "details": True}
@@ -364,8 +364,8 @@ def test_a_request_that_takes_too_long_is_given_up(server):
 
 
 @pytest.mark.exhaustive
-def test_over_two_devices():
-    """Every run has a slot on each, so that nothing is moved between them."""
+def test_a_server_on_two_devices_makes_the_same_pictures():
+    """Every run has a slot on each device, so that nothing is moved between them."""
     with running(pipeline_on(2), batch=2) as spread:
         made = codes_of(spread.ask(n=3, seed=5, details=True))
         assert {key.groups for key in spread.engine.programs if key.kind != "draw"} == {2}

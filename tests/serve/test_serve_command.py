@@ -50,14 +50,14 @@ def folder(tmp_path, monkeypatch):
     (f"--host {'a' * 64}.org", f"cannot find {'a' * 64}.org (not a name)"),
     ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
 ])  # fmt: skip
-def test_what_is_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
+def test_wrong_options_are_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
     Path("empty").write_text("\n")
     if not flags:
         monkeypatch.setitem(sys.modules, "uvicorn", None)
     assert words in assert_refused(["serve", *shlex.split(flags)], capsys)
 
 
-def test_a_port_in_use(capsys):
+def test_a_port_in_use_is_refused(capsys):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = str(taken.getsockname()[1])
         assert f"cannot bind to 127.0.0.1:{port}" in assert_refused(["serve", "--port", port], capsys)
@@ -73,7 +73,7 @@ def loggers():
 
 
 @pytest.mark.parametrize(("host", "log"), [("127.0.0.1", "text"), ("0.0.0.0", "text"), ("0.0.0.0", "json")])
-def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host, log):
+def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host, log):
     served = []
 
     def run(self, sockets):
@@ -85,7 +85,7 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host,
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
     named = ["--served-model-name", "pictures", "--upscale"]
-    # As people write them, and browsers do not.
+    # As people write them, but browsers do not.
     named += ["--allowed-origin", "https://Example.org:443", "--allowed-origin", "HTTP://example.org:8080"]
     named += ["--allowed-host", "Pictures.example.org", "--allowed-host", "[FE80::1]"]
     named += ["--host", host, "--log", log]
@@ -107,7 +107,7 @@ def test_it_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host,
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
-def test_it_serves_until_it_is_interrupted(tmp_path, tiny_folder):
+def test_a_process_serves_until_it_is_interrupted(tmp_path, tiny_folder):
     (tmp_path / "token").write_text("secret\n")
     flags = [
         "--model",

@@ -24,7 +24,7 @@ def ticket(num: int) -> Ticket:
     )
 
 
-def test_of_progress_the_newest_is_heard_once():
+def test_only_the_newest_progress_is_heard_and_only_once():
     told = [
         Progress(0, 1, 4, 1, 0.1, b"first"), Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
         Progress(1, 1, 4, 1, 0.1), Progress(0, 3, 4, 3, 0.3), done(0), done(1),
@@ -43,7 +43,7 @@ def test_of_progress_the_newest_is_heard_once():
     assert asked_for.partial == 0 and other.index == 1 and ends == told[4:]
 
 
-def test_silence_is_told():
+def test_silence_is_reported():
     async def listen():
         wanted = ticket(1)
         listener = wanted.events(0.01, 60)
@@ -55,7 +55,7 @@ def test_silence_is_told():
     assert first is None and [event.index for event in rest] == [0]
 
 
-def test_who_takes_events_slowly_is_told_that_time_is_up():
+def test_a_slow_reader_of_events_is_told_that_time_is_up():
     async def listen():
         wanted = ticket(1)
         wanted.tell(Progress(0, 1, 4, 1, 0.1))

@@ -1,4 +1,4 @@
-"""What the tests of picture sets share: the tiny checkpoint in the place of any, and a set."""
+"""Fixtures shared by the tests of picture sets: the tiny checkpoint in place of any other, and a set."""
 
 from pathlib import Path
 
@@ -17,7 +17,7 @@ def tiny_loaded(monkeypatch) -> None:
 
 @pytest.fixture(scope="package")
 def whole(tmp_path_factory) -> Path:
-    """A set made at once."""
+    """A set made in one go."""
     directory = tmp_path_factory.mktemp("sets") / "whole"
     assert make(directory) == 14
     return directory

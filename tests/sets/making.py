@@ -43,7 +43,7 @@ def contents(directory: Path) -> dict[str, bytes]:
 
 
 def refused(work: Callable[[], object], *words: str) -> None:
-    """Expects an error of one line with these words."""
+    """Expects a one-line error with these words."""
     with pytest.raises(ValueError) as refusal:
         list(work())
     text = str(refusal.value)

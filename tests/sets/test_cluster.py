@@ -1,4 +1,4 @@
-"""Which worker a process is, from environments as clusters set them: those of SLURM were printed by its own jobs."""
+"""Which worker a process is, from environments as clusters set them; SLURM's were printed by its own jobs."""
 
 import re
 
@@ -49,14 +49,14 @@ FOUND = {
 
 
 @pytest.mark.parametrize("name", FOUND)
-def test_the_cluster_says_which_worker_it_is(name):
+def test_the_cluster_says_which_worker_a_process_is(name):
     environment, expected = FOUND[name]
     found = assigned(environment)
     assert found == Worker.parse(expected) and found.why and "\n" not in found.why
     assert chosen("auto", environment) == chosen(None, environment) == found
 
 
-def test_every_task_is_another_worker():
+def test_every_task_is_a_different_worker():
     for count in (1, 2, 5):
         arrays = [array(task, 2, 2 + 3 * (count - 1), count, 3) for task in range(2, 2 + 3 * count, 3)]
         both = [one | step(task, 3) for one in arrays for task in range(3)]
@@ -97,7 +97,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("line", WRONG)
-def test_odd_values_are_one_line(line):
+def test_odd_values_are_a_one_line_error(line):
     for given in ("auto", None):
         with refused(re.escape(line) + ".*give --worker i/N$"):
             chosen(given, WRONG[line])
@@ -115,7 +115,7 @@ def test_a_flag_wins():
             chosen(text, array(1))
 
 
-def test_where_nothing_speaks_of_workers():
+def test_without_a_cluster_there_is_one_worker():
     batch_script = {"SLURM_JOB_ID": "7", "SLURM_PROCID": "0", "SLURM_NTASKS": "4"}
     for environment in ({}, {"HOME": "/"}, batch_script, {"SLURM_JOB_ID": "7"}):
         assert assigned(environment) is None

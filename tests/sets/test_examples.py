@@ -1,4 +1,4 @@
-"""The cluster scripts: the shell and YAML can read them, and our parser the command in each."""
+"""The cluster scripts: the shell and YAML can read them, and our parser can read the command in each."""
 
 import math
 import os
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32" or not shutil.which("bas
 
 
 def parsed(words: list[str]):
-    """What our parser makes of a command's words."""
+    """Parses a command's words with our parser."""
     assert words[:2] == ["lantern", "set"]
     return make_parser().parse_args(words[1:])
 
@@ -41,7 +41,7 @@ def directives(script: str) -> dict[str, str]:
 
 @pytest.fixture
 def run(tmp_path):
-    """A function that runs a script with stubs of the programs in it; what lantern was called with."""
+    """A function that runs a script with stubs for the programs in it; it returns what lantern was called with."""
     for name, body in {
         "lantern": 'echo "$JAX_COMPILATION_CACHE_DIR" > cache; printf "%s\\n" lantern "$@" > words',
         "srun": 'while [[ $1 == --* ]]; do shift; done; "$@"',
@@ -104,7 +104,7 @@ def test_an_indexed_job():
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     count = job["spec"]["completions"]
     assert assigned(environment | {"JOB_COMPLETION_INDEX": "0"}) == Worker(1, count)
-    assert pod["restartPolicy"] == "Never", "podFailurePolicy asks for it"
+    assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
     mounted, volumes = (
         {part["name"] for part in parts} for parts in (container["volumeMounts"], pod["volumes"])
     )
@@ -112,7 +112,7 @@ def test_an_indexed_job():
 
 
 class Ray(types.ModuleType):
-    """Ray in this process: a task runs when it is waited for and fails the first time, those of ``broken`` always."""
+    """Ray in this process: a task runs when it is waited for and fails the first time, or always if in ``broken``."""
 
     class RayError(Exception):
         pass
@@ -157,8 +157,8 @@ def ray_set(monkeypatch, tmp_path, tiny_folder, tiny_loaded):
     return call
 
 
-def test_tasks_of_ray_make_a_set(ray_set, capsys):
-    """A part that fails every time leaves the others whole; the same command goes on and makes the rest."""
+def test_ray_tasks_make_a_set(ray_set, capsys):
+    """A part that fails every time leaves the others whole; the same command then makes the rest."""
     words = ("--parts", "3", "--shard-size", "2", "--gpus", "0.5", "--retries", "2", "--seed", "3")
     with pytest.raises(SystemExit, match=r"parts \[2\] failed, all others are written"):
         ray_set(*words, broken=(2,))
@@ -187,8 +187,8 @@ def test_a_ray_cluster(monkeypatch):
     assert cluster["available_node_types"]["gpu"]["resources"]["GPU"] >= given.gpus
 
 
-def test_commands_of_the_page_parse():
-    """Each ``lantern set`` of the page on scale that is given in full."""
+def test_the_commands_of_the_page_can_be_parsed():
+    """Each ``lantern set`` command that the page on scale gives in full."""
     page = (ROOT / "docs" / "scale.md").read_text(encoding="utf-8").replace("\\\n", " ")
     commands = re.findall(r"^(?:srun )?(lantern set (?:(?!\.\.\.).)*)$", page, re.MULTILINE)
     assert len(commands) >= 4
@@ -196,6 +196,6 @@ def test_commands_of_the_page_parse():
         parsed(shlex.split(command, comments=True))
     for name in re.findall(r"\]\(\.\./examples/([^)]+)\)", page):
         assert (EXAMPLES / name).is_file()
-    # The README speaks of this one.
+    # The README mentions this one.
     scripts = {path.name for path in EXAMPLES.iterdir()} - {"minimal.py"}
     assert scripts <= set(re.findall(r"examples/([\w.]+)", page))

@@ -1,4 +1,4 @@
-"""Plans of sets: what is refused as another set, as none, or as damaged."""
+"""Plans of sets: what is refused as another set, as not a set, or as damaged."""
 
 import json
 import time
@@ -68,7 +68,7 @@ def test_a_plan_that_another_worker_wrote_meanwhile_stays(tmp_path, monkeypatch)
     {"negatives": ["fog", "mist"]},
 ], ids=str)  # fmt: skip
 def test_every_field_of_a_plan_is_checked(whole, tmp_path, wrong):
-    """It may be a stranger's; a picture more than there can be is looked for without end."""
+    """A plan may be a stranger's; looking for more pictures than there can be would never end."""
     plan = json.loads((whole / "set.json").read_text())
     (tmp_path / "set.json").write_text(json.dumps(plan))
     assert read_plan(tmp_path) == a_plan()
@@ -79,19 +79,19 @@ def test_every_field_of_a_plan_is_checked(whole, tmp_path, wrong):
         assert len(str(error.value)) < 600
 
 
-def test_as_large_a_set_as_can_be_is_looked_through_quickly(tmp_path):
+def test_the_largest_possible_set_is_looked_through_quickly(tmp_path):
     largest = a_plan(prompts=("a lake",), num=plans.MOST_SHARDS, shard_size=1)
     began = time.monotonic()
     assert len(largest.missing(tmp_path)) == largest.shards == plans.MOST_SHARDS
     assert time.monotonic() - began < 20
     with pytest.raises(ValueError, match="shard size 1 is not valid for 100001 pictures: give 2 to"):
         a_plan(prompts=("a lake",), num=plans.MOST_SHARDS + 1, shard_size=1)
-    # A set has more pictures than one call.
+    # A set may have more pictures than one call.
     encoded = tiny_pipeline().encode("a lake")
     assert tiny_pipeline().prepare(encoded, num=50_000)[0].num == 50_000
 
 
-def test_every_shard_has_one_worker():
+def test_every_shard_has_exactly_one_worker():
     plan = a_plan(num=5)
     for count in (1, 2, 3, 7, 20):
         parts = [shard for number in range(1, count + 1) for shard in Worker(number, count).shards(plan)]

@@ -41,7 +41,7 @@ def command(*more: str, prompts: str = "prompts.txt") -> list[str]:
 
 
 def written() -> dict[str, int]:
-    """Every file and when it was written."""
+    """Returns every file and when it was written."""
     return {path: Path(path).stat().st_mtime_ns for path in files(Path()) if Path(path).is_file()}
 
 
@@ -58,8 +58,8 @@ def test_a_set_in_two_parts(capsys):
     assert [picture.prompt for picture in read_set(Path("set"))] == PROMPTS
 
 
-def test_a_set_that_is_whole_computes_nothing(capsys, monkeypatch, tiny_folder):
-    """Nor does what is another set; a shard that was cut short is made again."""
+def test_a_complete_set_computes_nothing(capsys, monkeypatch, tiny_folder):
+    """Nor does a command for another set; a shard that was cut short is made again."""
     assert main(command("--num", "1", "--tau", "0.3")) == 0
     assert "lantern: --tau has no effect with rule " in capsys.readouterr().err
     before, shards = written(), contents(Path("set"))
@@ -86,13 +86,13 @@ def test_the_same_worker_twice_is_refused(capsys):
     with sole(Path("set/worker-1-of-1")):
         said = assert_refused(command(), capsys)
         assert said.endswith("worker 1/1 is at work on set already: wait for it, or be another worker\n")
-    # A killed worker's lock, of another number of workers, goes once the set is complete.
+    # A killed worker's lock, from another number of workers, is removed once the set is complete.
     Path("set/.worker-3-of-9.lock").touch()
     assert main(command()) == 0
     assert written() == before
 
 
-def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
+def test_ctrl_c_keeps_shards_and_says_how_to_continue(capsys, monkeypatch):
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     refill, calls = lantern_jax.engine.engine.Engine.refill, []
 
@@ -107,7 +107,7 @@ def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
     error = capsys.readouterr().err.splitlines()[-1]
     said = r"lantern: interrupted, [1-9] of 10 shards were written to set(?:, (\d+) other pictures are kept)?: give"
     told = re.match(said, error)
-    # The file may tell of pictures that a shard has by now.
+    # The file may list pictures that a shard has by now.
     numbers = [number for file in Path("set").glob(".*.kept") for number in np.load(file)["numbers"]]
     kept = [number for number in numbers if not Path(f"set/shard-{number // 2:05}").exists()]
     assert told and int(told.group(1) or 0) == len(kept)
@@ -116,7 +116,7 @@ def test_ctrl_c_keeps_shards_and_says_how_to_go_on(capsys, monkeypatch):
     assert len(list(read_set(Path("set")))) == 20
 
 
-def test_a_worker_of_a_cluster_says_which_and_why(monkeypatch, capsys):
+def test_a_worker_in_a_cluster_says_which_it_is_and_why(monkeypatch, capsys):
     for name, value in {"ID": "5", "MIN": "4", "MAX": "5", "COUNT": "2", "STEP": "1"}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
     for more in ((), ("--worker", "auto")):
@@ -149,7 +149,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_bad_input_is_one_line_and_writes_nothing(line, capsys, monkeypatch):
+def test_bad_input_is_a_one_line_error_and_writes_nothing(line, capsys, monkeypatch):
     Path("holes.txt").write_text("a lake\n\na sea\n")
     Path("unknown.txt").write_text("a lake\na whale\n")
     Path("full").mkdir()
@@ -160,14 +160,14 @@ def test_bad_input_is_one_line_and_writes_nothing(line, capsys, monkeypatch):
 
 
 @pytest.mark.slow
-def test_killed_at_a_random_moment_it_goes_on(tiny_folder, tmp_path, monkeypatch):
-    """The command in a process of its own, killed with -9: in the end the set is that of one that was let run."""
+def test_a_set_killed_at_a_random_moment_can_be_completed(tiny_folder, tmp_path, monkeypatch):
+    """The command in a process of its own, killed with -9: in the end the set equals one made without a kill."""
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "XLA_FLAGS": " ".join(QUICK_COMPILATION), "XDG_CACHE_HOME": str(tmp_path / "cache"),
     }  # fmt: skip
     # Its own cache keeps programs that compile quickly too.
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
-    # How pictures are decoded is the same to the set: plain decoding compiles soonest.
+    # The set does not depend on how pictures are decoded; plain decoding compiles fastest.
     arguments = command("--num", "6", "--tree", "none", "--model", str(tiny_folder))
     killed = Path("killed")
 
@@ -180,7 +180,7 @@ def test_killed_at_a_random_moment_it_goes_on(tiny_folder, tmp_path, monkeypatch
         time.sleep(0.002)
     time.sleep(random.Random(5).uniform(0, 0.02))
     process.send_signal(signal.SIGKILL)
-    assert process.wait() == -signal.SIGKILL, "it was done before it was killed"
+    assert process.wait() == -signal.SIGKILL, "it finished before it was killed"
     assert 0 < len(list(killed.glob("shard-?????"))) < 15
     programs = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache/lantern_jax/kept").iterdir()}
     assert start().wait() == 0

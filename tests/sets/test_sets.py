@@ -1,4 +1,4 @@
-"""Picture sets in process: what is made, by whom, in which bytes; reading back, merging, going on."""
+"""Picture sets in process: what is made, by whom, in which bytes; reading back, merging, continuing."""
 
 import dataclasses
 import io
@@ -36,7 +36,7 @@ def archived(arrays) -> bytes:
 
 
 def copied(whole, directory, **changed) -> Path:
-    """A copy of a set, the named files with other contents."""
+    """Copies a set, with other contents in the named files."""
     directory.mkdir(exist_ok=True)
     for name, content in contents(whole).items():
         (directory / name).write_bytes(changed.get(name, content))
@@ -71,7 +71,7 @@ def test_shards_hold_pictures_that_say_what_they_are(whole):
     assert (arrays["rounds"] > 0).all()
 
 
-def test_the_same_bytes_at_another_time_and_with_another_batch(whole, tmp_path, monkeypatch):
+def test_the_bytes_do_not_depend_on_the_time_or_the_batch(whole, tmp_path, monkeypatch):
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1e6)
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
@@ -97,7 +97,7 @@ def test_workers_make_the_same_files(whole, tmp_path):
     assert contents(directory) == contents(whole)
 
 
-def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
+def test_several_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
     directory, pipeline, knobs = tmp_path / "set", pipeline_on(2), {"method": "ar", **KNOBS}
     plan = a_plan(settings=settings_json(pipeline.settings(knobs)))
     make(directory, plan, pipeline=pipeline, knobs=knobs)
@@ -109,7 +109,7 @@ def test_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
         assert np.abs(one.picture.astype(int) - another.picture).max() <= 1
 
 
-def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
+def test_a_set_stopped_between_any_two_steps_can_be_completed(whole, tmp_path, monkeypatch):
     """Ctrl-C after every piece of work in turn, and while either file of a shard is written."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     directory = tmp_path / "set"
@@ -125,7 +125,7 @@ def test_stopped_between_any_two_steps_it_goes_on(whole, tmp_path, monkeypatch):
 
     def write_and_stop(path, content, synced):
         if stops % 3 == 0:
-            # As a process that is killed leaves it.
+            # As a killed process leaves it.
             path.with_name(f".{path.name}.0123abcd.part").write_bytes(b"half")
             raise Stop
         write(path, content, synced=synced)
@@ -153,7 +153,7 @@ def in_folders(tmp_path_factory) -> Path:
     return directory
 
 
-def test_pictures_in_folders_are_those_of_tars(whole, in_folders):
+def test_pictures_in_folders_are_those_in_tars(whole, in_folders):
     assert (in_folders / "shard-00001").is_dir() and not list(in_folders.glob("*.tar"))
     for shard in range(5):
         with tarfile.open(whole / f"shard-{shard:05d}.tar") as tar:
@@ -185,8 +185,8 @@ def test_a_damaged_picture_in_a_folder_is_found_and_made_again(in_folders, tmp_p
     assert contents(directory) == contents(in_folders)
 
 
-def test_a_stop_loses_what_is_on_its_way_alone(in_folders, tmp_path, monkeypatch):
-    """Pictures that are known and in no shard are kept at a stop; what is kept amiss is decoded again."""
+def test_a_stop_loses_only_unfinished_pictures(in_folders, tmp_path, monkeypatch):
+    """Pictures that are known but in no shard are kept at a stop; those kept wrongly are decoded again."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     directory, plan, known = tmp_path / "set", a_plan(tar=False, shard_size=14), []
 
@@ -200,7 +200,7 @@ def test_a_stop_loses_what_is_on_its_way_alone(in_folders, tmp_path, monkeypatch
     (file,) = directory.glob(".*.kept")
     kept = np.load(file)["numbers"]
     assert len(kept) == known[-1] >= 6 and plan.missing(directory) == [0]
-    # Of another worker, and beside a damaged one and one of another model's codes.
+    # Now another worker's, beside a damaged file and one with another model's codes.
     file.rename(directory / ".worker-7-of-9.kept")
     (directory / ".worker-1-of-1.kept").write_bytes(b"PK")
     wrong = np.full((14, TOKENS), 10**6, np.int32)
@@ -214,14 +214,14 @@ def test_a_stop_loses_what_is_on_its_way_alone(in_folders, tmp_path, monkeypatch
 
     monkeypatch.setattr(call_plan.Plan, "stream", watched)
     assert make(directory, plan) == 14
-    assert sorted([*asked, *kept.tolist()]) == list(range(14)), "decoded again, or not at all"
+    assert sorted([*asked, *kept.tolist()]) == list(range(14)), "some were decoded again, or not at all"
     made = contents(directory)
     assert set(made) == {"set.json", "shard-00000.npz"} | {f"shard-00000/{n:08d}.png" for n in range(14)}
     theirs = {Path(name).name: content for name, content in contents(in_folders).items()}
     assert all(content == theirs[Path(name).name] for name, content in made.items() if name.endswith(".png"))
 
 
-def test_what_is_known_is_kept_again_and_again(tmp_path, monkeypatch):
+def test_known_pictures_are_kept_again_and_again(tmp_path, monkeypatch):
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     monkeypatch.setattr(worker, "EVERY", 0.0)
     kept, keep = [], worker.keep
@@ -232,8 +232,8 @@ def test_what_is_known_is_kept_again_and_again(tmp_path, monkeypatch):
     assert len(kept) > 5 and max(kept) >= 2 and kept[-1] == 0
 
 
-def test_who_does_not_write_holds_no_shard_that_was_drawn(tmp_path, monkeypatch):
-    """As the other processes of a mesh that several share."""
+def test_a_process_that_does_not_write_holds_no_drawn_shard(tmp_path, monkeypatch):
+    """Such as the other processes of a mesh that several share."""
     held_then, draw = [], worker._drawn_shards
 
     def drawn(opened, left, held):
@@ -275,10 +275,10 @@ def test_without_sums_and_without_refill(whole, tmp_path, monkeypatch):
 
 
 def damages(whole):
-    """Yields (a file of a set, what stands in it instead)."""
+    """Yields (a file of a set, its damaged contents)."""
     tar, arrays = "shard-00001.tar", "shard-00001.npz"
     content, held = contents(whole), read_arrays(whole, a_plan(), 1)
-    # Cut in the last picture, in the first, before and after the first line of it; what follows pictures is padding.
+    # Cut in the last picture, in the first, after and in its header, and to nothing; padding follows the pictures.
     yield from ((tar, content[tar][:most]) for most in (2500, 900, 512, 100, 0))
     yield "shard-00004.tar", bytes(len(content["shard-00004.tar"]))
     yield "shard-00003.npz", content["shard-00003.npz"][:500]
@@ -292,13 +292,13 @@ def damages(whole):
         yield arrays, archived(held | {f"{SUMS}/{part}": wrong})
 
 
-def test_damage_is_named_and_made_again(whole, tmp_path):
+def test_a_damaged_shard_is_named_and_made_again(whole, tmp_path):
     for number, (name, content) in enumerate(damages(whole)):
         told, directory = [], copied(whole, tmp_path / str(number), **{name: content})
         for read in (merge, lambda directory: list(read_set(directory))):
             with pytest.raises(ValueError, match=rf"{name} is damaged: remove it"):
                 read(directory)
-        # Another worker's is left alone.
+        # Another worker's shard is left alone.
         discard_damaged(directory, a_plan(), [0, 2], told.append)
         assert not told
         discard_damaged(directory, a_plan(), range(5), told.append)
@@ -310,7 +310,7 @@ def test_damage_is_named_and_made_again(whole, tmp_path):
     (directory / "shard-00001.npz").unlink()
     with pytest.raises(ValueError, match=r"lacks 1 of 5 shards \(number 1\)"):
         merge(directory)
-    # Of other features than the shards before.
+    # With other features than the shards before.
     other = {f"{SUMS}/total": np.zeros(2), f"{SUMS}/outer": np.zeros((2, 2))}
     content = archived(read_arrays(whole, a_plan(), 1) | other)
     with pytest.raises(ValueError, match=r"shard-00001\.npz is damaged"):
@@ -350,7 +350,7 @@ def test_the_plan_has_the_tuned_settings_that_are_used(tiny_folder, tiny_loaded,
     assert idle == ("tuned: a chain", "tau has no effect with rule strict")
 
 
-def test_a_set_goes_on_with_the_guesses_that_were_chosen_for_it(
+def test_a_set_continues_with_the_guesses_that_were_chosen_for_it(
     tiny_folder, tiny_loaded, tmp_path, monkeypatch
 ):
     request, pipeline = SetRequest(str(tiny_folder), PROMPTS, KNOBS), tiny_pipeline()
@@ -367,7 +367,7 @@ def test_a_set_goes_on_with_the_guesses_that_were_chosen_for_it(
 
 
 def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
-    """The first shard is held back until the second one is drawn; what fails in the thread ends the call."""
+    """The first shard is held back until the second one is drawn; a failure in the thread ends the call."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     draw, write, draws, told = worker._drawn, shards.write_file, threading.Semaphore(0), []
 

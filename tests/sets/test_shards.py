@@ -1,4 +1,4 @@
-"""Pictures in shards, written without decoding: what they keep, and what is said of damaged ones."""
+"""Pictures in shards, written without decoding: what they keep, and how damaged ones are reported."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ PICTURES = np.random.default_rng(0).integers(0, 256, (SHARD, SIDE, SIDE, 3), np.
 
 
 def written(directory, **parts) -> SetPlan:
-    """Writes a set of one shard, a picture of a prompt."""
+    """Writes a set of one shard, with one picture per prompt."""
     plan = a_plan(num=1, sums=None, **parts)
     tokens = np.zeros((SHARD, TOKENS), np.int32)
     begin(directory, plan)
@@ -46,8 +46,8 @@ def test_a_flipped_byte_in_a_picture_names_shard_and_picture(tmp_path, kind, mar
     refused(lambda: list(read_set(tmp_path)), words)
 
 
-def test_leftovers_are_looked_for_once_a_shard_not_once_a_picture(tmp_path, monkeypatch):
-    """Each look lists a whole folder, which grows by a picture a time."""
+def test_leftovers_are_looked_for_once_per_shard_not_once_per_picture(tmp_path, monkeypatch):
+    """Each look lists a whole folder, which grows by one picture at a time."""
     looked, plain = [], locks._remove_leftovers
     monkeypatch.setattr(locks, "_remove_leftovers", lambda folder: (looked.append(folder), plain(folder)))
     plan = written(tmp_path, prompts=PROMPTS[:SHARD], tar=False)

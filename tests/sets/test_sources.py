@@ -67,7 +67,7 @@ def test_a_picture_set_is_read_as_one(tmp_path, monkeypatch):
     assert (found.number, found.prompt, int(found.picture.max())) == (4, "a lake", 2)
 
 
-def test_sets_that_are_none(tmp_path):
+def test_what_is_not_a_set_is_refused(tmp_path):
     refused(lambda: read_pictures(tmp_path / "nowhere"), "nowhere is not a folder of pictures")
     refused(lambda: read_pictures(tmp_path), "holds no pictures")
     (tmp_path / "a.png").write_text("no picture")
@@ -117,7 +117,7 @@ def test_prompts_that_do_not_match_are_refused():
 
 
 def test_pictures_of_several_calls_and_one_alone(tmp_path):
-    """Each begins with number 0, as `lantern generate` writes them."""
+    """Each call begins with number 0, as `lantern generate` writes them."""
     for name, level in {"forest-0.png": 1, "forest-0-2.png": 2}.items():
         write(tmp_path / name, level, prompt=name, number="0")
     write(tmp_path / "forest-0-compare.png", 99)

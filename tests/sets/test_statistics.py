@@ -1,4 +1,4 @@
-"""Statistics of sets: saved and read again, of other programs, and refused."""
+"""Statistics of sets: saved and read back, from other programs, and refused."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
 
 
 def reader(name="colours", width=WIDTH):
-    """The mean of each colour, or of the first ones."""
+    """Returns a reader of the mean of each colour, or of the first ones."""
 
     def prepare(picture):
         return picture.reshape(-1, 3).mean(axis=0, dtype=np.float32)[None, None]
@@ -44,7 +44,7 @@ def test_a_folder_and_an_array_of_the_same_pictures(folder):
     assert statistics_of(folder, reader()).size is None
 
 
-def test_saved_statistics_are_those_read(folder):
+def test_saved_statistics_are_read_back_unchanged(folder):
     both = [statistics_of(folder, reader()), statistics_of(folder, reader("reds", 1))]
     path = folder / "stats.npz"
     write_file(path, statistics_file(both))
@@ -82,7 +82,7 @@ def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
 
 
 def test_mean_and_covariance_of_another_program(folder):
-    """As ADM's files have them: of more pictures than those beside them."""
+    """As in ADM's files: over more pictures than those stored beside them."""
     path, values = folder / "adm.npz", np.random.default_rng(1).normal(100, 9, (40, WIDTH))
     statistics = {"mu": values.mean(axis=0), "sigma": np.cov(values, rowvar=False)}
     np.savez(path, arr_0=PICTURES, **statistics)

@@ -1,4 +1,4 @@
-"""Guesses that a set tries while it is made."""
+"""Ways to guess that a set tries while it is made."""
 
 from types import SimpleNamespace
 
@@ -20,8 +20,7 @@ from tests.tiny_checkpoint import TOKENS, tiny_pipeline
 
 @pytest.mark.parametrize("share", [1e9, 0.0])
 def test_a_set_tries_other_guesses_on_a_batch_and_keeps_its_tokens(share, whole, tmp_path, monkeypatch):
-    """Only where they take few per cent of the time, and none that is much slower; the first batch is noted in any
-    case."""
+    """Only if they take a few per cent of the time, and none that is much slower; the first batch is always noted."""
     pipeline, noted, other = tiny_pipeline(), [], WindowPoint(3)
     speedups = {PLAIN: 1.0, other: 0.95, WindowPoint(5): 0.85}
     usual, *others = (Way(point, 1, 1.0, 1.0, speedup) for point, speedup in speedups.items())
@@ -47,8 +46,8 @@ def test_a_set_tries_other_guesses_on_a_batch_and_keeps_its_tokens(share, whole,
 
 
 @pytest.mark.parametrize(("compiling", "decoding", "tried"), [(0, 0.1, 5), (0.5, 1, 3), (20, 1, 1)])
-def test_trials_are_accounted_by_what_they_took(compiling, decoding, tried, monkeypatch):
-    """Of 100 batches of a second each, all but the first, trials have 4.95 seconds."""
+def test_trials_are_charged_with_the_time_that_they_took(compiling, decoding, tried, monkeypatch):
+    """Of 100 batches of a second each, without the first, trials have 4.95 seconds."""
     points = [WindowPoint(window) for window in range(2, 7)]
     usual, *others = (Way(point, 1, 1.0, 1.0, 1.0) for point in (PLAIN, *points))
     streamed = []

@@ -1,4 +1,4 @@
-"""``auto``: the account of a pass, the choice, what it says, and notes of runs that nothing can make harmful."""
+"""``auto``: the account of a pass, the choice, what it says, and notes of runs, which no content makes harmful."""
 
 import dataclasses
 import json
@@ -39,14 +39,14 @@ KEY = Key("tiny", "0123", "a cpu", 2, "float32", 2.0, 1.0, 0, 1.0)
 
 
 def costs(batch: int, device: str | None = None, is_full: bool = False, weights: int = 775_000_000):
-    """Of LlamaGen-XL's sizes, on a device of the table or on a CPU of two cores."""
+    """Returns the costs for LlamaGen-XL's sizes, on a device of the table or on a CPU of two cores."""
     item = 4 if is_full or device is None else 2
     sizes = Sizes(weights * item, {"eagle": 51_000_000 * item}, item, 36, 1280, 256)
     figures = Figures(2e10, 7e10, 2e-6) if device is None else sheet_figures(DEVICES[device], is_full)
     return expected_costs(sizes, figures, 2 * batch)
 
 
-def test_passes_that_were_measured_on_an_h100_are_expected():
+def test_expected_passes_match_those_measured_on_an_h100():
     """Milliseconds of docs/results.md: plain steps, and rounds with 14 nodes."""
     for batch, step, window in ((1, 1.41, 1.72), (8, 1.51, 2.35), (64, 2.74, 8.6)):
         expected = costs(batch, "h100")
@@ -55,7 +55,7 @@ def test_passes_that_were_measured_on_an_h100_are_expected():
     assert sheet_figures(DEVICES["h100"], True).rate < sheet_figures(DEVICES["h100"], False).rate / 15
 
 
-# What passes got of two cores of an EPYC (32 MB of cache).
+# What passes achieved on two cores of an EPYC (32 MB of cache).
 EPYC = Figures(
     1.05e10, 1.2e11, 2e-6, attending=0.125, nodes=8, products={2: 9.5e-11, 8: 9.8e-11, 24: 1.85e-10, 64: 2.6e-10}
 )  # fmt: skip
@@ -64,16 +64,16 @@ EPYC = Figures(
 @pytest.mark.parametrize(("megabytes", "width", "measured"), [
     (42, 256, {1: 6.5, 3: 12.0, 6: 12.4, 9: 13.2, 17: 21.0}), (390, 768, {1: 36, 3: 58, 6: 56, 9: 72, 17: 148}),
 ])  # fmt: skip
-def test_passes_that_were_measured_on_two_cores_are_expected(megabytes, width, measured):
-    """Milliseconds by nodes, with guidance: of the demo and of LlamaGen-B."""
+def test_expected_passes_match_those_measured_on_two_cores(megabytes, width, measured):
+    """Milliseconds by nodes, with guidance: for the demo and for LlamaGen-B."""
     account = expected_costs(Sizes(megabytes * 10**6, {}, 4, 12, width, 256), EPYC, 2)
     for nodes, ms in measured.items():
         assert account.a_pass(nodes) == pytest.approx(ms, rel=0.3)
 
 
-def test_products_are_on_the_line_of_the_measured_ones():
+def test_products_lie_on_lines_through_the_measured_ones():
     assert EPYC.product(5, 4) == pytest.approx(9.65e-11) and EPYC.product(1, 4) == 9.5e-11
-    # What computes takes twice as long for twice the rows.
+    # A product bound by computing takes twice as long for twice the rows.
     assert EPYC.product(128, 4) == pytest.approx(2 * 2.6e-10)
     assert Figures(1e10, 1e11, 0).product(2, 4) == pytest.approx(1e-10 + 1e-11)
 
@@ -90,13 +90,13 @@ def test_few_pictures_get_guesses_and_many_none():
     assert all(way.point.branches <= 2 for way in chosen(without, {}, Known(), 1, 2).ways)
 
 
-def test_what_was_noted_counts_before_what_is_expected():
+def test_notes_count_before_expectations():
     account, tokens = costs(1, "h100"), {LED: 2.9, JACOBI: 2.5}
     first = chosen(account, tokens, Known(), 1, 1024)
     assert first.way.point == LED
     words = "auto: led, 4 nodes: 2.9 tokens per pass at 1.2 times a step, "
     assert first.words.startswith(words) and first.words.endswith("x expected")
-    # Slower here than plain decoding: then it is chosen no more, and the reason is said.
+    # Slower here than plain decoding: then it is no longer chosen, and the reason is given.
     slow = {PLAIN: 1.0, LED: 1.25}
     after = chosen(account, {LED: 2.9, JACOBI: 3.0}, Known(ms=slow), 1, 1024)
     assert after.way.point == JACOBI
@@ -105,13 +105,13 @@ def test_what_was_noted_counts_before_what_is_expected():
     # One noted way tells how far off the expectations of the others are.
     by_pace = chosen(account, tokens, Known(ms={LED: 0.7}), 1, 1024)
     assert by_pace.way.point == LED and by_pace.way.speedup < first.way.speedup
-    # A little slower than plain decoding should be, and timed once: a busy machine may be why. Against what was timed
-    # nothing is in doubt.
+    # A little slower than plain decoding should be, and timed once: a busy machine may be why. Against a plain step
+    # that was timed, there is no doubt.
     little = {LED: 1.05 * account.a_pass(1)}
     assert chosen(account, {LED: 2.9}, Known(ms=little), 1, 1024).way.point == LED
     little[PLAIN] = account.a_pass(1)
     assert chosen(account, {LED: 2.9}, Known(ms=little), 1, 1024).way.point == PLAIN
-    # Much slower than plain decoding should be: that is tried.
+    # Much slower than plain decoding should be: plain decoding is tried.
     assert chosen(account, tokens, Known(ms={LED: 1.2 * account.a_pass(1)}), 1, 1024).way.point == PLAIN
     known = chosen(account, tokens, Known(tokens={JACOBI: 4.5}), 1, 1024)
     assert known.way.point == JACOBI and known.way.tokens == 4.5
@@ -119,7 +119,7 @@ def test_what_was_noted_counts_before_what_is_expected():
 
 @pytest.mark.parametrize(("promised", "is_taken"), [(1.1, False), (1.2, True)])
 def test_what_was_never_timed_must_promise_clearly_more(promised, is_taken):
-    """Than plain decoding, and than the best of what was timed."""
+    """More than plain decoding, and more than the best of what was timed."""
     account = costs(1, "h100")
     step = account.a_pass(1)
     # Tokens per pass with which each is as fast as plain decoding.
@@ -132,7 +132,7 @@ def test_what_was_never_timed_must_promise_clearly_more(promised, is_taken):
 
 
 def test_only_the_last_pictures_of_many_wait_for_the_slowest():
-    """What was timed of a batch alone tells of many that follow each other in its slots."""
+    """Timings of a batch alone also tell about many pictures that follow each other in its slots."""
     account, tokens, batch = costs(16), {JACOBI: 2.5}, 16
     assert slowest(1) == 1 and slowest(batch, math.inf) == 1 < slowest(batch, 4) < slowest(batch)
     ms = account.window(JACOBI.tree) / 2.5
@@ -169,7 +169,7 @@ def test_windows_have_names_knobs_and_a_form_in_files():
 
 
 def test_a_call_is_noted_by_the_sizes_that_it_decodes_with():
-    """A window has several guesses for its own places alone; one that a given tree leaves unread need not be one."""
+    """A window has several guesses for its own places alone; sizes that a given tree leaves unread need not fit."""
     pipeline = tiny_pipeline()
     for knobs, point in (
         ({"method": "jacobi", "window": 2, "branches": 2, "levels": 3}, WindowPoint(2, 2, 2)),
@@ -188,13 +188,13 @@ def notes(tmp_path):
     return Notes(tmp_path / "notes", KEY)
 
 
-def test_notes_of_runs_come_back(notes, monkeypatch):
+def test_notes_of_runs_are_read_back(notes, monkeypatch):
     assert notes.known() == Known()
     notes.add(Run(LED, 2.5, 4.0), Run(PLAIN, 1.0, 5.0))
     notes.add(Run(LED, 3.5, 3.0))
     known = notes.known()
     assert known == Known({LED: 2.8}, {PLAIN: 5.0, LED: 3.0})
-    # Tokens per pass are those of any batch, times of one; another device, dtype or version starts anew.
+    # Tokens per pass hold for any batch, times for one; another device, dtype or version starts anew.
     other = Notes(notes.folder, dataclasses.replace(KEY, batch=8)).known()
     assert other.tokens == {LED: 2.8} and not other.ms
     assert Notes(notes.folder, dataclasses.replace(KEY, dtype="bfloat16")).known() == Known()
@@ -205,7 +205,7 @@ def test_notes_of_runs_come_back(notes, monkeypatch):
 
 
 def test_the_quicker_quarter_of_the_last_eight_runs_counts(notes):
-    """Of those that another release kept, too."""
+    """Also of those that another release kept."""
     for ms in range(1, 21):
         notes.add(Run(LED, 2.5, ms))
     content = json.loads(notes.file.read_text())
@@ -227,7 +227,7 @@ DAMAGED = [
 
 
 @pytest.mark.parametrize("content", DAMAGED)
-def test_damaged_or_foreign_notes_are_as_none(notes, content):
+def test_damaged_or_foreign_notes_count_as_none(notes, content):
     notes.add(Run(LED, 2.5, 4.0))
     notes.file.write_bytes(content)
     assert notes.known() == Known()
@@ -245,8 +245,8 @@ def test_notes_that_cannot_be_written_stop_nothing(tmp_path):
     assert folder.known() == Known()
 
 
-def test_many_writers_at_a_time_leave_whole_notes(notes):
-    """Some are not noted; what is there is whole at any moment."""
+def test_concurrent_writers_leave_whole_notes(notes):
+    """Some runs are not noted; the notes are whole at any moment."""
 
     def write():
         for _ in range(20):
@@ -275,7 +275,7 @@ def opened(tiny_folder, tmp_path, monkeypatch):
     return opening
 
 
-def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_path):
+def test_a_call_decodes_as_chosen_is_noted_and_keeps_its_tokens(opened, tmp_path):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
     pipeline = opened()
     choice = pipeline.auto.choice(1, {})
@@ -284,7 +284,7 @@ def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_
     made = pipeline.generate("a lake", seed=5)
     assert made.notes == (choice.words,) and made.notes[0].startswith("auto: ")
     (file,) = (tmp_path / "lantern_jax" / "tuned" / "notes").glob("*.json")
-    # Whatever notes say, the tokens are the same, and what they say is followed.
+    # What notes say is followed, and the tokens are always the same.
     seen, other = set(), JACOBI if choice.way.point.passes else LED
     for best in (PLAIN, choice.way.point, other):
         content = json.loads(file.read_text())
@@ -303,7 +303,7 @@ def test_a_call_decodes_as_was_chosen_notes_it_and_keeps_its_tokens(opened, tmp_
 
 
 def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little(opened, monkeypatch):
-    """Where it gains much, more pictures come, or a batch is asked for, they are decoded together."""
+    """Where a batch gains much, there are more pictures, or a batch is asked for, they are decoded together."""
 
     def batch(count: int, share: float, **knobs) -> int | None:
         paces = lambda pictures, *_: SimpleNamespace(pace=1.0 if pictures == 1 else share * count)  # noqa: E731
@@ -316,7 +316,7 @@ def test_few_pictures_are_decoded_one_after_the_other_where_a_batch_gains_little
     assert batch(2, 0.95) == 1
     assert pipeline.tuning(2).note == f"{pipeline.auto.choice(1, {}).words}; one picture after the other"
     assert pipeline.check("a lake", num=2).batch == 1
-    # By the settings that were tuned for one picture, where there are any.
+    # With the settings that were tuned for one picture, where there are any.
     key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
     file = tuned.tuned_file(key)
     file.parent.mkdir(parents=True)
@@ -336,7 +336,7 @@ def test_nothing_is_chosen_for_no_pictures(opened):
 
 
 def test_costs_are_those_of_the_program_that_runs(opened, monkeypatch):
-    """Of three pictures it takes four sequences, unless a batch has three."""
+    """For three pictures it has four sequences, unless a batch has three."""
     made = opened().auto
     monkeypatch.setattr(made, "_devices", made._devices[:1])
 
@@ -376,8 +376,8 @@ def test_a_window_with_other_guesses_is_not_noted_as_its_own(opened):
         assert (pipeline.auto.noting(pipeline.settings(knobs), 1) is not None) == is_noted, knobs
 
 
-def test_of_many_choices_those_that_were_used_last_are_kept(opened, monkeypatch):
-    """Clients of a server may give any temperature, again and again another one."""
+def test_of_many_choices_the_last_used_are_kept(opened, monkeypatch):
+    """Clients of a server may give any temperature, and a new one every time."""
     monkeypatch.setattr(auto, "MOST_KEPT", 3)
     pipeline = opened()
     first = pipeline.auto.choice(1, {})

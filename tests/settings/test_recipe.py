@@ -1,4 +1,4 @@
-"""Knobs that are said to have no effect have none, and those that are not said to have one."""
+"""Knobs that are reported to have no effect have none, and all others have one."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
 KINDS = {kind: config for kind, (config, _) in drafters().items()}
 RECIPE = Recipe(TARGET, KINDS, np.dtype(np.float32), codebook=tiny_checkpoint().codebook)
-# A knob -> a value that is no method's and no default, and that goes with every method that it can go with.
+# A knob -> a value that is no method's and no default, and that fits every method that can take the knob.
 OTHER = {
     "nodes": 5, "depth": 3, "frontier": 3, "children": 3, "ranking": "probability", "sharpness": 3.0, "threshold": 0.25,
     "echo": "on", "mixture": "1,0,1,0,1,0,1,0", "window": 7, "redraw": "shared", "initial": "mixed", "branches": 2,
@@ -41,7 +41,7 @@ def settings(knobs):
 
 
 def parts(knobs):
-    """What a job is made of, in values that can be compared."""
+    """Returns what a job is made of, in values that can be compared."""
     made = settings(knobs)
     if made.ranking == "probability":
         made = dataclasses.replace(made, tree=settings(knobs | {"sharpness": None}).tree)
@@ -52,7 +52,7 @@ def parts(knobs):
     ]
     sampling = None if made.temperature == 0 else jax.tree.map(float, job.sampling)
     rule = (type(job.rule), [float(leaf) for leaf in jax.tree.leaves(job.rule)], job.rule.k)
-    # At temperature 0 the longest path is taken, and no residual is drawn from; strictly there is but one.
+    # At temperature 0 the longest path is taken, and no residual is drawn from; the strict rule has only one.
     coupling = None if made.temperature == 0 else job.program.coupling
     if isinstance(coupling, Rejection) and job.rule.is_strict:
         coupling = Rejection()
@@ -69,14 +69,14 @@ def test_a_knob_is_idle_where_the_job_is_the_same(base):
         try:
             after = parts(given)
         except ValueError:
-            continue  # It does not go with the others, which is said too.
+            continue  # It does not fit the others, which is reported too.
         idle[name] = after == before
         told = [line.split()[0] for line in without_effect(given, settings(given))]
         assert (name in told) == idle[name], (name, value)
     assert any(idle.values()) and (not all(idle.values()) or base.get("method") == "ar")
 
 
-def test_the_command_says_so(tmp_path, tiny_demo, monkeypatch, capsys):
+def test_the_command_reports_knobs_without_effect(tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = ["generate", "a lake", "--out", "a.png", "--method", "gumbel", "--tau", "2", "--temperature", "0"]
     assert main([*words, "--top-k", "5"]) == 0

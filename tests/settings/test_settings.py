@@ -41,7 +41,7 @@ def test_type_checkers_see_every_knob_and_its_type():
 
 
 def test_choices_are_what_decoding_knows():
-    # Which of the published residuals is the family's matter.
+    # The family decides which of the published residuals is meant.
     assert KNOBS["residual"].choices == ("exact", "published")
     assert KNOBS["redraw"].choices == tuple(REDRAWS)
     assert tuple(KNOBS["drafting"].choices) == (*KINDS, "led", "jacobi", "zipar")
@@ -61,7 +61,7 @@ def test_the_defaults_are_valid():
     assert float(resolve({"temperature": 0.5}).sampling().temperature) == 0.5
 
 
-# A knob -> values that are its own, and values that are not.
+# A knob -> values that it takes, and values that it refuses.
 VALUES = {
     "guidance": ([0, 1.0, np.float32(7)], [-0.1, np.nan, np.inf, "1", True]),
     "temperature": ([0, 2], [-1, np.nan, np.inf, "hot"]),
@@ -87,7 +87,7 @@ VALUES = {
 
 @pytest.mark.parametrize("name", KNOBS)
 def test_values_are_checked(name):
-    """Whether or not the knob matters to what else is chosen; NumPy's numbers become Python's."""
+    """Even where the knob does not matter to what else is chosen; NumPy's numbers become Python's."""
     good, bad = VALUES[name]
     for value in good:
         assert not any(isinstance(held, np.generic) for held in vars(resolve({name: value})).values())
@@ -103,7 +103,7 @@ def test_values_are_checked(name):
 
 @pytest.mark.parametrize("digits", [400, 5000])
 def test_whole_numbers_of_any_length_are_compared(digits):
-    """A float holds the first no more, and Python writes the second no more."""
+    """A float cannot hold the first, and Python refuses to write the second."""
     checks = [knob.check for knob in KNOBS.values() if knob.type in (int, float)]
     for check in (*checks, check_seed, partial(check_count, "num"), partial(check_numbers, 1, 1, 0)):
         for value in (10**digits, -(10**digits)):
@@ -112,8 +112,8 @@ def test_whole_numbers_of_any_length_are_compared(digits):
             assert len(str(error.value)) < 500
 
 
-def test_temperatures_leave_something_of_logits():
-    """Those of ten thousand: a step between two of them is as large as the noise, no larger, and all are finite."""
+def test_the_least_temperature_keeps_logits_apart_and_finite():
+    """Logits of ten thousand: a step between two of them is as large as the noise, no larger, and all are finite."""
     least = KNOBS["temperature"].low
     for temperature in (least / 2, 1e-38, float(np.finfo(np.float32).tiny)):
         for take in (SamplingParams.create, lambda value: resolve({"temperature": value})):
@@ -142,7 +142,7 @@ def test_messages_say_what_to_give():
 
 
 @pytest.mark.parametrize("name", methods())
-def test_methods_fix_knobs_that_there_are(name):
+def test_methods_set_knobs_that_exist(name):
     method, settings = methods()[name], resolve({"method": name})
     assert method.help and set(method.knobs) <= set(KNOBS) - {"method"}
     for knob, value in method.knobs.items():
@@ -165,13 +165,13 @@ def test_auto_is_what_suits_the_platform_and_the_checkpoint():
             assert chosen == resolve({}, platform=platform, drafters=drafters)
             assert (chosen.method, chosen.rule, chosen.coupling) == (name, "strict", "gumbel")
     assert resolve({}).tree.num_nodes < resolve({}, platform="gpu").tree.num_nodes
-    # The checkpoint's own choice comes before.
+    # The checkpoint's own choice comes first.
     defaults = {"method": {"cpu": "near", "gpu": "gumbel"}, "tau": 2.0, "tree": "chain"}
     assert resolve({"method": "auto"}, defaults).rule == "near"
     assert resolve({}, defaults, platform="tpu").method == "gumbel"
 
 
-def test_who_names_a_tree_or_a_coupling_gets_a_tree():
+def test_naming_a_tree_or_a_coupling_gives_a_tree():
     for given, defaults in (({"tree": "mc_sim_7b_63"}, {}), ({}, {"tree": "mc_sim_7b_63"})):
         assert resolve(given, defaults).drafting == "eagle"
         assert resolve(given, defaults).tree == named_tree("mc_sim_7b_63")

@@ -1,4 +1,4 @@
-"""Which files of tuned settings a call uses, and what is said of those that it does not."""
+"""Which files of tuned settings a call uses, and what is said about those that it does not."""
 
 import dataclasses
 import json
@@ -32,7 +32,7 @@ def opened(tiny_folder):
 
 @pytest.fixture(scope="module")
 def key(opened) -> Key:
-    """Of a call of one picture."""
+    """Returns the key of a call for one picture."""
     pipeline = opened("off")
     return Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
 
@@ -53,7 +53,7 @@ def write(key: Key, file=None, **changed):
     return file
 
 
-def test_a_file_of_this_very_call_is_used(tiny_folder, key):
+def test_a_file_for_this_very_call_is_used(tiny_folder, key):
     file = write(key)
     pipeline = load(tiny_folder)
     assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
@@ -61,7 +61,7 @@ def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     assert (settings.method, settings.window, settings.refine) == ("led", 3, 1)
     note = pipeline.tuning(1).note
     assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
-    # Off, or steered by whatever has to do with how to decode: as if there were none.
+    # Off, or steered by any knob of how to decode: as if there were no file.
     untuned = load(tiny_folder, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
     assert pipeline.check("a lake", method="auto") == settings
@@ -79,7 +79,7 @@ def test_a_file_of_this_very_call_is_used(tiny_folder, key):
     ({"dtype": "bfloat16"}, "dtype bfloat16, not float32"), ({"guidance": 7.5}, "guidance 7.5, not 2.0"),
     ({"temperature": 0.0}, "temperature 0.0, not 1.0"), ({"batch": 8, "top_k": 9}, "batch 8, not 1; top_k 9, not 0"),
 ])  # fmt: skip
-def test_a_file_of_anything_else_is_ignored_with_a_word(opened, key, changed, words):
+def test_a_file_for_anything_else_is_ignored_with_a_note(opened, key, changed, words):
     file = write(dataclasses.replace(key, **changed))
     pipeline = opened()
     assert pipeline.check("a lake") == opened("off").check("a lake")
@@ -88,8 +88,8 @@ def test_a_file_of_anything_else_is_ignored_with_a_word(opened, key, changed, wo
     assert "\n" not in note
 
 
-def test_a_file_is_for_what_is_decoded_at_once(opened, key):
-    """One picture is a batch of one, whatever the most that a batch may have."""
+def test_a_file_is_for_what_is_decoded_together(opened, key):
+    """One picture is a batch of one, however many a batch may have."""
     write(key)
     pipeline = opened()
     assert pipeline.check("a lake", batch=8).method == "led"
@@ -99,7 +99,7 @@ def test_a_file_is_for_what_is_decoded_at_once(opened, key):
     assert pipeline.check("a lake", guidance=3.0).method == "gumbel"
 
 
-def test_other_models_are_spoken_of_when_named_only(opened, key, tmp_path):
+def test_files_for_other_models_are_mentioned_only_when_named(opened, key, tmp_path):
     other = write(dataclasses.replace(key, model="another", checkpoint="1" * 16))
     assert opened().tuning(1).note == ""
     assert opened(other).tuning(1).note == f"{other} is tuned for model another: not used"
@@ -113,7 +113,7 @@ def test_other_models_are_spoken_of_when_named_only(opened, key, tmp_path):
         opened(tmp_path / "none.json")
 
 
-def test_a_damaged_file_is_ignored_with_a_word(opened, key):
+def test_a_damaged_file_is_ignored_with_a_note(opened, key):
     file = write(key)
     file.write_text(file.read_text()[:-40])
     pipeline = opened()
@@ -149,7 +149,7 @@ WRONG = {
 
 @pytest.mark.parametrize("place", WRONG)
 def test_every_part_of_a_file_is_checked(key, tmp_path, place):
-    """A wrong one is told when it is read, and not by what stumbles over it later."""
+    """A wrong one is reported when it is read, not when something stumbles over it later."""
     file = write(key, tmp_path / "a.json")
     read_tuned(file)
     values = json.loads(file.read_text())
@@ -175,7 +175,7 @@ def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
 
 
 def test_a_file_is_looked_up_without_resolving_a_call(tiny_folder, key, monkeypatch):
-    """What a file is for is fixed by no method; a config is read once, until it changes."""
+    """No method sets what a file is for; a config is read only once until it changes."""
     assert not any(set(method.knobs) & set(tuned.CALL) for method in methods().values())
     write(key)
     pipeline, reads = load(tiny_folder), []
@@ -191,7 +191,7 @@ def test_a_file_is_looked_up_without_resolving_a_call(tiny_folder, key, monkeypa
     assert pipeline.tuning(1).knobs == KNOBS and len(reads) == 2
 
 
-def test_tokens_are_the_same_whatever_was_tuned(opened, key):
+def test_tuning_does_not_change_tokens(opened, key):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
     for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}):
         write(key, knobs=knobs)

@@ -71,7 +71,7 @@ def test_stream_ids(vocabulary):
 
 
 def test_published_numbers_stand_in_for_names(tmp_path):
-    """They are the 7B models', for structuring tokens that the file does not name."""
+    """They are those of the 7B models, for structuring tokens that the file does not name."""
     path = write(tmp_path / "text_tokenizer.json", names(special=False))
     vocabulary = ChameleonVocabulary.from_file(path)
     assert vocabulary.special == SpecialTokens() and vocabulary.vocab_size == 65536
@@ -80,7 +80,7 @@ def test_published_numbers_stand_in_for_names(tmp_path):
         ChameleonVocabulary.from_file(path, 64)
 
 
-def test_added_tokens_count(tmp_path):
+def test_added_tokens_are_read_too(tmp_path):
     table = names()
     added = [(SPECIAL_NAMES["row_end"], 44), *((name, table.pop(name)) for name in list(table)[:3])]
     vocabulary = ChameleonVocabulary.from_file(write(tmp_path / "tokenizer.json", table, added), 64)

@@ -24,7 +24,7 @@ def packed(dtype=np.float32):
 
 
 def test_round_trip(tmp_path):
-    """A file of captions holds no padding, and half-precision features stay so."""
+    """A file of captions holds no padding, and half-precision features stay in half precision."""
     path, rows = tmp_path / "prompts.npz", [packed(), packed(ml_dtypes.bfloat16)]
     wholes = [ARRAYS, *({"features": each, "mask": each.mask} for each in rows)]
     for prompts, arrays in zip((["a lake", "Möwen\n"], list("abcd"), list("efgh")), wholes, strict=True):
@@ -46,7 +46,7 @@ def test_round_trip(tmp_path):
     ("prompts.npz", {"labels": np.array(["a", None])}, "^labels: give"),
     ("prompts.npz", {"record": np.zeros(2)}, "give arrays"), ("missing/prompts.npz", ARRAYS, "cannot write"),
 ])  # fmt: skip
-def test_what_cannot_be_written(tmp_path, name, arrays, match):
+def test_what_cannot_be_written_is_refused(tmp_path, name, arrays, match):
     with refused(match):
         save_encoded(tmp_path / name, "llamagen", ["a", "b"], arrays)
     assert not list(tmp_path.iterdir())

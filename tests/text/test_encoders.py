@@ -1,4 +1,4 @@
-"""Prompt encoders: rows on the host, the text encoder read once and kept where asked, files of both kinds."""
+"""Prompt encoders: rows on the host, the text encoder read once and kept on request, files of both kinds."""
 
 from dataclasses import replace
 
@@ -60,7 +60,7 @@ def test_features_stay_in_their_dtype_without_padding(captions):
     np.testing.assert_array_equal(np.asarray(again.features), np.asarray(made.features))
 
 
-def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions):
+def test_the_text_encoder_is_read_once_per_call_and_once_while_it_is_kept(captions):
     encoder, read = captions
     encoder.encode([f"caption {i}" for i in range(20)])
     assert read == ["float32"]
@@ -72,14 +72,14 @@ def test_the_text_encoder_is_read_once_a_call_and_once_while_it_is_kept(captions
     assert read == ["float32"] * 2 + ["bfloat16"]
     np.testing.assert_array_equal(np.asarray(first.features), np.asarray(second.features))
     encoder.encode(["a lake"])
-    assert read == ["float32"] * 2 + ["bfloat16", "float32"], "kept longer than asked to"
+    assert read == ["float32"] * 2 + ["bfloat16", "float32"], "kept longer than asked"
     for prompt, negative in (("<b>", None), ("a lake", ["<b>"])):
         with pytest.raises(ValueError, match="no words"), encoder.kept():
             encoder.encode([prompt], negative=negative)
     assert len(read) == 4, "read for prompts that cannot be encoded"
 
 
-def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
+def test_labels_are_conditional_rows_with_the_vocabularys_null_labels():
     with pytest.raises(ValueError, match="null_labels None are not the vocabulary's"):
         LabelEncoder(PromptParts(WORDS, LANDSCAPES))
     made = words_encoder().encode(["a foggy forest", "a lake"])
@@ -89,7 +89,7 @@ def test_labels_are_conditional_rows_and_their_null_labels_the_vocabularys():
 
 
 def test_text_that_is_not_utf8_is_refused(captions):
-    """Such as a shell hands over of a text in Latin-1: no file could be written with it."""
+    """Such as a shell passes on for text in Latin-1: no file could be written with it."""
     half, said = "a lake caf\udce9", r"prompt 'a lake caf\\udce9' is not text in UTF-8: leave out '\\udce9'"
     for encoder in (words_encoder(), captions[0]):
         for prompts in ({"prompts": [half]}, {"prompts": ["a lake"], "negative": [half]}):
@@ -97,7 +97,7 @@ def test_text_that_is_not_utf8_is_refused(captions):
                 encoder.check_prompts(**prompts)
 
 
-def test_errors_of_negative_prompts_say_so(captions):
+def test_errors_in_negative_prompts_say_so(captions):
     for encoder in (words_encoder(), captions[0]):
         for prompts, said in (
             (("", "a lake"), "empty prompt"), (("a lake", ""), "negative_prompt: empty prompt"),
@@ -107,7 +107,7 @@ def test_errors_of_negative_prompts_say_so(captions):
                 encoder.check_prompts([prompts[0]], negative=[prompts[1]])
 
 
-def test_words_like_ignored_ones_are_looked_for_where_they_are_shown(monkeypatch):
+def test_similar_words_are_looked_up_only_for_the_ignored_words_that_are_shown(monkeypatch):
     asked = []
     monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")
     with pytest.warns(errors.IgnoredWords, match=r"'w0' \(did you mean mine\?\), .* and 4 more$"):
@@ -135,7 +135,7 @@ def test_negative_captions_are_encoded_once_each(captions):
     assert read == ["float32"] * 2
     with encoder.kept():
         encoder.encode(prompts, negative=negative), encoder.encode(prompts, negative=negative)
-    assert len(read) == 3, "read again where it is kept"
+    assert len(read) == 3, "read again while it is kept"
     np.testing.assert_array_equal(np.asarray(made.negative), np.asarray(alone.features))
     np.testing.assert_array_equal(made.negative_mask, alone.mask)
     again = encoder.from_encoded(encoder.to_encoded(prompts, made))

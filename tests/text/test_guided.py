@@ -1,4 +1,4 @@
-"""Prompts of Janus-Pro and its like: token ids are those of the published processors, on made tokenizers."""
+"""Prompts of Janus-Pro and similar models: token ids are the published processors', with made-up tokenizers."""
 
 import dataclasses
 import json
@@ -34,7 +34,7 @@ def published_rows(encoded, config) -> list[list[list[int]]]:
     return [list(pair) for pair in zip(*rows, strict=True)]
 
 
-def test_janus_prompts_are_the_published_processors(tmp_path):
+def test_janus_prompts_match_the_published_processor(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     from tokenizers.processors import TemplateProcessing
@@ -55,11 +55,11 @@ def test_janus_prompts_are_the_published_processors(tmp_path):
         chat = f"<|User|>: {prompt.strip()}\n\n<|Assistant|>:"
         expected = processor(text=[chat], generation_mode="image")["input_ids"][0].tolist()
         assert row == expected
-        # As deepseek-ai/Janus has it: all but the first and the last id are padding.
+        # As in deepseek-ai/Janus: all but the first and the last id are padding.
         assert unconditional == [expected[0], *[2] * (len(expected) - 2), expected[-1]]
 
 
-def test_emu3_prompts_are_the_published_processors(tmp_path):
+def test_emu3_prompts_match_the_published_processor(tmp_path):
     transformers = pytest.importorskip("transformers")
     pytest.importorskip("torch")
     path = layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json")
@@ -87,8 +87,8 @@ def test_emu3_prompts_are_the_published_processors(tmp_path):
             assert unconditional == list(negative)
 
 
-def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):
-    """As ``inference_t2i.py`` calls it: a Gemma tokenizer puts the beginning in front."""
+def test_liquid_prompts_match_its_tokenizer(tmp_path):
+    """As ``inference_t2i.py`` calls it: a Gemma tokenizer puts the beginning-of-text token in front."""
     transformers = pytest.importorskip("transformers")
     from tokenizers.processors import TemplateProcessing
 
@@ -110,8 +110,8 @@ def test_liquid_prompts_are_those_of_its_tokenizer(tmp_path):
     assert rows == [[row, seen[-1]] for row in seen[:-1]]
 
 
-def test_lumina2_prompts_are_the_published_processors(tmp_path):
-    """Its own, recorded by ``tests.golden_record``; the unconditional row is the header, height first."""
+def test_lumina2_prompts_match_the_published_processor(tmp_path):
+    """Its own processor, recorded by ``tests.golden_record``; the unconditional row is the header, height first."""
     path = layouts.write_lumina2_tokenizer(tmp_path / "tokenizer.json")
     config = dataclasses.replace(layouts.TINY_LUMINA2, grid=4, columns=8)
     with np.load(DEFAULT_DIRECTORY / "lumina2.npz") as recorded:
@@ -120,8 +120,8 @@ def test_lumina2_prompts_are_the_published_processors(tmp_path):
     assert rows == [[row[row >= 0].tolist(), header] for row in expected]
 
 
-def test_lumina2s_tokenizer_tells_ids(tmp_path):
-    """Prompts begin with the beginning of a text, where a tokenizer has one, or with the end."""
+def test_lumina2s_tokenizer_tells_the_structuring_ids(tmp_path):
+    """Prompts begin with the beginning-of-text token if the tokenizer has one, otherwise with the end-of-text token."""
     path = layouts.write_lumina2_tokenizer(tmp_path / "tokenizer.json")
     beside = tmp_path / "tokenizer_config.json"
     for settings, begin in (
@@ -141,7 +141,7 @@ def test_lumina2s_tokenizer_tells_ids(tmp_path):
         structuring_ids(path)
 
 
-def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
+def test_emu3_takes_only_the_tokenizer_whose_ids_the_model_has(tmp_path):
     special = (*layouts.EMU3_SPECIAL[:-1], "<one more>", "<image>")
     swapped = (*layouts.EMU3_SPECIAL[:6], *layouts.EMU3_SPECIAL[7:5:-1], "<image>")
     cases = ((swapped, "has row_end 7, frame_end 6, other"), (special[1:], "has row_end"))
@@ -151,7 +151,7 @@ def test_emu3_takes_the_tokenizer_whose_ids_the_model_has(tmp_path):
             Emu3Encoder(PromptParts(layouts.TINY_EMU3, text_tokenizer=path)).encode(["a"])
 
 
-def test_what_is_no_prompt_or_no_tokenizer(tmp_path):
+def test_wrong_prompts_and_tokenizers_are_refused(tmp_path):
     path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.JANUS_SPECIAL)
     encoder = JanusEncoder(PromptParts(layouts.TINY_JANUS, text_tokenizer=path))
     for prompts, said in (
@@ -180,7 +180,7 @@ def test_rows_have_one_length_and_come_back_from_a_file(tmp_path):
 
 
 def test_a_negative_prompt_takes_the_place_of_the_published_row(tmp_path):
-    """Janus: the chat of it; Emu3: it instead of the published text, without the wish; the others: with the task."""
+    """Janus: in its chat; Emu3: instead of the published text, without the wish; the others: with the task."""
     path = layouts.write_byte_level(tmp_path / "bytes.json", layouts.JANUS_SPECIAL + layouts.LIQUID_SPECIAL)
     emu3 = layouts.write_emu3_tokenizer(tmp_path / "emu3.json")
     lumina2 = layouts.write_lumina2_tokenizer(tmp_path / "lumina2.json")

@@ -25,7 +25,7 @@ NUMBERS = {
 
 
 @pytest.mark.parametrize("name", NUMBERS)
-def test_any_name_of_a_class(name):
+def test_any_name_of_a_class_gives_its_number(name):
     assert class_number(name) == NUMBERS[name]
 
 
@@ -35,6 +35,6 @@ def test_any_name_of_a_class(name):
     ("goldn retriver", r"did you mean 'golden retriever' \(207\)"), ("bear", r"did you mean .*'brown bear' \(294\)"),
     ("zzz", r"'zzz': give its number, 0 to 999"), ("", "empty class name"), ("[", "empty class name"),
 ])  # fmt: skip
-def test_names_of_no_class_or_two(name, match):
+def test_names_of_no_class_or_of_two_are_refused(name, match):
     with refused(match):
         class_number(name)

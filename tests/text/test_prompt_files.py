@@ -1,4 +1,4 @@
-"""Lists of prompts: what is read, and one line for what is wrong."""
+"""Lists of prompts: what is read, and a one-line error for what is wrong."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_a_column(file):
     assert read_prompts(path, "Category") == ("x", "y")
 
 
-def test_the_longest_caption_of_every_picture_in_order_of_appearance(file):
+def test_the_longest_caption_of_every_picture_is_read_in_order_of_appearance(file):
     content = annotations(
         (9, "short"), (2, "equal"), (9, "much longer"), (2, "EQUAL"), (5, "x "), (9, "long")
     )
@@ -74,7 +74,7 @@ def test_classes():
     ("p.json", annotations((1, 7)), None, "annotation 0 is 7, which is not text"),
     ("p.json", annotations((1, "a \ud800")), None, r"annotation 0 'a .*' is not text in UTF-8: leave out '.ud800'"),
 ])  # fmt: skip
-def test_files_that_are_wrong(file, name, content, column, line):
+def test_wrong_files_are_refused(file, name, content, column, line):
     with refused(line):
         read_prompts(file(name, content), column)
     with refused("is not a file"):

@@ -35,7 +35,7 @@ def test_prompts_name_attributes(prompt, expected):
     ("with a calm", "empty prompt"), ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
     ("forest in the dunes", "'forest' and 'dunes' contradict"),
 ])  # fmt: skip
-def test_bad_prompts_are_one_line(prompt, message):
+def test_a_bad_prompt_is_a_one_line_error(prompt, message):
     with refused(message) as error:
         parse_prompt(prompt)
     known = str(error.value).partition("known words: ")[2]
@@ -56,7 +56,7 @@ def test_unknown_words_are_ignored_unless_they_are_all_there_is():
             LANDSCAPES.parse(prompt, strict=False)
 
 
-def test_what_is_left_open_is_calm_and_bright():
+def test_attributes_left_open_are_calm_and_bright():
     def shown(prompt):
         return tuple(LANDSCAPES.labels(LANDSCAPES.completed(parse_prompt(prompt))).values())
 
@@ -70,7 +70,7 @@ def test_what_is_left_open_is_calm_and_bright():
     assert several.completed((-1, -1)) == (1, -1) and several.completed((0, 0)) == (0, 0)
 
 
-def test_what_is_left_open_is_possible_beside_what_is_named():
+def test_attributes_left_open_are_possible_beside_those_named():
     values = {"time": ("day", "night"), "sky": ("blue", "aurora"), "ground": ("grass", "snow", "sand")}
     clashing = (
         (("sky", ("aurora",)), ("time", ("day",))),

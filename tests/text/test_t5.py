@@ -16,7 +16,7 @@ LENGTH = 12
 
 
 class Letters:
-    """A stand-in for T5's tokenizer: one id a letter."""
+    """A stand-in for T5's tokenizer: one id per letter."""
 
     def encode(self, text):
         return [2 + ord(letter) % 30 for letter in text]
@@ -28,7 +28,7 @@ def params():
 
 
 def encode(params, captions, **options):
-    """Features [n, P, D] and their mask."""
+    """Returns features [n, P, D] and their mask."""
     packed = encode_captions(params, CONFIG, Letters(), captions, LENGTH, **options)
     assert len(packed.values) == packed.mask.sum()
     return np.asarray(packed), packed.mask
@@ -42,7 +42,7 @@ def test_captions_are_cleaned_cut_and_ended():
     assert tokens[2].tolist() == [2 + 97 % 30] * (LENGTH - 1) + [END]
 
 
-def test_features_stand_at_the_end(params, assert_close):
+def test_features_are_padded_on_the_left(params, assert_close):
     captions = ["a lake", "x", "a very long caption"]
     features, mask = encode(params, captions)
     apply = jax.jit(T5Encoder(CONFIG).apply)
@@ -69,7 +69,7 @@ def test_chunks_change_nothing(params, assert_close, monkeypatch):
     assert shapes == [(2, LENGTH)] * 3 and CHUNK > 2
 
 
-def test_captions_that_hold_nothing_and_the_tokenizer_of_another_model(params):
+def test_empty_captions_and_another_models_tokenizer_are_refused(params):
     for captions in (["a", "<b> </b>"], ["~"]):
         with refused("holds no words"):
             encode(params, captions)

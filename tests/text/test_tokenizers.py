@@ -1,4 +1,4 @@
-"""Tokenizers from files made here: the two libraries, and what is wrong with a file in one line."""
+"""Tokenizers from files made here: the two libraries, and a one-line error for a wrong file."""
 
 import io
 import sys
@@ -14,7 +14,7 @@ CORPUS = ["a lake at dusk with green hills", "the sea under clouds", "a river in
 
 
 def write_json(path):
-    """A word-level tokenizer whose template adds special tokens and which asks for padding and truncation."""
+    """Writes a word-level tokenizer whose template adds special tokens and that asks for padding and truncation."""
     tokenizers = pytest.importorskip("tokenizers")
     vocab = {"<s>": 0, "[UNK]": 1, "a": 2, "lake": 3, "dusk": 4}
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocab, unk_token="[UNK]"))
@@ -64,7 +64,7 @@ def test_damaged_files(tmp_path, name):
 @pytest.mark.parametrize(
     ("name", "package"), [("tokenizer.json", "tokenizers"), ("spiece.model", "sentencepiece")]
 )
-def test_library_that_is_not_installed(tmp_path, monkeypatch, name, package):
+def test_a_library_that_is_not_installed_is_named(tmp_path, monkeypatch, name, package):
     (tmp_path / name).write_bytes(b"{}")
     monkeypatch.setitem(sys.modules, package, None)
     with pytest.raises(ImportError, match=rf"needs {package}: pip install {package}"):
@@ -72,8 +72,8 @@ def test_library_that_is_not_installed(tmp_path, monkeypatch, name, package):
 
 
 @pytest.mark.parametrize("spare", [0, 128, 512, -1, 513])
-def test_the_text_encoders_own_tokenizer_is_used(tmp_path, spare):
-    """With some more embeddings than pieces, as published; with fewer, or many more, it is another model's."""
+def test_only_the_text_encoders_own_tokenizer_is_used(tmp_path, spare):
+    """It fits with a few more embeddings than pieces, as published; with fewer, or many more, it is another model's."""
     file = tmp_path / "spiece.model"
     write_sentencepiece(file)
     pieces = load_tokenizer(file).pieces
@@ -86,7 +86,7 @@ def test_the_text_encoders_own_tokenizer_is_used(tmp_path, spare):
 
 
 def test_a_tokenizer_without_t5s_ids_is_refused(tmp_path):
-    """Its ids are rows of the table all the same, and would give pictures of other prompts."""
+    """Its ids are still rows of the table, and would give pictures of other prompts."""
     write_json(tmp_path / "tokenizer.json")
     parts = PromptParts(None, text_tokenizer=tmp_path / "tokenizer.json", text_encoder=T5Config(vocab_size=8))
     with refused(r"tokenizer\.json .*<pad> is its id None, T5's 0; </s> is its id None, T5's 1"):

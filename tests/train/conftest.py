@@ -1,4 +1,4 @@
-"""What tests of training share."""
+"""Fixtures shared by the training tests."""
 
 from functools import cache
 

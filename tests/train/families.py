@@ -41,7 +41,7 @@ BATCH = 2
 
 
 def families(*few):
-    """All as a parameter, exhaustive unless named."""
+    """Returns all families as a parameter, exhaustive unless named."""
     cases = [pytest.param(name, marks=() if name in few else pytest.mark.exhaustive) for name in CONFIGS]
     return pytest.mark.parametrize("name", cases)
 
@@ -60,7 +60,7 @@ def target_drafter(name, checkpoint):
 
 
 def convert(folder: Path, name: str) -> Path:
-    """A tiny checkpoint directory, as `lantern convert` writes it, without a drafter."""
+    """Makes a tiny checkpoint directory, as `lantern convert` writes it, without a drafter."""
     if name in GUIDED:
         assert main(["convert", *write_model(GUIDED[name], folder), "--out", str(folder / "out")]) == 0
         return folder / "out"
@@ -90,7 +90,7 @@ def write_pictures(folder: Path, name: str) -> Path:
 
 
 def extract(model: Path, name: str, folder: Path, workdir: Path):
-    """The store of five pictures and three samples; returns the checkpoint."""
+    """Extracts a store of five pictures and three samples; returns the checkpoint."""
     checkpoint = target.read_target(model)
     prompts = CLASS_PROMPTS if name == "c2i" else PROMPTS
     made = sources.prompted(checkpoint, workdir, folder, prompts, samples=3, seed=1)

@@ -15,7 +15,7 @@ TIMEOUT = 600
 
 
 def start_training(arguments, workdir, log):
-    """One device, and compiled programs shared between the runs of a test."""
+    """Starts training on one device; the runs of a test share compiled programs."""
     environment = dict(os.environ) | {"XLA_FLAGS": " ".join(QUICK_COMPILATION)}
     environment["JAX_COMPILATION_CACHE_DIR"] = str(workdir.parent / "compiled")
     command = [sys.executable, "-m", *arguments, "--workdir", str(workdir)]
@@ -31,7 +31,7 @@ def wait_for_checkpoint(process, folder):
 
 
 def train_whole_and_killed(arguments, folder):
-    """Folders of two runs of `python -m arguments...`: undisturbed, and killed after a checkpoint and resumed."""
+    """Returns folders of two runs of `python -m arguments...`: undisturbed; killed after a checkpoint and resumed."""
     whole, killed = folder / "whole", folder / "killed"
     with (folder / "log").open("w") as log:
         whole_code = start_training(arguments, whole, log).wait(TIMEOUT)

@@ -1,4 +1,4 @@
-"""Agreement of drafters on stored features: what is printed is what the losses measure."""
+"""Agreement of drafters on stored features: the printed numbers are those that the losses measure."""
 
 import dataclasses
 from functools import partial
@@ -26,8 +26,8 @@ from . import test_kinds as kinds
 
 
 @pytest.mark.parametrize("name", ["eagle3", pytest.param("parallel", marks=pytest.mark.exhaustive)])
-def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatch):
-    """Of tokens that are sampled: others are accepted in a chain, and count for nothing else."""
+def test_a_chains_length_follows_from_the_products_of_its_match_chances(name, tmp_path, monkeypatch):
+    """Only sampled tokens count: forced ones are always accepted in a chain, and are left out of the match."""
     monkeypatch.setattr(agreement, "BATCH", 2)
     sizes, params = kinds.sizes_and_params(name)
     _, tokens, stored, prefix = kinds.examples()
@@ -53,7 +53,7 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
     np.testing.assert_allclose(
         found["match"], [np.mean(chance[:, each]) for chance, each in pairs], atol=1e-3
     )
-    # The roots whose whole chain lies in the picture, the first ones at every depth.
+    # Only roots whose whole chain lies in the picture: they come first at every depth.
     along = np.stack([np.where(each, chance, 1)[:, : chances[-1].shape[1]] for chance, each in pairs])
     expected = 1 + np.cumprod(along, axis=0).mean(axis=(1, 2)).cumsum()
     np.testing.assert_allclose(found["chain"], expected, atol=1e-3)
@@ -61,7 +61,7 @@ def test_a_chain_is_worth_the_products_of_its_chances(name, tmp_path, monkeypatc
 
 
 def test_features_of_other_layers_or_of_another_target_are_refused(tmp_path, monkeypatch):
-    """Of as many layers: only the note in their folder tells which."""
+    """The number of layers is the same: only the note in the features' folder tells which they are."""
     sizes, params = kinds.sizes_and_params("eagle3")
     trained = Checkpoint(
         model="tiny", target_config=kinds.SIZES, target_params={"params": kinds.target_params()},
@@ -92,8 +92,8 @@ def test_features_of_other_layers_or_of_another_target_are_refused(tmp_path, mon
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_is_on_its_features_and_for_its_target(tmp_path, monkeypatch):
-    """One from before such notes gets them, and what is exported of a target in half precision is the same target."""
+def test_a_run_is_tied_to_its_features_and_its_target(tmp_path, monkeypatch):
+    """A run from before such notes gets them, and a target exported in half precision counts as the same target."""
     trained = Checkpoint(
         model="tiny", target_config=kinds.SIZES, target_params={"params": kinds.target_params()}
     )
@@ -144,8 +144,8 @@ def test_a_checkpoint_without_a_drafter_is_refused_before_any_work(monkeypatch):
             call()
 
 
-def test_a_classifier_tells_what_pictures_were_to_show(monkeypatch):
-    """A classifier that always says the first values is right as often as these were asked for."""
+def test_a_classifier_tells_how_often_pictures_show_what_was_asked_for(monkeypatch):
+    """A classifier that always answers with the first values is right as often as those were asked for."""
     monkeypatch.setattr(evaluate, "CHUNK", 8)
     monkeypatch.setattr(classifier, "CHUNK", 8)
     # Plain decoding on one device compiles sooner.

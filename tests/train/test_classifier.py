@@ -35,7 +35,7 @@ def test_pictures_are_mirrored_and_moved_within_bounds():
     np.testing.assert_array_equal(made, again)
 
 
-def test_the_loss_is_that_of_every_attribute():
+def test_the_loss_is_the_mean_over_all_attributes():
     generator = np.random.default_rng(0)
     scores = generator.normal(size=(5, 16)).astype(np.float32)
     attributes = generator.integers(4, size=(5, 4)).astype(np.int32)
@@ -87,7 +87,7 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     np.testing.assert_array_equal(again, made)
 
 
-def test_pictures_that_anything_else_decided_are_not_trained_on(tmp_path, tiny_folder, monkeypatch):
+def test_pictures_made_with_another_tokenizer_or_settings_are_refused(tmp_path, tiny_folder, monkeypatch):
     config, loop, trained = get_config(), None, encode.read_tokenizer(tiny_folder)
 
     def rendered(*_):

@@ -50,7 +50,7 @@ def drafter_kind(experiment, name):
     return module.get_config().get("kind", "eagle")
 
 
-def test_values_of_stages_are_changed_in_one_place(tmp_path):
+def test_a_flag_changes_its_own_stage_alone(tmp_path):
     words = [
         "--target.model.dim=320",
         "--target.steps=20",
@@ -66,7 +66,7 @@ def test_values_of_stages_are_changed_in_one_place(tmp_path):
     assert len(changed["features"]) == len(plain["features"])
 
 
-def test_what_cannot_be_changed_is_refused_before_any_stage(tmp_path):
+def test_changes_that_are_not_possible_are_refused_before_any_stage(tmp_path):
     def stages(*words):
         return lambda: demo.stages("demo", tmp_path, demo.changes_of(words))
 
@@ -121,8 +121,8 @@ def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
     assert all((tmp_path / f"{name}.done").exists() for name in names)
 
 
-def test_a_stage_that_was_done_otherwise_is_not_skipped(tmp_path, monkeypatch):
-    """Wherever the folder is. Done anew, it is read anew; a stage of before such notes is taken as it is."""
+def test_a_stage_that_was_done_with_other_values_is_refused(tmp_path, monkeypatch):
+    """Even in a moved folder. Stages that read a redone one run again; one from before such notes is taken as it is."""
     ran = []
     monkeypatch.setattr(demo, "run_stage", lambda command, **_: ran.append(command[2]))
     demo.train("tiny", tmp_path / "old", demo.changes_of(["--eagle3.steps=9", "--eagle3.seed=1"]))
@@ -149,8 +149,8 @@ def test_a_stage_that_was_done_otherwise_is_not_skipped(tmp_path, monkeypatch):
     assert ran == ["train.drafter", "train.tree", "train.export"]
 
 
-def test_what_reads_a_stage_that_was_done_anew_begins_anew(tmp_path, monkeypatch):
-    """Where it ends well. Other stages' folders stay, as do those that the user put there or a link leads to."""
+def test_stages_that_read_a_redone_stage_begin_anew(tmp_path, monkeypatch):
+    """Once it ends well. Other stages' folders stay, and so do those that the user put there or a link leads to."""
     fails = []
 
     def run(command, **_):
@@ -196,7 +196,7 @@ def test_what_reads_a_stage_that_was_done_anew_begins_anew(tmp_path, monkeypatch
 
 @pytest.mark.slow
 def test_the_whole_chain_makes_a_checkpoint_that_draws(tmp_path, monkeypatch):
-    # Of the stages' processes alone: this one has several devices.
+    # Only for the stages' processes: this one has several devices.
     quick = {
         "XLA_FLAGS": " ".join(QUICK_COMPILATION),
         "JAX_COMPILATION_CACHE_DIR": str(tmp_path / "compiled"),

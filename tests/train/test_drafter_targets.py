@@ -1,4 +1,4 @@
-"""Drafters for every family of targets: passes against drafting, losses where tokens are forced, sizes, refusals."""
+"""Drafters for all target families: training passes against drafting, losses with forced tokens, sizes, refusals."""
 
 import dataclasses
 
@@ -24,8 +24,8 @@ pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.slow
 
 
-@families("lumina")  # With class labels the sequence is that of test_kinds.
-def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
+@families("lumina")  # test_kinds has the sequence with class labels.
+def test_training_passes_match_drafting_below_a_root(name, extracted):
     model, workdir = extracted(name)
     checkpoint = target.read_target(model)
     sizes = target_drafter(name, checkpoint)
@@ -57,8 +57,8 @@ def test_passes_are_what_the_drafter_does_below_a_root(name, extracted):
 
 
 @pytest.mark.parametrize("name", ["lumina"])
-def test_distributions_count_where_the_next_token_is_sampled(name, extracted, monkeypatch):
-    """Row ends and the image end are not drafted: what is 1 there and 0 elsewhere is 0 in the mean, metrics too."""
+def test_distribution_losses_count_only_where_the_next_token_is_sampled(name, extracted, monkeypatch):
+    """Row ends and the image end are not drafted: a loss of 1 there and 0 elsewhere has mean 0, in the metrics too."""
     model, workdir = extracted(name)
     checkpoint, config = target.read_target(model), config_of(name)
     sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
@@ -95,7 +95,7 @@ def test_distributions_count_where_the_next_token_is_sampled(name, extracted, mo
     (lumina_drafter.get_config(), ChameleonConfig(grid=48, layout="lumina")),
 ])  # fmt: skip
 def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
-    # Those that we train do not see padding.
+    # Drafters trained here do not see padding.
     assert drafter.drafter_config(config, sizes) == dataclasses.replace(
         layouts.drafter_of(sizes), sees_padding=False
     )

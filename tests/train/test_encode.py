@@ -1,4 +1,4 @@
-"""Landscapes as tokens: what is encoded, where a killed encoding goes on, and what is trained on it."""
+"""Landscapes as tokens: what is encoded, where a killed encoding resumes, and what is trained on it."""
 
 import argparse
 import dataclasses
@@ -44,7 +44,7 @@ def test_landscapes_are_encoded_with_their_attributes(tmp_path):
     encode.write_tokens(tmp_path / "train.npz", tokens, attributes)
     for part, expected in zip(target.read_tokens(tmp_path, "train"), (tokens, attributes), strict=True):
         np.testing.assert_array_equal(part, expected)
-    # As those of the first demo are.
+    # With four attributes, as in the first demo.
     encode.write_tokens(tmp_path / "train.npz", tokens, attributes[:, :4])
     refused_each(
         {
@@ -55,7 +55,7 @@ def test_landscapes_are_encoded_with_their_attributes(tmp_path):
     )
 
 
-def test_a_killed_encoding_goes_on_after_its_last_part(tmp_path, monkeypatch):
+def test_a_killed_encoding_resumes_after_its_last_part(tmp_path, monkeypatch):
     monkeypatch.setattr(encode, "PART", 2)
     checkpoint, calls = tiny_checkpoint(), []
     vq = checkpoint.tokenizer_config, checkpoint.tokenizer_params["params"]
@@ -78,8 +78,8 @@ def test_a_killed_encoding_goes_on_after_its_last_part(tmp_path, monkeypatch):
         np.testing.assert_array_equal(part, expected)
 
 
-def test_tokens_that_anything_else_decided_are_not_gone_on_with(tmp_path, tiny_folder, monkeypatch):
-    """Neither where a call was killed nor where one is done."""
+def test_tokens_of_another_tokenizer_or_other_settings_are_not_continued(tmp_path, tiny_folder, monkeypatch):
+    """Neither after a killed call nor after a finished one."""
     monkeypatch.setattr(encode, "PART", 2)
     trained, work, calls = encode.read_tokenizer(tiny_folder), encode.encode_landscapes, []
 
@@ -147,7 +147,7 @@ def test_a_target_takes_the_labels_of_landscapes(tmp_path, monkeypatch):
     assert pictures.conditioning(np.arange(2)).shape == samples.conditioning(np.arange(2)).shape == (2, 8)
 
 
-def test_the_demos_sizes_follow_from_one_another():
+def test_the_demos_sizes_fit_together():
     vq, model = demo_tokenizer.get_config(), demo_target.get_config().model
     assert vq.size == demo_classifier.get_config().size == model.grid * 16
     assert vq.model.codebook_size == model.vocab_size

@@ -1,4 +1,4 @@
-"""Drafters of several runs go into one checkpoint, one a kind."""
+"""Drafters of several runs go into one checkpoint, one per kind."""
 
 import dataclasses
 
@@ -27,7 +27,7 @@ def runs(monkeypatch):
     return made
 
 
-def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
+def test_a_drafter_replaces_the_one_of_its_kind(runs, tmp_path):
     old = save(tmp_path / "old", tiny_checkpoint(), dtype="float16")
     checkpoint = export.with_drafters(old, ["heads"])
     assert list(checkpoint.drafters) == ["eagle", "medusa"]
@@ -43,8 +43,8 @@ def test_each_takes_the_place_of_one_of_its_kind(runs, tmp_path):
     assert back.metadata["drafters"] == {"eagle": {"steps": 3}, "medusa": {"steps": 3}}
 
 
-def test_what_was_measured_with_a_drafter_goes_with_it(runs, tmp_path):
-    """The first kind leads windows: heads beside it measured nothing that stands here."""
+def test_what_was_measured_with_a_drafter_is_dropped_with_it(runs, tmp_path):
+    """The first kind leads windows: none of these measurements were made with heads beside it."""
     fitted = {"sharpness": 1.41, "mixture": [0.5, 0.5] * 4}
     tokens = {"16,1,0,0,0": 2.289, "16,1,0,4,0": 2.048}
     made = tiny_checkpoint()
@@ -58,13 +58,13 @@ def test_what_was_measured_with_a_drafter_goes_with_it(runs, tmp_path):
     assert replaced.metadata[ACCEPTANCE] == {"16,1,0,0,0": 2.289}
 
 
-def test_one_a_kind(runs):
+def test_each_kind_has_one_drafter(runs):
     with pytest.raises(ValueError, match="more heads is a second drafter of the kind medusa"):
         export.read_drafters(["heads", "more heads"], tiny_checkpoint())
 
 
 def test_a_code_of_zeros_has_neighbours(monkeypatch):
-    """As `lantern convert` makes them of such a codebook."""
+    """As `lantern convert` finds them for such a codebook."""
     checkpoint, params = tiny_checkpoint(), dict(tiny_checkpoint().tokenizer_params["params"])
     params["codebook"] = params["codebook"].copy()
     params["codebook"][3] = 0
@@ -74,13 +74,13 @@ def test_a_code_of_zeros_has_neighbours(monkeypatch):
     codes = params["codebook"]
     codes = codes / np.maximum(np.linalg.norm(codes, axis=-1, keepdims=True), 1e-12)
     np.testing.assert_allclose(found.codes, codes, rtol=1e-6)
-    # All others are as far from it as their length, 1 but for rounding.
+    # All others are as far from it as they are long, 1 up to rounding.
     assert sorted(found.neighbours[3].tolist()) == [*range(3), *range(4, CODES)]
     others = np.delete(np.arange(CODES), 3)
     np.testing.assert_array_equal(found.neighbours[others], nearest(codes, CODES - 1)[others])
 
 
-def test_fitting_is_not_for_a_checkpoint(runs, tmp_path):
+def test_exporting_a_checkpoint_with_fit_is_refused(runs, tmp_path):
     old = save(tmp_path / "old", tiny_checkpoint(), dtype="float16")
     words = [f"--checkpoint={old}", f"--drafter={tmp_path}", "--fit=4", f"--out={tmp_path / 'new'}"]
     with refused("--fit is not for --checkpoint.*train.fit"):

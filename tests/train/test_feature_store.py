@@ -29,13 +29,13 @@ def test_pictures_come_back_in_the_order_asked_for(tmp_path):
     np.testing.assert_array_equal(read_tokens, tokens[chosen])
     with pytest.raises(IndexError, match="the store has 0 to 8"):
         store.read([9])
-    # Half a shard does not count.
+    # An incomplete shard does not count.
     (tmp_path / "features_00003.npy").touch()
     (tmp_path / "tokens_00003.part").touch()
     assert count_shards(tmp_path) == 3 and len(FeatureStore(tmp_path)) == 9
 
 
-def test_errors_name_what_is_missing(tmp_path):
+def test_errors_name_what_is_wrong(tmp_path):
     features, prefix, tokens = shard(0)
     refused_each({
         "holds no features; run": lambda: FeatureStore(tmp_path),

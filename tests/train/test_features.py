@@ -34,9 +34,9 @@ pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 
-# Captions of their own lengths with row ends that are forced. Labels: test_kinds.py.
-@families("lumina")  # Guided ones: test_guided_drafters.py.
-def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
+# Captions of different lengths, with forced row ends. Labels: test_kinds.py.
+@families("lumina")  # Guided families: test_guided_drafters.py.
+def test_features_match_decoding_step_by_step(name, extracted, pictures):
     model, workdir = extracted(name)
     checkpoint, store = target.read_target(model), FeatureStore(workdir)
     config, params = checkpoint.target_config, checkpoint.target_params
@@ -55,7 +55,7 @@ def test_features_are_those_of_decoding_step_by_step(name, extracted, pictures):
         _, one, block = record.score(params, cache, token, *node)
         return record.commit(cache, block, jnp.zeros((2, 1), jnp.int32), jnp.ones(2, jnp.int32)), one
 
-    # All captions are padded as the longest of them.
+    # All captions are padded to the length of the longest.
     more = prefix.shape[-1] - seen.mask.shape[-1]
     assert (prefix[..., :more] < 0).all()
     stored, prefix = stored[:, :, more:], prefix[..., more:]
@@ -83,7 +83,7 @@ class Killed(BaseException):
     pass
 
 
-# What writes a stage's files -> its module and how these are called.
+# The function that writes a stage's files -> its module and the pattern of their names.
 STAGES = {
     "save_encoded": (sources, "captions/captions_*.npz"), "write_array": (sources, "codes/codes_*.npy"),
     "write_shard": (features, "features_*.npy"),
@@ -94,9 +94,9 @@ STAGES = {
     "stage",
     [pytest.param(name, marks=() if name == "write_shard" else pytest.mark.exhaustive) for name in STAGES],
 )
-def test_killed_extraction_goes_on_after_its_last_file(stage, pictures, extracted, tmp_path, monkeypatch):
-    """The second file of a stage never appears; the next call makes what is missing and nothing again."""
-    # What writes shards is the same for all, and classes compile sooner.
+def test_killed_extraction_resumes_after_its_last_file(stage, pictures, extracted, tmp_path, monkeypatch):
+    """The second file of a stage never appears; the next call makes what is missing and nothing twice."""
+    # All families write shards with the same code, and classes compile sooner.
     name = "c2i" if stage == "write_shard" else "t2i"
     model, whole = extracted(name)
     run, (module, pattern), calls = tmp_path / "run", STAGES[stage], []
@@ -170,7 +170,7 @@ def guided(checkpoint):
     (retrained, {}, "weights"), (None, {"seed": 2}, "settings"), (guided, {}, "settings"),
     (None, {"dtype": jnp.bfloat16}, "dtype"), (None, {"samples": 4}, "samples"),
 ], ids=["weights", "seed", "guidance", "dtype", "samples"])  # fmt: skip
-def test_features_that_anything_else_decided_are_not_gone_on_with(alter, change, what, extracted, pictures):
+def test_features_of_other_weights_or_settings_are_not_continued(alter, change, what, extracted, pictures):
     model, workdir = extracted("c2i")
     before = files(workdir)
     checkpoint = target.read_target(model)
@@ -218,7 +218,7 @@ def test_codes_and_captions_of_other_weights_are_not_reused(pictures, converted,
             sources.prompted(other, *given, samples=3, seed=1)
 
 
-def test_a_digest_is_of_values_in_a_dtype():
+def test_a_digest_covers_names_values_and_dtype():
     params = {"a": np.linspace(0, 1, 6, dtype=np.float32).reshape(2, 3), "b": {"c": np.ones((), np.float32)}}
     digest = parameters_digest(params)
     assert digest == parameters_digest(jax.tree.map(jnp.asarray, params))

@@ -1,4 +1,4 @@
-"""What drafting weighs by, fitted from logged rounds."""
+"""The sharpness and mixture of drafting, fitted from logged rounds."""
 
 import dataclasses
 
@@ -25,7 +25,7 @@ def test_the_mixture_of_least_cross_entropy_is_taken():
 
 
 def test_codes_that_a_filter_takes_out_are_fitted_as_they_are_blended():
-    """Of q, of what is recalled, and of both; no beta is the likelier for a wanted code that was taken out."""
+    """From q, from what is recalled, and from both; a wanted code that was taken out makes no beta likelier."""
     scores = np.random.default_rng(0).normal(size=(3, 6)).astype(np.float32)
     log_q, old = scores.copy(), scores[::-1].copy()
     log_q[:2, 0] = old[1:, 0] = old[1, 1] = -np.inf
@@ -41,7 +41,7 @@ def test_codes_that_a_filter_takes_out_are_fitted_as_they_are_blended():
     assert -np.inf < likely[2] < 0
 
 
-def test_pictures_are_others_than_features_have_and_windows_are_measured_with_what_was_fitted(monkeypatch):
+def test_fitting_takes_other_pictures_than_features_and_measures_windows_with_the_fitted_values(monkeypatch):
     checkpoint, seen = tiny_checkpoint(), {}
     echo = Echo(position=(0.5, 0.25))
 

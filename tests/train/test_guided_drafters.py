@@ -1,4 +1,4 @@
-"""Drafters of Janus-Pro and its like: features, training and export on tiny data, and the drafter that comes out."""
+"""Drafters of Janus-Pro and similar families: features, training and export on tiny data, and the resulting drafter."""
 
 import json
 
@@ -33,7 +33,7 @@ def only(*few):
 @only("janus")
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_drafter_is_trained_exported_and_drafts(name, extracted, tmp_path, monkeypatch):
-    """The loss falls, the drafter guesses some of the target's tokens, and strict decoding gives its own samples."""
+    """The loss falls, the drafter guesses some target tokens, and strict decoding gives the target's own samples."""
     model, workdir = extracted(name)
     config, run = config_of(name), tmp_path / "run"
     config.passes = 1
@@ -57,12 +57,12 @@ def test_a_drafter_is_trained_exported_and_drafts(name, extracted, tmp_path, mon
         drafting=pipeline.recipe.job(settings).program.drafting, drafting_params=both,
         guidance=np.full(2, settings.guidance, np.float32), sampling=settings.sampling(),
     )  # fmt: skip
-    # Behind the features of five pictures are those of samples, which were decoded plainly.
+    # After the features of five pictures come those of samples, which were decoded plainly.
     np.testing.assert_array_equal(drafted.tokens, FeatureStore(workdir).read([5, 6])[2])
     assert drafted.rounds.sum() < 2 * (np.sum(record.forced < 0) - 1)
 
 
-def test_heads_of_their_own_are_not_started_from_two_layers():
+def test_own_heads_cannot_start_from_a_target_head_of_two_layers():
     config = config_of("janus")
     config.kind = "medusa"
     config.model = {"heads": 2}
@@ -76,7 +76,7 @@ def test_heads_of_their_own_are_not_started_from_two_layers():
     (emu3_drafter.get_config(), FAMILIES["emu3"].config()), (liquid_drafter.get_config(), FAMILIES["liquid"].config()),
     (lumina2_drafter.get_config(), FAMILIES["lumina2"].config()),
 ])  # fmt: skip
-def test_full_sizes(config, sizes):
+def test_full_size_drafters_have_the_sizes_of_their_target(config, sizes):
     made = drafter.drafter_config(config, sizes)
     assert (made.dim, made.vocab_size, made.rotary) == (sizes.dim, sizes.vocab_size, "line")
     assert made.rope_base == sizes.rope_base and made.transformer.head_dim == 128

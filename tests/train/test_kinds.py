@@ -1,4 +1,4 @@
-"""Every kind of drafter: training's passes against drafting, and what each idea is worth."""
+"""Every kind of drafter: training's passes against drafting, and what is particular to each kind."""
 
 import dataclasses
 from functools import cache, partial
@@ -94,9 +94,9 @@ def predictions(sizes, params):
 
 @pytest.mark.parametrize("name", MODELS)
 def test_training_predicts_what_decoding_drafts_below_a_root(name):
-    """With the tokens between, in both guidance rows, and with rows that hold nothing behind the absorbed ones.
+    """Given the tokens in between, in both guidance rows, and with unused rows after the absorbed ones.
 
-    Passes over the whole chain end there too: each makes one more place right.
+    Refining passes over the whole chain end at the same logits: each makes one more place right.
     """
     sizes, params = sizes_and_params(name)
     _, tokens, stored, _ = examples()
@@ -130,7 +130,7 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         largest = np.abs(expected).max()
         np.testing.assert_allclose(logits, expected, atol=2e-5 * largest)
         assert largest > 0.5
-    # Before the first token of a chain stands what the root predicted; nothing else is known.
+    # What the root predicted stands before the first token of a chain; nothing else is known.
     shape = BATCH, DEPTHS - 1
     unknown = Stale(np.ones((2, *shape, given.shape[-1]), np.float32), np.zeros(shape, bool))
     refine, predicted, below = jax.jit(record.refine), None, tokens[:, root + 1 : root + DEPTHS]
@@ -139,7 +139,7 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
     for place, expected in enumerate(drafted[1:]):
         np.testing.assert_allclose(logits[:, place], expected, atol=2e-5 * np.abs(expected).max())
     if name == "eagle":
-        # Its features are as wide as the target's: told the right ones, here or there, a single pass is right.
+        # Its features are as wide as the target's: given the right ones in either argument, a single pass is right.
         known = np.broadcast_to([False, True, False], shape)
         told = np.where(known[None, ..., None], np.roll(predicted, 1, axis=2), np.nan)
         others = np.where(np.roll(known, -1, axis=1)[None, ..., None], np.nan, predicted)
@@ -147,12 +147,12 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
         np.testing.assert_allclose(again, logits, atol=2e-5 * np.abs(logits).max())
 
 
-# EAGLE's are chosen as EAGLE-3's are.
+# EAGLE's positions are chosen as EAGLE-3's are.
 SCORED = [pytest.param(name, marks=pytest.mark.exhaustive if name == "eagle" else ()) for name in MODELS]
 
 
 @pytest.mark.parametrize("name", SCORED)
-def test_scored_positions_are_a_part_of_all(name):
+def test_scored_positions_are_a_subset_of_all(name):
     sizes, params = sizes_and_params(name)
     _, tokens, stored, prefix = examples()
     part = chain(sizes, params, stored, prefix, tokens, scored=0.5)
@@ -181,7 +181,7 @@ def test_shapes_are_those_of_training(name):
 
 
 def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
-    """Against each element by itself: the committed positions up to its root, then its masks, causally."""
+    """Each is compared with that element alone: the committed positions up to its root, then its masks, causally."""
     sizes, params = sizes_and_params("parallel")
     params = jax.device_put(params)
     model, head = chains.kind_of(sizes).model(sizes), target_params()["head"]["kernel"]
@@ -192,7 +192,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
 
     @jax.jit
     def alone(root, depth):
-        """What lies behind the element stays in: nothing before sees it."""
+        """Keeps what follows the element: nothing before sees it."""
         rotary = chains.sequence_rotary(sizes, inputs.valid)
         read = model.apply({"params": params}, inputs.features, inputs.tokens, method="read")
         at = jnp.arange(length) - root - 1
@@ -219,7 +219,7 @@ def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
         chains.parallel_chain(model, params, head, inputs, 6)
 
 
-# EAGLE-3's gradients are compared with differences below.
+# EAGLE-3's gradients are compared with finite differences below.
 @pytest.mark.parametrize("name", ["medusa", "medusa_own_heads", "parallel"])
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
@@ -240,13 +240,13 @@ def test_training_lowers_the_loss(name):
         state, metrics = update(state, batch, jax.random.fold_in(jax.random.key(1), step), head)
         losses.append(float(metrics["loss"]))
     assert np.all(np.isfinite(losses)) and np.mean(losses[-3:]) < losses[0] - 0.05
-    # The target's table stays it bit by bit, so that a checkpoint holds it once.
+    # The target's table stays the same bit for bit, so that a checkpoint holds it once.
     for part, leaves in kept.items():
         jax.tree.map(np.testing.assert_array_equal, leaves, state.average[part])
         jax.tree.map(np.testing.assert_array_equal, leaves, target_params()[part])
 
 
-def test_heads_start_as_the_target():
+def test_heads_start_with_the_targets_logits():
     config = config_of("medusa_own_heads")
     sizes, head = drafter.drafter_config(config, SIZES), target_params()["head"]["kernel"]
     initial = drafter.start_modules(config, sizes, {"params": target_params()})
@@ -259,7 +259,7 @@ def test_heads_start_as_the_target():
 
 
 def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
-    """A parallel drafter made of an EAGLE one: its depth 0 is that drafter; the wrong sizes are refused."""
+    """A parallel drafter made from an EAGLE one: its depth 0 is that drafter; wrong sizes are refused."""
     demo = load(model_directory("demo"), np.float32)
     demo = dataclasses.replace(demo, drafters={"eagle": demo.drafters["eagle"]})
     monkeypatch.setattr(drafter, "load", lambda directory, dtype: demo)
@@ -275,8 +275,8 @@ def test_a_run_starts_from_the_modules_that_a_checkpoint_has(monkeypatch):
         drafter.start_modules(config, drafter.drafter_config(config, demo.target_config), demo.target_params)
 
 
-def test_heads_of_their_own_go_on_as_a_checkpoint_has_them(monkeypatch):
-    """Behind a target with a head of two layers too."""
+def test_own_heads_start_from_those_of_a_checkpoint(monkeypatch):
+    """Also for a target whose head has two layers."""
     sizes, params = sizes_and_params("medusa_own_heads")
     trained = Checkpoint("tiny", SIZES, {}, drafters={"medusa": (sizes, {"params": params})})
     monkeypatch.setattr(drafter, "load", lambda directory, dtype: trained)
@@ -308,7 +308,7 @@ def test_unknown_kinds_are_named():
 
 
 @pytest.mark.parametrize("module", [demo_eagle3, demo_medusa, demo_parallel])
-def test_the_demos_drafters_are_small_and_kept_experiments_have_their_sizes(module, tmp_path):
+def test_the_demos_drafters_are_small_and_a_stored_config_gives_the_same_sizes(module, tmp_path):
     config = module.get_config()
     sizes = drafter.drafter_config(config, SIZES_OF_DEMO)
     kind = chains.kind_of(sizes)
@@ -320,9 +320,9 @@ def test_the_demos_drafters_are_small_and_kept_experiments_have_their_sizes(modu
 
 
 def slope(name):
-    """Of the mean logits at depth 2 along a random direction: (by the gradient, by a finite difference)."""
+    """Returns slopes of the mean squared logits along a random direction, by the gradient and by a difference."""
     sizes, params = sizes_and_params(name)
-    examples()  # Kept values are not to be those of a trace.
+    examples()  # So that the cached values do not come from a trace.
     keys = jax.random.split(jax.random.key(9), len(jax.tree.leaves(params)))
     keys = jax.tree.unflatten(jax.tree.structure(params), list(keys))
     direction = jax.tree.map(lambda key, leaf: jax.random.normal(key, leaf.shape), keys, params)
@@ -340,7 +340,7 @@ def slope(name):
     return float(by_gradient), float((more - less) / np.float32(2 * size))
 
 
-def test_gradients_reach_the_steps_above_in_eagle3_alone():
+def test_gradients_reach_earlier_steps_in_eagle3_alone():
     by_gradient, by_difference = slope("eagle3")
     np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
     by_gradient, by_difference = slope("eagle")

@@ -14,7 +14,7 @@ from train.painter.painting import Canvas
 from train.painter.plants import SEASONS, round_trees
 from train.painter.scenes import Scene, caption, completed, sample_scene
 
-# Where a value of an attribute shows: rows and columns as shares of the picture, and beside what else it is painted.
+# Where a value of an attribute shows: a band of rows, as shares of the height, and what else is painted with it.
 SKY, LAND, WATER, ALL = (0.0, 0.5), (0.3, 0.65), (0.6, 1.0), (0.0, 1.0)
 SHOWS = {
     "time": (ALL, {}),
@@ -45,7 +45,7 @@ def test_batch_is_addressable_by_index():
     assert render(sample_scene(3, 0)).shape == (256, 256, 3)
 
 
-def test_every_value_is_drawn_and_what_is_unusual_less_often():
+def test_every_value_is_drawn_and_unusual_ones_less_often():
     drawn = np.array([sample_scene(0, index).indices() for index in range(2000)])
     for column, (name, values) in enumerate(ATTRIBUTES.items()):
         share = np.bincount(drawn[:, column], minlength=len(values)) / len(drawn)
@@ -68,7 +68,7 @@ def test_a_picture_is_the_same_at_any_size(index):
     scene = sample_scene(6, index)
     small = render(scene, 128).astype(np.float32)
     other = render(replace(scene, key=(6, 100 + index)), 128).astype(np.float32)
-    # Details finer than a pixel of the small one are lost in it; few tones turn that into whole steps.
+    # Details finer than a pixel of the small picture are lost in it; few tones turn that into whole steps.
     bound = 3.5 if scene.style == "plain" else 7.0
     for size in (256, 512):
         block = size // 128
@@ -99,7 +99,7 @@ def test_every_value_changes_the_picture_where_it_shows(attribute):
         assert (changed > 12).mean() > 0.008 and changed.mean() > 1.0, (one, two)
 
 
-def test_what_is_left_out_is_calm_and_does_not_move_the_rest():
+def test_attributes_left_out_are_calm_and_do_not_move_the_rest():
     scene = Scene(terrain="hills", key=(1, 1))
     assert (scene.time, scene.weather, scene.season, scene.style) == ("noon", "clear", "summer", "plain")
     with_birds = render(Scene(terrain="hills", sight="birds", key=(1, 1)), 128).astype(int)
@@ -140,14 +140,14 @@ def test_a_caption_names_what_is_said():
 
 
 @pytest.mark.parametrize("size", [0, -64, 100, 2048])
-def test_sizes_and_values_that_there_are_not(size):
+def test_unknown_sizes_and_values_are_refused(size):
     refused_each({
         f"size {size}: expected a power of two up to 1024": lambda: render(sample_scene(0, 0), size),
         "terrain is 'city'; expected one of mountains": lambda: Scene("noon", "city", "clear", "none"),
     })  # fmt: skip
 
 
-def test_scenes_are_whole():
+def test_a_scene_completes_what_is_left_out():
     scene = Scene(craft="boats", weather="snowy")
     assert {name: getattr(scene, name) for name in ATTRIBUTES} == completed(
         {"craft": "boats", "weather": "snowy"}

@@ -59,8 +59,8 @@ def regression_task():
     return Task(init=lambda key: {"w": jax.random.normal(key, (3,), jnp.float32)}, batch=batch, update=update)
 
 
-def test_a_longer_run_goes_on_from_the_checkpoint(tmp_path):
-    """On all devices, by the numbers of plain NumPy; what a killed run left after its checkpoint is dropped."""
+def test_a_longer_run_continues_from_the_checkpoint(tmp_path):
+    """On all devices, with the numbers of plain NumPy; what a killed run left after its checkpoint is dropped."""
     task, config = regression_task(), LoopConfig(steps=7, batch_size=8, save_every=3, log_every=1)
     whole = run(task, config, tmp_path / "whole")["w"]
     assert whole.sharding.device_set == set(jax.devices())
@@ -92,7 +92,7 @@ def test_errors_come_before_the_work(tmp_path):
     assert not (tmp_path / "none").exists()
 
 
-def test_an_error_in_the_batches_is_raised_in_its_place():
+def test_an_error_in_a_batch_is_raised_at_that_batch():
     def batch(step):
         if step == 2:
             raise ValueError("picture 2 is broken")
@@ -116,8 +116,8 @@ def signalled(task: Task, number: int, step: int) -> Task:
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_a_signal_saves_the_step_and_the_run_goes_on(tmp_path, capfd, number):
-    # As in a process of its own: whoever runs the tests may handle them.
+def test_a_signal_saves_the_step_and_the_run_can_continue(tmp_path, capfd, number):
+    # As in a process of its own: the test runner may handle these signals.
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}
     before = {each: signal.signal(each, handler) for each, handler in usual.items()}
     task, config = regression_task(), LoopConfig(steps=400, batch_size=8, save_every=400, log_every=100)
@@ -134,13 +134,13 @@ def test_a_signal_saves_the_step_and_the_run_goes_on(tmp_path, capfd, number):
     assert read_metrics(tmp_path / "whole") == read_metrics(tmp_path / "parts")
 
 
-def test_one_run_at_a_time_works_in_a_folder_and_of_one_config(tmp_path):
+def test_a_folder_takes_one_run_at_a_time_and_one_config(tmp_path):
     config = get_config()
     with working(tmp_path / "run", config):
         with pytest.raises(ValueError, match=r"another process works in .*run: wait for it"):
             working(tmp_path / "run", config).__enter__()
         (tmp_path / "run" / "checkpoints" / "step_000001").mkdir(parents=True)
-    # It may be made longer, and nothing else.
+    # A run may be made longer; nothing else may change.
     config.steps = 2 * config.steps
     with working(tmp_path / "run", config):
         pass
@@ -150,7 +150,7 @@ def test_one_run_at_a_time_works_in_a_folder_and_of_one_config(tmp_path):
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "config.json"}
 
 
-def test_a_run_kept_without_a_dtype_is_one_in_float32(tmp_path):
+def test_a_run_stored_without_a_dtype_counts_as_float32(tmp_path):
     config = get_config()
     (tmp_path / "checkpoints" / "step_000001").mkdir(parents=True)
     write_config(ConfigDict({name: value for name, value in config.items() if name != "dtype"}), tmp_path)

@@ -1,4 +1,4 @@
-"""Losses of drafters against what they stand for."""
+"""Losses of drafters against their definitions."""
 
 import jax
 import jax.numpy as jnp
@@ -15,7 +15,7 @@ def pair(seed, codes=12, closeness=1.0):
     return jnp.asarray(drafted, jnp.float32), jnp.asarray(target, jnp.float32)
 
 
-def test_means_are_of_what_counts():
+def test_means_are_over_what_counts():
     numbers, none = np.ones((2, 3), np.float32), np.zeros(3, np.float32)
     assert losses.counted_mean(numbers, none) == 0
     assert losses.counted_mean(2 * numbers, none + np.eye(3, dtype=np.float32)[1]) == 2
@@ -45,7 +45,7 @@ def test_match_chance_is_the_double_sum():
     np.testing.assert_allclose(match_chance(target, target), np.ones(3), rtol=1e-6)
 
 
-def test_match_chance_is_how_often_one_noise_draws_the_same_code():
+def test_match_chance_is_how_often_shared_noise_draws_the_same_code():
     count = 100_000
     logits, target = (jnp.broadcast_to(row[:1], (count, row.shape[-1])) for row in pair(1))
     noise = jax.random.gumbel(jax.random.key(0), logits.shape)
@@ -57,7 +57,7 @@ def test_match_chance_is_how_often_one_noise_draws_the_same_code():
 
 
 @pytest.mark.parametrize("name", losses.LOSSES)
-def test_losses_have_their_least_value_where_the_drafter_is_the_target(name):
+def test_losses_are_least_where_the_drafter_equals_the_target(name):
     loss, key = jax.jit(losses.distribution_loss(name)), jax.random.key(3)
     logits, target = pair(2)
     many = [jnp.broadcast_to(x[:1], (4000, x.shape[-1])) for x in (logits, target)]

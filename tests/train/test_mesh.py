@@ -1,4 +1,4 @@
-"""Features and the drafter's training over a mesh: a split target and a split drafter, the numbers of one device."""
+"""Features and drafter training over a mesh: a split target and a split drafter give the numbers of one device."""
 
 from functools import partial
 
@@ -56,7 +56,7 @@ def test_a_batch_that_does_not_divide_is_refused(stores, tmp_path):
 
 
 @pytest.mark.usefixtures("optax_promotion")
-def test_a_drafter_trains_split_and_goes_on_elsewhere(stores, tmp_path):
+def test_a_drafter_trains_split_and_continues_on_other_devices(stores, tmp_path):
     params, made = stores
     config = tiny_drafter.get_config()
     config.batch_size, sizes = 4, drafter.drafter_config(config, SIZES)
@@ -70,7 +70,7 @@ def test_a_drafter_trains_split_and_goes_on_elsewhere(stores, tmp_path):
         assert leaf.addressable_shards[0].data.shape == (*outer, heads // 2, width)
     moments = [leaf for leaf in jax.tree.leaves(several.optimizer) if leaf.shape == kernel.shape]
     assert moments and all(leaf.sharding == kernel.sharding for leaf in moments)
-    # The second step on other devices than the first.
+    # The second step runs on other devices than the first.
     both = run(task, LoopConfig(2, 4), tmp_path / "several", devices="data=1,model=2")
     close = partial(np.testing.assert_allclose, atol=1e-4)
     jax.tree.map(close, one.params, both.params)

@@ -71,7 +71,7 @@ def test_impossible_pairs_are_refused_and_never_drawn():
         assert (np.bincount(indices[:, column], minlength=len(values)) >= 15).all()
 
 
-def test_unknown_words_are_one_line():
+def test_unknown_words_are_refused_in_one_line():
     refused_each({
         "unknown attribute 'mood'; expected one of time": lambda: check({"mood": "calm"}),
         "sight is 'dragon'; expected one of nothing, birds": lambda: completed({"sight": "dragon"}),

@@ -1,4 +1,4 @@
-"""What training scripts are called with: an experiment, the word that it takes, and changes of its values."""
+"""The arguments of training scripts: an experiment, the word that it takes, and changes to its values."""
 
 import pytest
 
@@ -43,5 +43,5 @@ MISSING = "argument --config: .* is not a"
     ("configs/tiny_target.py", "--config configs/tiny_target.py has no"),
     *((name, MISSING) for name in (f"{DRAFTER}:", ":", "nowhere.py:B", "nowhere.py")),
 ])  # fmt: skip
-def test_words_and_files_that_cannot_be_used_are_one_line(experiment, line):
+def test_words_and_files_that_cannot_be_used_are_refused_in_one_line(experiment, line):
     refused_each({line: lambda: parsed("--config", experiment)})

@@ -23,14 +23,14 @@ INPUTS = {"qkv": 8, "out": 8, "gate_up": 8, "down": 12}
 
 
 def get_config():
-    """One layer compiles in half the time of two."""
+    """Returns the tiny target with one layer, which compiles in half the time of two."""
     config = tiny_target.get_config()
     config.model.num_layers = 1
     return config
 
 
 def simple_tokens(count, seed=0):
-    """Tokens that the first attribute nearly decides, so that labels help."""
+    """Returns tokens that the first attribute nearly determines, so that labels help."""
     rng = np.random.default_rng(seed)
     attributes = np.zeros((count, LANDSCAPES.num_attributes), np.int32)
     attributes[:, 0] = rng.integers(0, 4, count)
@@ -80,7 +80,7 @@ def test_muon_takes_the_layers_matrices_and_their_outputs_start_small():
 @pytest.mark.parametrize(
     ("said", "dtype"), [({}, "float32"), ({"dtype": "auto"}, "float32"), ({"dtype": "bfloat16"}, "bfloat16")]
 )
-def test_products_are_computed_as_the_experiment_says_or_as_suits_a_cpu(said, dtype):
+def test_products_have_the_experiments_dtype_or_one_that_suits_a_cpu(said, dtype):
     assert averaging.compute_dtype(ConfigDict(said)) == jnp.dtype(dtype)
 
 
@@ -109,8 +109,8 @@ def test_muon_sees_kernels_as_matrices():
         np.testing.assert_array_equal(ours[name].reshape(INPUTS[name], -1), theirs[name])
 
 
-def test_scales_and_biases_of_heads_are_no_matrices():
-    """As Chameleon's layers have them, and those with biases."""
+def test_scales_and_biases_of_heads_are_not_matrices():
+    """Those of Chameleon's layers, and of layers with biases."""
     layer = {
         "qkv": {"kernel": (8, 3, 2, 4), "bias": (3, 2, 4)},
         "query_norm": {"scale": (2, 4), "bias": (2, 4)},
@@ -122,8 +122,8 @@ def test_scales_and_biases_of_heads_are_no_matrices():
 
 
 @pytest.mark.usefixtures("optax_promotion")
-def test_stacked_matrices_take_the_steps_that_they_take_one_by_one():
-    """Two of a shape that stand apart, one whose inputs are two axes, and what is no matrix."""
+def test_stacked_matrices_take_the_same_steps_as_one_by_one():
+    """Two of the same shape in different places, one whose inputs are two axes, and one leaf that is no matrix."""
     shapes = {"a": (6, 4), "b": (4, 6), "c": (6, 4), "norm": (4,), "out": (2, 4, 4)}
     names = {"a": "qkv", "b": "down", "c": "gate_up", "norm": "norm", "out": "out"}
     numbers = averaging.matrices("layer_")
@@ -161,12 +161,12 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     held_out, shown = simple_tokens(32, seed=1)
     params = jax.tree.map(np.asarray, state.average)
     with_labels, without = target.validation_loss(sizes, params, held_out, LANDSCAPES.label_ids(shown))
-    # The tokens' own entropies are log 4 a token, plus log 4 / 16 for the label where it is not given.
+    # The tokens' own entropy is log 4 per token, plus log 4 / 16 for the label where it is not given.
     assert np.log(4) - 0.02 < with_labels < np.log(4) + 0.1
     assert without > with_labels + 0.03
 
 
-# A killed process is in tests/sets/test_set_command.py, and steps that go on in test_loop.py.
+# tests/sets/test_set_command.py has a killed process, and test_loop.py steps that continue.
 @pytest.mark.exhaustive
 def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
@@ -182,8 +182,8 @@ def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
     jax.tree.map(np.testing.assert_array_equal, params, expected)
 
 
-def test_a_run_goes_on_with_its_tokens_alone(tmp_path, tokens_folder, monkeypatch):
-    """One from before such notes gets one."""
+def test_a_run_continues_with_its_own_tokens_alone(tmp_path, tokens_folder, monkeypatch):
+    """A run from before such notes gets one."""
     monkeypatch.setattr(target, "run", lambda *_: None)
     write_config(get_config(), tmp_path / "run")
     for _ in range(2):

@@ -24,7 +24,7 @@ from train.tokenizer import begun_from, make_task, vq_config
 
 
 def get_config():
-    """One level of 16 cells, without attention and with one scale of the loss: it compiles in less time."""
+    """Returns a config with one level of 16 cells, no attention and one scale of the loss, which compiles faster."""
     config = tiny_tokenizer.get_config()
     config.size = 16
     config.model.update({"ch_mult": (1,), "mid_attention": False})
@@ -33,7 +33,7 @@ def get_config():
 
 
 def drawn(config, seed=0):
-    """Parameters of these sizes, made without compiling."""
+    """Returns parameters of these sizes, made without compiling."""
     example = jnp.zeros((1, config.size, config.size, 3))
     return random_parameters(VQModel(vq_config(config)), seed, 0.2, example)["params"]
 
@@ -80,7 +80,7 @@ def test_reconstruction_loss_is_zero_only_for_the_picture_and_sees_detail():
     assert flat == pytest.approx(0.1 + 0.01, rel=1e-3)
 
 
-def test_dots_that_are_not_in_the_picture_are_specks_and_edges_are_none():
+def test_dots_that_are_not_in_the_picture_are_specks_and_edges_are_not():
     picture = np.zeros((1, 16, 16, 3), np.float32)
     picture[:, :, 9:] = 0.5
     picture[:, 4] = 0.7
@@ -98,7 +98,7 @@ def test_dots_that_are_not_in_the_picture_are_specks_and_edges_are_none():
     assert lost == pytest.approx(0.0, abs=1e-7), "a dot that is missing is no speck"
 
 
-def test_faint_parts_of_a_picture_count_as_much_as_those_of_contrast():
+def test_errors_in_faint_parts_of_a_picture_cost_more():
     """The left half of a picture has a tenth of the contrast of the right one."""
     noise = np.random.default_rng(0).normal(size=(1, 128, 128, 3)).astype(np.float32)
     picture = 0.3 * noise * np.where(np.arange(128) < 64, 0.1, 1.0)[:, None].astype(np.float32)
@@ -151,8 +151,8 @@ def test_the_demo_has_256_pixels_and_tokens():
     assert config.loss.adversarial_start < config.loss.restart_until < config.steps
 
 
-def test_what_a_step_cannot_divide_is_refused():
-    """Of 48 pixels, which are three codes' and three cells, and 44 of a shifted critic."""
+def test_sizes_that_a_step_cannot_divide_are_refused():
+    """Of 48 pixels, which are six codes and three cells, and 44 of a shifted critic."""
 
     def check(**changes):
         config = tiny_tokenizer.get_config()
@@ -171,7 +171,7 @@ def test_what_a_step_cannot_divide_is_refused():
 
 
 def test_fewer_pictures_than_a_row_are_drawn(tmp_path, monkeypatch):
-    """The upper half are the originals, the lower half what a model that changes nothing makes of them."""
+    """The upper half shows the originals, the lower half what a model that changes nothing makes of them."""
     model = SimpleNamespace(apply=lambda variables, pictures: pictures)
     monkeypatch.setattr(tokenizer, "VQModel", lambda config: model)
     pictures = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), np.uint8)
@@ -240,7 +240,7 @@ def test_gradients_in_bfloat16_are_float32_and_point_where_those_in_float32_do()
         assert np.dot(one, other) > 0.97 * np.linalg.norm(one) * np.linalg.norm(other)
 
 
-def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
+def test_a_decoder_with_a_smoother_starts_from_a_run_without_one():
     config = get_config()
     first = drawn(config)
     config.model.smooth = 4
@@ -250,7 +250,7 @@ def test_a_decoder_is_trained_on_from_a_run_without_a_smoother():
         jax.tree.map(np.testing.assert_array_equal, begun[name], part)
 
 
-def test_a_deeper_decoder_begins_as_the_one_before():
+def test_a_deeper_decoder_starts_with_the_output_of_the_shallower_one():
     config = get_config()
     config.model.level_attention = True
     tokens, first = np.arange(32, dtype=np.int32).reshape(2, 16), drawn(config)

@@ -149,7 +149,7 @@ def boat(canvas: Canvas, rng: Generator, light: Light, x: float, y: float, size:
     cloth = (rgb(0.98, 0.96, 0.90), rgb(0.98, 0.96, 0.90), rgb(0.86, 0.36, 0.22))[int(rng.integers(3))]
     shadow = light.colours.shade * rgb(0.30, 0.38, 0.45)
     canvas.glow(x, y + 0.03 * size, 0.62 * size, 0.07 * size, shadow, 0.75)
-    # Upside down first: what the water gives back, darker and shorter.
+    # Upside down first: what the water reflects, darker and shorter.
     for flip, opacity in ((-0.62, 0.42), (1.0, 1.0)):
 
         def at(*points, flip=flip):

@@ -1,4 +1,4 @@
-"""What lies before the viewer: the land before the terrain, and what is nearest."""
+"""What lies before the viewer: the land in front of the terrain, and what is nearest."""
 
 from dataclasses import replace
 
@@ -14,7 +14,7 @@ from train.painter.terrain import Land, dune, rolling, woods
 def near_layers(
     canvas: Canvas, rng: Generator, land: Land, kind: str, albedo: np.ndarray, river: bool
 ) -> None:
-    """Paints the land before the terrain in two layers: swelling meadows, dunes or a clearing."""
+    """Paints the land in front of the terrain in two layers: swelling meadows, dunes or a clearing."""
     room = 1.0 - land.base
     close = replace(land, base=1.0, envelope=np.ones(canvas.side, np.float32))
     for depth, (share, distance) in enumerate(((0.26, 0.12), (0.62, 0.0))):

@@ -1,7 +1,7 @@
 """Procedural landscapes: the built-in data set, seeded and addressable by index.
 
 Everything about a picture that its scene leaves open (relief, clouds, trees, waves) comes from random numbers of its
-key, so a caption leaves most of it open. Axis letters: n pictures, A attributes, S side of the canvas.
+key, so a caption leaves most of a picture open. Axis letters: n pictures, A attributes, S side of the canvas.
 """
 
 from collections.abc import Iterable
@@ -19,7 +19,7 @@ from train.painter.scenes import Scene, sample_scene
 from train.painter.styles import apply_style
 from train.painter.terrain import Land
 
-# Side of a picture unless another one is asked for, and the smallest that is painted as such.
+# The default side of a picture, and the smallest side that is painted as such.
 SIZE, SMALLEST = 256, 2 * BAND
 
 
@@ -27,8 +27,8 @@ def render(scene: Scene, size: int = SIZE) -> np.ndarray:
     """Paints a scene.
 
     Args:
-      size: side of the picture: a power of two from 1 to 1024. The picture is the same at any, with more or less
-        detail; below 128 it is the box average of that at 128.
+      size: side of the picture: a power of two from 1 to 1024. The picture is the same at any side, with more or less
+        detail; below 128 it is the box average of the one at 128.
     Returns:
       uint8 [size, size, 3], the same for the same scene.
     Raises:
@@ -86,7 +86,7 @@ def _paint(scene: Scene, side: int) -> np.ndarray:
 
 
 def _envelope(canvas: Canvas, scene: Scene) -> np.ndarray:
-    """Returns the factor of the land's height per column, float32 [S]: by the sea it ends in a coast."""
+    """Returns the factor of the land's height per column, float32 [S]: by the sea, the land ends in a coast."""
     if scene.water != "sea":
         return np.ones(canvas.side, np.float32)
     rng = scene.random("coast")
@@ -96,7 +96,7 @@ def _envelope(canvas: Canvas, scene: Scene) -> np.ndarray:
 
 
 def _albedo(scene: Scene, land: Land) -> np.ndarray:
-    """Returns the colour of the ground before a kind of terrain, float32 [3]."""
+    """Returns the colour of the ground in front of a kind of terrain, float32 [3]."""
     grass = land.season.grass
     return {
         "mountains": grass * rgb(0.86, 0.78, 0.95),

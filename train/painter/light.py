@@ -1,4 +1,4 @@
-"""Light of the hours: palettes of dawn, noon, dusk and night, and what air and weather make of them."""
+"""The light of each hour: palettes of dawn, noon, dusk and night, and what air and weather make of them."""
 
 from dataclasses import dataclass, fields, replace
 
@@ -15,10 +15,10 @@ class Palette:
     """Colours of an hour, float32 [3] each.
 
     Attributes:
-      zenith, middle, horizon: of the sky, from above.
+      zenith, middle, horizon: of the sky, from the top down.
       sun: of sun or moon; glow: of the air around it.
       light, shade: of what they shine on and of shadows (both multiply an albedo).
-      haze: into which distance fades.
+      haze: what distance fades into.
       cloud_light, cloud_shade: of clouds; grey: of an overcast sky.
     """
 
@@ -39,7 +39,7 @@ def _palette(*colours: str) -> Palette:
     return Palette(*(rgb(*(int(colour[i : i + 2], 16) / 255 for i in (0, 2, 4))) for colour in colours))
 
 
-# Two for every hour: a picture's own lies between them.
+# Two for every hour: a picture's own palette lies between them.
 _PALETTES = {
     "dawn": (
         _palette("6f93d0", "f0bcc4", "ffe3ae", "fff8d8", "ffe2b0", "ffdcbe", "6b6590", "efcfcd", "ffe8d8", "b496b4",
@@ -134,7 +134,7 @@ def light_of(rng: Generator, hour: str, weather: str, base: float, snow: bool) -
     if weather == "stormy":
         # Slate blue under the clouds of any hour.
         grey = mix(grey * 0.62, rgb(0.34, 0.40, 0.48) * (0.72 if hour == "night" else 1.0), 0.65)
-    # Clouds make the light even, not darker: that is said apart.
+    # Clouds even out the light without making it darker: `dark` does that.
     even = mix(colours.grey / colours.grey.mean(), np.ones(3, np.float32), kind.flat) * colours.light.mean()
     middle = mix(colours.light, even, kind.flat)
     colours = replace(

@@ -1,8 +1,8 @@
 """Brushes of the procedural landscapes: a square canvas, band-limited noise, soft masks, polygons and puffs.
 
 Positions are fractions of the canvas' side, x to the right, y downwards; colours are float32 in [0, 1]. No random
-number depends on the side, so a picture is the same at any, with more or less detail. Axis letters: S the side of the
-canvas, R C the rows and columns of a part of it, P points or puffs.
+number depends on the side, so a picture is the same at any side, with more or less detail. Axis letters: S the side of
+the canvas, R C the rows and columns of a part of it, P points or puffs.
 """
 
 import math
@@ -13,13 +13,13 @@ from itertools import pairwise
 import numpy as np
 from numpy.random import Generator
 
-# Frequencies of noise in cycles per picture stay below this, as the smallest canvas shows them.
+# Frequencies of noise, in cycles per picture, stay below this, so that the smallest canvas shows them.
 BAND = 64
 
 # The side of what one token shows.
 CELL = 1 / 16
 
-# The depth of what is far outside of all puffs, and the steps of one side in which depth is counted.
+# How far outside of all puffs depth is cut off, and the steps per side in which depth is counted.
 _OUTSIDE, _STEPS = 0.03, 1 << 18
 
 # Kinds of noise that a picture needs: (slope of the amplitude, stretch along x, lowest frequency).
@@ -49,19 +49,19 @@ class Canvas:
         self._key, self._fields = key, {}
 
     def texture(self, kind: str, rng: Generator) -> np.ndarray:
-        """Returns periodic noise of a kind, float32 [S, S], mean 0 and variance about 1, moved by chance.
+        """Returns periodic noise of a kind, float32 [S, S], mean 0 and variance about 1, shifted at random.
 
-        A picture has one field of each kind; moved, it serves many times for the price of one.
+        A picture has one field of each kind; shifted, it serves many times for the price of one.
         """
         if kind not in self._fields:
-            # Of its own sequence, so that who asks first does not matter.
+            # From a sequence of its own, so that it does not matter who asks first.
             own = np.random.default_rng((*self._key, list(_TEXTURES).index(kind)))
             self._fields[kind] = noise(own, self.side, *_TEXTURES[kind])
         shift = rng.integers(0, BAND, 2) * self.side // BAND
         return np.roll(self._fields[kind], shift, (0, 1))
 
     def rows(self, top: float, bottom: float = 1.0) -> slice:
-        """Returns the rows between two heights, one more on each side, never none."""
+        """Returns the rows between two heights, one more on each side, at least one."""
         first = min(max(int(top * self.side) - 1, 0), self.side - 1)
         return slice(first, max(min(int(np.ceil(bottom * self.side)) + 1, self.side), first + 1))
 
@@ -143,7 +143,7 @@ class Canvas:
         pad = 2 * (int(np.ceil(radius.max() * side)) + 1)
         wide = side + 2 * pad
         relief = np.zeros(wide * wide, np.int32)
-        # Small ones by themselves: every puff of a pass takes as many pixels as its largest.
+        # Small ones by themselves: every puff of a pass takes as many pixels as the largest.
         large = radius > 0.5 * radius.max()
         for part in (large, ~large):
             if part.any():
@@ -176,7 +176,7 @@ def _spectrum(side: int, slope: float, stretch: float, low: float) -> np.ndarray
     fy = np.fft.fftfreq(2 * BAND - 1, 1 / (2 * BAND - 1))[:, None]
     fx = np.arange(BAND)[None, :]
     radius = np.sqrt((fx * stretch) ** 2 + fy**2)
-    # Below `low` the spectrum is flat, so that no single blob decides the whole picture.
+    # Below `low` the spectrum is flat, so that no single blob dominates the whole picture.
     amplitude = np.where(radius > 0, np.maximum(radius, low) ** -slope, 0.0)
     # Fades out before it ends: no ringing.
     amplitude *= np.clip((BAND - np.maximum(fx, abs(fy))) / (BAND / 4), 0.0, 1.0)
@@ -199,13 +199,13 @@ def noise(rng: Generator, side: int, slope: float, stretch: float = 1.0, low: fl
 
 
 def smoothstep(low: float, high: float, values: np.ndarray) -> np.ndarray:
-    """Returns values of any shape as shares: 0 up to `low`, 1 from `high` on (or the other way), smooth between."""
+    """Returns values of any shape as shares: 0 up to `low`, 1 from `high` on (or vice versa), smooth between."""
     t = np.clip((values - low) * np.float32(1 / (high - low)), 0.0, 1.0)
     return t * t * (3.0 - 2.0 * t)
 
 
 def on_grid(place, step: float = CELL / 2, start: float = 0.0):
-    """Moves a place, a number or an array, to the nearest multiple of `step` from `start` on.
+    """Moves a place, a number or an array, to the nearest multiple of `step`, counted from `start`.
 
     What is smaller than a few cells of the tokenizer stands on such a grid, so that a few codes show all of it.
     """

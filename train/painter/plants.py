@@ -14,8 +14,8 @@ class Season:
     """Colours of a season.
 
     Attributes:
-      leaves, needles: of round trees and conifers, float32 [k, 3], one of them a tree; grass: of meadows [3].
-      round_share: of a forest's trees that are round; flowers: of meadows, float32 [k, 3], None without any.
+      leaves, needles: of round trees and conifers, float32 [k, 3], one of them per tree; grass: of meadows [3].
+      round_share: share of a forest's trees that are round; flowers: of meadows, float32 [k, 3], None without any.
     """
 
     leaves: np.ndarray
@@ -61,7 +61,7 @@ def conifers(
       spacing: typical distance between neighbours.
       density: probability that a place in the row has a tree.
       gap: width of the treeless part of the row, around `middle`.
-      room: bool [S], where there is land; everywhere where None.
+      room: bool [S], where there is land; None for everywhere.
     """
     count = int(np.ceil(1 / spacing)) + 4
     place = on_grid((np.arange(count) - 1.5 + rng.uniform(-0.4, 0.4, count)) * spacing)
@@ -146,7 +146,7 @@ def round_trees(
     relief, owner = relief[rows, columns], owner[rows, columns]
     rough = canvas.texture("rough", rng)[rows, columns]
     if min(relief.shape) < 2:
-        return  # All crowns are beside the picture, but for a line.
+        return  # All crowns are outside the picture, but for a line.
     relief = relief + np.float32(0.006 * min(float(height.mean()), 0.25)) * rough
     down, right = np.gradient(relief)
     lit = 0.50 + 0.38 * np.clip((-right * light.side * 0.75 + down * 0.75) * canvas.side, -1.0, 1.0)
@@ -175,7 +175,7 @@ def scattered(
     spacing: float, distance: float, density: float, gap: float = 0.0, room: np.ndarray | None = None,
     lowest: float = 1.0,
 ) -> None:  # fmt: skip
-    """Paints a loose row of round trees up to `sink` below a line, where there is room, a gap in the middle left free.
+    """Paints a loose row of round trees up to `sink` below a line, where there is room, leaving a gap in the middle.
 
     No tree stands below `lowest`.
     """
@@ -248,7 +248,7 @@ def flowers(canvas: Canvas, rng: Generator, light: Light, season: Season, top: f
     near = rng.random(count) ** 0.7
     y = top + (1.0 - top) * near
     x = rng.random(count)
-    # In drifts: what falls into sparse places moves away from the picture.
+    # In drifts: what falls into sparse places is moved out of the picture.
     y, x = dotted(y), dotted(x)
     drift = np.sin(x * rng.uniform(9, 14) + 4 * near + rng.uniform(0, 6)) + rng.normal(size=count) * 0.5
     x = np.where(drift > 0, x, -1.0)

@@ -1,4 +1,4 @@
-"""Scenes: the attributes of a landscape, drawn by chance or said, and their captions."""
+"""Scenes: the attributes of a landscape, drawn at random or given, and their captions."""
 
 import itertools
 import zlib
@@ -13,7 +13,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.text.vocabulary import UNSPECIFIED, Vocabulary
 
-# How often a drawn scene has the usual value of an attribute; of others every value is as likely.
+# How often a drawn scene has the usual value of an attribute; for other attributes, all values are equally likely.
 _CALM = {"sight": 0.45, "craft": 0.6, "style": 0.6}
 
 
@@ -21,8 +21,8 @@ _CALM = {"sight": 0.45, "craft": 0.6, "style": 0.6}
 class Scene:
     """The attributes of a landscape, and the key (seed, index) of all other randomness of the picture.
 
-    An attribute left out (None) takes its usual value, or the first that is possible beside the others.
-    Raises LanternError for a value that there is not, or two that are impossible together.
+    An attribute left out (None) takes its usual value, or the first that is possible with the others.
+    Raises LanternError for a value that does not exist, or two that are impossible together.
     """
 
     time: str | None = None
@@ -45,7 +45,7 @@ class Scene:
         return tuple(values.index(getattr(self, name)) for name, values in ATTRIBUTES.items())
 
     def random(self, part: str) -> Generator:
-        """Returns the random numbers of one part of the picture: what another part draws does not move it."""
+        """Returns the random numbers of one part of the picture, which do not depend on what another part draws."""
         return np.random.default_rng((*self.key, zlib.crc32(part.encode())))
 
 
@@ -71,7 +71,7 @@ def check_vocabulary(vocabulary: Vocabulary | None) -> None:
 
 
 def completed(said: Mapping[str, str]) -> dict[str, str]:
-    """Returns a value for every attribute: what is said, else the usual one, else the first that is possible.
+    """Returns a value for every attribute: the given one, else the usual one, else the first that is possible.
 
     Raises LanternError for what is unknown or impossible.
     """
@@ -81,7 +81,7 @@ def completed(said: Mapping[str, str]) -> dict[str, str]:
 
 
 def sample_scene(seed: int, index: int) -> Scene:
-    """Draws scene number `index` of the data set `seed` by chance, attributes independently of each other.
+    """Draws scene number `index` of the data set `seed` at random, attributes independently of each other.
 
     Where two values are impossible together, all are drawn anew.
     """

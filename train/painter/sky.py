@@ -76,7 +76,7 @@ def _stars(canvas: Canvas, rng: Generator, light: Light) -> None:
 
 
 def _wisps(canvas: Canvas, rng: Generator, light: Light, amount: float) -> None:
-    """Paints high clouds, thin and drawn out, nearer to each other towards the horizon."""
+    """Paints high clouds, thin and drawn out, closer together towards the horizon."""
     rows = canvas.rows(0, light.base)
     thin = _overhead(canvas, canvas.texture("wave", rng), light.base)[rows]
     low = np.clip(canvas.y[rows] / light.base, 0.0, 1.0)
@@ -93,7 +93,7 @@ def _overhead(canvas: Canvas, field: np.ndarray, base: float) -> np.ndarray:
 
 
 def _overcast(canvas: Canvas, rng: Generator, light: Light, contrast: float) -> None:
-    """Paints a closed, softly mottled cover."""
+    """Paints a closed, softly mottled cloud cover."""
     rows = canvas.rows(0, light.base + 0.05)
     field = _overhead(canvas, canvas.texture("soft", rng), light.base)[rows]
     canvas.image[rows] *= (1.0 + np.float32(contrast * 0.5) * field)[..., None]

@@ -17,7 +17,7 @@ def apply_style(canvas: Canvas, rng: Generator, style: str) -> None:
 
 
 def _box(image: np.ndarray, width: float) -> np.ndarray:
-    """Averages over squares `width` of the side wide, parts of pixels too; the edges repeat."""
+    """Averages over squares, `width` of the side wide, parts of pixels included; the edges repeat."""
     pixels = max(width * len(image), 1.0)
     reach = int((pixels + 1) / 2) + 1
     # The sum up to a place within a pixel lies between the sums up to its edges.
@@ -83,7 +83,7 @@ def _watercolour(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarra
 
 
 def _ink(canvas: Canvas, rng: Generator, image: np.ndarray) -> np.ndarray:
-    """Washes of grey ink on warm paper, dark contours, and the red seal of the painter."""
+    """Paints washes of grey ink on warm paper, dark contours, and the painter's red seal."""
     fine = _box(image @ _GREY, 0.010)
     soft = _box(_box(fine, 0.012), 0.012)
     low, high = np.quantile(soft[::4, ::4], (0.03, 0.85))

@@ -51,7 +51,7 @@ def _peaks(
     canvas: Canvas, rng: Generator, land: Land, count: int, top: float, distance: float, rock: np.ndarray,
     snowline: float,
 ) -> None:  # fmt: skip
-    """Paints a range of mountains, the lower ones before the higher."""
+    """Paints a range of mountains, the lower ones in front of the higher."""
     centre = on_grid((np.arange(count) + 0.5 + rng.uniform(-0.35, 0.35, count)) / count)
     rise = on_grid((land.base - top) * rng.uniform(0.45, 0.82, count))
     # The highest stands well inside the picture, and on land.
@@ -121,7 +121,7 @@ def rolling(
 
 
 def mountains(canvas: Canvas, rng: Generator, land: Land) -> None:
-    """Paints a range of peaks and lower ones before it."""
+    """Paints a range of peaks, with lower ones behind it."""
     rock = rgb(0.40, 0.38, 0.41) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     top = rng.uniform(0.10, 0.18)
     _peaks(canvas, rng, land, 5, top + 0.14, 0.80, rock, top + 0.30)
@@ -191,7 +191,7 @@ def dune(
 
 
 def desert(canvas: Canvas, rng: Generator, land: Land) -> None:
-    """Paints dunes, before table mountains in half of the pictures."""
+    """Paints dunes, in half of the pictures in front of table mountains."""
     sand = rgb(0.95, 0.72, 0.44) + rng.uniform(-0.04, 0.04, 3).astype(np.float32)
     if rng.random() < 0.5:
         _mesas(canvas, rng, land, sand)
@@ -216,7 +216,7 @@ def _mesas(canvas: Canvas, rng: Generator, land: Land, sand: np.ndarray) -> None
 
 
 def forest(canvas: Canvas, rng: Generator, land: Land) -> None:
-    """Paints rows of trees, the nearer the taller."""
+    """Paints rows of trees, the nearer, the taller."""
     rolling(canvas, rng, land, land.base - 0.25, 0.04, 1.0, land.season.needles.mean(0) * 1.4, depth=0.2)
     rows = (
         (0.17, 0.15, 0.050, 0.80),

@@ -26,7 +26,7 @@ def _glitter(
 ) -> None:
     """Paints the path of sun or moon on water below y = `top`."""
     amount = amount * light.weather.sun * (0.5 if light.hour == "noon" else 1.0)
-    # Land or clouds before the sun leave little of it.
+    # Land or clouds in front of the sun leave little of it.
     row, column = (min(max(int(place * canvas.side), 0), canvas.side - 1) for place in light.sun[::-1])
     hidden = float(np.abs(canvas.image[row, column] - light.colours.sun).max())
     amount = amount * float(1.0 - 0.85 * smoothstep(0.15, 0.45, np.float32(hidden)))

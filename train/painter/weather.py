@@ -16,7 +16,7 @@ def fog(canvas: Canvas, rng: Generator, light: Light) -> None:
 
 
 def falling(canvas: Canvas, rng: Generator, light: Light, kind: str) -> None:
-    """Paints what falls from the sky of a kind of weather: snow or rain."""
+    """Paints what falls from the sky in a kind of weather: snow or rain."""
     if kind == "snowy":
         for count, radius, opacity in ((36, 0.0095, 0.85), (14, 0.0130, 0.95)):
             sizes = radius * rng.uniform(0.75, 1.2, count)

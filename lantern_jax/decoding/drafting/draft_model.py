@@ -35,7 +35,7 @@ class DraftModelState:
 
 
 def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any] | None = None) -> Drafter:
-    """Makes a drafter of a small model: ``eagle(drafter_from_target(small), tree)`` drafts with it.
+    """Makes a drafter from a small model: ``eagle(drafter_from_target(small), tree)`` drafts with it.
 
     It shares the large model's guidance. It keeps no keys of uncommitted nodes, so each level scores the earlier ones
     again: use a model much smaller than the target, and shallow trees.
@@ -43,9 +43,9 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
     Args:
         small: the model; its parameters are the drafting's, and its codes are the target's.
         conditioning: (parameters, prefix of the large model) -> conditioning of the small one, leaves [B, ...]. None
-            passes on the prefix's tokens [B, P]; to a model of one vocabulary (``first_code``) with their mask, and
-            those of the unconditional row. A LlamaGen's prefix holds no tokens, all are 0: give this, and its labels
-            or captions with the parameters.
+            passes on the prefix's tokens [B, P] and, to a model with one vocabulary (``first_code``), their mask and
+            the tokens and mask of the unconditional row. A LlamaGen's prefix holds no tokens, all are 0: give this
+            function, and the labels or captions along with the parameters.
 
     Example:
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))

@@ -2,8 +2,8 @@
 
 The best nodes of each level are expanded, and the best of all drafted nodes are kept. A child is never worth more than
 its parent, so what is kept is a tree. In EAGLE-2 a node is worth its q. When draft and target share the noise, q(x)
-says little about a match, for x was picked by that noise too; what matters is how far x leads in the race log q + g, so
-a node is worth softmax(beta (log q + g)).
+says little about a match, because x was picked by that noise too; what matters is how far x leads in the race
+log q + g, so a node is worth softmax(beta (log q + g)).
 
 Axes: B batch, F expanded nodes of a level, C children, Q drafted nodes, N kept nodes (root included), V codes.
 """
@@ -28,10 +28,10 @@ class Frontier(NamedTuple):
     """The nodes of a level that are expanded.
 
     Attributes:
-        history: int32 [B, F, 3], their tokens, their parents' and grandparents'.
+        history: int32 [B, F, 3], the tokens of the nodes, their parents and their grandparents.
         numbers: int32 [B, F], their numbers among expanded nodes.
         places: int32 [B, F], their places in the pool of drafted nodes; -1 for the root.
-        worth: float32 [B, F], the log of what each is worth.
+        worth: float32 [B, F], the log of each node's worth.
         going: bool [B], whether the sequence's tree still gets deeper.
     """
 
@@ -58,7 +58,7 @@ def grow_dynamic(
     pending: Pending,
     draws: Any,
 ) -> Draft:
-    """Drafts ``tree`` below the root; arguments as ``grow_static``'s. The draft's nodes are point masses.
+    """Drafts ``tree`` below the root; arguments as in ``grow_static``. The draft's nodes are point masses.
 
     Raises:
         LanternError: a tree ranked by gaps whose draws come from another coupling than ``Gumbel``.
@@ -89,7 +89,7 @@ def grow_dynamic(
 
 
 def _children(tree: DynamicTree, frontier: Frontier, log_q: Float[Array, "B F V"], draws, depth: int) -> Pool:
-    """Drafts the best children of every expanded node, those of a node in order of their worth."""
+    """Drafts the best children of every expanded node, each node's in order of worth."""
     if tree.ranking == "probability":
         values, ids = top_children(log_q, tree.children)
     else:

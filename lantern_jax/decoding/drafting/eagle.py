@@ -26,7 +26,7 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True)
 class Drafter:
-    """The small model of EAGLE: the target's next feature from a token and the feature before it.
+    """The small model of EAGLE, which predicts the target's next feature from a token and the feature before it.
 
     Attributes:
         init: (params, Prefix, slots, span, nodes) -> state. ``slots`` as in ``Target``; ``span`` is S, the most
@@ -38,9 +38,9 @@ class Drafter:
             already expanded ones (0 = the root, then in order of expansion). The state keeps its shapes.
         refine: (params, state, root [B], tokens [B, M], ``Stale``, predicted) -> (logits [B, M, V], predicted): passes
             over a chain of guesses below the expanded node ``root``, all of them together, and gives the logits after
-            each; nothing is expanded. Before a token stands the target's own feature where ``Stale`` has it, else
-            what the last of such passes predicted, whose ``predicted`` is handed on (None for the first). None for
-            a drafter that leads no window.
+            each; nothing is expanded. The feature before a token is the target's own where ``Stale`` has it, else what
+            the previous such pass predicted; that pass's ``predicted`` is handed on (None for the first). The field is
+            None for a drafter that leads no window.
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
@@ -56,7 +56,7 @@ class Drafter:
 
 
 class Stale(NamedTuple):
-    """The target's features before the tokens of a chain, each of an older, slightly wrong context.
+    """The target's features before the tokens of a chain, each from an older, slightly wrong context.
 
     Attributes:
         features: [G, B, M, D]; those before the first token are not read.
@@ -69,10 +69,10 @@ class Stale(NamedTuple):
 
 @flax.struct.dataclass
 class Committed:
-    """A drafter's state and what it has still to absorb.
+    """A drafter's state, and what it still has to absorb.
 
     Attributes:
-        drafter: as of the last ``absorb``, without any expanded node.
+        drafter: its state as of the last ``absorb``, without any expanded node.
         features, tokens, count: what the last round committed, as in ``Outcome``.
     """
 
@@ -132,7 +132,7 @@ class EagleState:
     """What a tree's drafting carries from round to round.
 
     Attributes:
-        committed: the drafter's part.
+        committed: the drafter's part of the state.
         memory: ``echo.Memory`` of the last round's nodes; None without echo.
     """
 
@@ -147,7 +147,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
 
     Args:
         tree: a DraftTree with at least one node below the root, the name of a shipped one, or a DynamicTree.
-        echo: mixes what the target said of the last round's nodes into log q; None leaves it out.
+        echo: mixes what the target said after the last round's nodes into log q; None leaves it out.
 
     Raises:
         LanternError: an unknown name, or a tree of the root alone.
@@ -203,5 +203,5 @@ def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | N
 
 
 def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
-    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
     return eagle(drafter, settings.tree, Echo.of(settings.mixture) if settings.echo == "on" else None)

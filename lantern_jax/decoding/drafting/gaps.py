@@ -25,7 +25,7 @@ def gap_draft(tree: GapTree, root: Int[Array, "B 1"], ranked: Float[Array, "B W 
     scores = jnp.float32(tree.sharpness) * ranked
     values, ids = top_children(scores, branches)
     values = values - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
-    # Without a fourth code there is no node for it.
+    # Without a fourth code, no node may stand for it.
     missing = ((0, 0), (0, 0), (0, BRANCHES - branches))
     values = jnp.pad(jnp.clip(values, _LEAST, _MOST), missing, constant_values=-1e4)
     worth = jnp.einsum(
@@ -41,7 +41,7 @@ def gap_draft(tree: GapTree, root: Int[Array, "B 1"], ranked: Float[Array, "B W 
 
 
 def _topology(tree: GapTree, number: Int[Array, "B P"], chosen: Int[Array, "B N-1"]) -> Topology:
-    """Returns the topology of the pool's ``chosen`` nodes; all that stand above one are chosen too."""
+    """Returns the topology of the pool's ``chosen`` nodes; the ancestors of each are chosen too."""
     pool, root = tree.pool, jnp.full((len(chosen), 1), -1, jnp.int32)
     ids = jnp.arange(tree.num_nodes, dtype=jnp.int32)
     is_chosen = jnp.diff(number, axis=1, prepend=0) > 0
@@ -49,11 +49,11 @@ def _topology(tree: GapTree, number: Int[Array, "B P"], chosen: Int[Array, "B N-
     number, chosen = (jnp.concatenate(parts, axis=1) for parts in ((number, 1 + root), (root, chosen)))
 
     def of_chosen(table: np.ndarray, of_root: int) -> Int[Array, "B N columns"]:
-        """Returns the rows of a table [P, columns] for each node, the root's filled with a value."""
+        """Returns a table's rows [P, columns] for each node; the root's is filled with ``of_root``."""
         return jnp.asarray(np.concatenate([table, np.full_like(table[:1], of_root)]))[chosen]
 
     def numbers(nodes: Int[Array, "B N columns"]) -> Int[Array, "B N columns"]:
-        """Returns the numbers of nodes of the pool."""
+        """Returns the numbers of the pool's nodes."""
         return take_nodes(number, nodes % number.shape[1])
 
     node_paths = numbers(of_chosen(pool.paths, -1))

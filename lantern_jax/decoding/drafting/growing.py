@@ -21,7 +21,7 @@ LogQ = Callable[..., Float[Array, "B M V"]]
 
 
 class AtRoot(NamedTuple):
-    """A drafter after a round's root.
+    """A drafter that has taken in a round's root.
 
     Attributes:
         state: the drafter's.
@@ -70,5 +70,5 @@ def expanded_numbers(first: int, batch: int, count: int) -> Int[Array, "B M"]:
 
 
 def extended(history: Int[Array, "B M 3"], tokens: Int[Array, "B M"]) -> Int[Array, "B M 3"]:
-    """Returns the last tokens of nodes whose parents' ``history`` is."""
+    """Returns the last tokens of nodes, given the ``history`` of their parents."""
     return jnp.concatenate([tokens[..., None], history[..., :-1]], axis=-1)

@@ -1,4 +1,4 @@
-"""Windows of guesses without a drafter: the target's last pass predicts what comes, in slightly wrong contexts.
+"""Windows of guesses without a drafter: the target's last pass predicts the coming tokens, in slightly wrong contexts.
 
 A window holds a guess for each of the W coming positions. A pass scores all of them and accepts a prefix; the rest move
 to the front and get new distributions to be drawn from. The coupling decides how they are drawn:
@@ -54,7 +54,7 @@ def jacobi(
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 to 64; or a tree, as in ``Window``, whose guesses for a position are
+        window: W, positions guessed per round, 1 to 64; or a tree, as in ``Window``, whose guesses for a position are
             the best few of its last perturbed distribution. No ``GapTree``: that needs a led window.
         initial, row: as in ``Window``.
 
@@ -77,18 +77,18 @@ def speculative_jacobi(
 ) -> Drafting:
     """Makes a window for the coupling ``Rejection``: SJD (redraw ``independent``) or SCD (``maximal``, ``shared``).
 
-    SCD's released code keeps the old q with a kept guess; here q is always the law that the guess follows now.
+    SCD's released code keeps the old q for a kept guess; here q is always the law that the guess follows now.
 
     Args:
         vocab_size: the target's.
-        window: W, positions guessed a round, 1 to 64; or a tree, as in ``Window`` and ``pac``.
-        redraw: how a guess is drawn again: ``independent`` of what it was; ``maximal``, kept with probability
+        window: W, positions guessed per round, 1 to 64; or a tree, as in ``Window`` and ``pac``.
+        redraw: how a guess is redrawn: ``independent`` of what it was; ``maximal``, kept with probability
             min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
         initial, row: as in ``Window``.
 
     Raises:
         LanternError: as ``Window``; when traced and at a temperature above 0, the coupling ``Gumbel``, and ``Block``
-            with another redraw than ``independent``.
+            with a redraw other than ``independent``.
 
     Example:
         >>> lantern_jax.speculative_jacobi(16384, window=8, redraw="independent").max_depth
@@ -110,8 +110,8 @@ def pac(
 ) -> Drafting:
     """Makes SJD-PAC's window: several guesses for each of the first positions, and a chain below the best ones.
 
-    The released code deviates from the target's law twice; here siblings are drawn from their first one's distribution
-    without it, and the first accepted sibling is taken, not the one with the longest path.
+    The released code deviates from the target's law in two ways; here siblings are drawn from the first one's
+    distribution without that one, and the first accepted sibling is taken, not the one with the longest path.
 
     Args:
         vocab_size: the target's.
@@ -140,7 +140,7 @@ def _as_tree(window: int | DraftTree) -> DraftTree | GapTree:
 
 @lru_cache(MOST_RECORDS)
 def drafting_of(settings: Window) -> Drafting:
-    """Makes the ``Drafting`` of a window, which has no parameters; the same one each time: programs are found by it."""
+    """Makes a window's ``Drafting``, which has no parameters; always the same one, since programs are found by it."""
     if isinstance(settings.tree, GapTree):
         raise LanternError("a gap tree needs a led window: give it to led_window, or a static tree here")
     return Drafting(
@@ -164,7 +164,7 @@ def _propose(settings: Window, params, state: WindowState, pending: Pending, dra
 
 
 def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
-    """Puts the newest code before them at new places: returns tokens [B, W] and their log q [B, W, V]."""
+    """Fills new places with the newest code before them; returns tokens [B, W] and their log q [B, W, V]."""
     # Forced tokens need not be codes, and all pending ones may be forced: the token before them was sampled.
     places = jnp.arange(pending.tokens.shape[1], dtype=jnp.int32)[None]
     code = jnp.max(jnp.where(pending.tokens < settings.vocab_size, places, 0), axis=1, keepdims=True)
@@ -178,7 +178,7 @@ def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
-    """Draws a guess for every place [B, W]; returns also what ranks the first places' codes [B, F, V]."""
+    """Draws a guess for every place [B, W]; also returns what ranks the first places' codes [B, F, V]."""
     if isinstance(draws, Greedy):
         ranked = log_q
     elif settings.redraw is None and isinstance(draws, SharedNoise):
@@ -207,5 +207,5 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
 
 
 def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Drafting:
-    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
     return drafting_of(window_of(settings, target, grid))

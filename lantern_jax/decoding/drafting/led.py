@@ -1,20 +1,20 @@
-"""A window led by a drafter and refined by it, ours: strict decoding in the fewest passes of the target.
+"""A window led and refined by a drafter (ours): strict decoding in the fewest passes of the target.
 
-A Jacobi window (``jacobi``) remembers what the target's last pass said of the coming places, and far places are refined
-by several passes before they come near. What it lacks is the effect of the tokens just chosen, which a drafter knows.
-On the shared noise the noise of all places is known too, so the whole window can be guessed again and again before the
-target sees it. A round:
+A Jacobi window (``jacobi``) remembers what the target's last pass said about the coming places, and far places are
+refined by several passes before they come near. What it lacks is the effect of the tokens just chosen, which a drafter
+knows. With the shared noise, the noise of all places is known too, so the whole window can be guessed again and again
+before the target sees it. A round:
 
-1. Place 0 has the drafter's q after the root. All others begin with what the target last said of them.
-2. ``refine`` times: for each place the old node is recalled whose last tokens agree longest with the guesses before it
-   (``echo.recalled``); the drafter passes over all guesses together, with the target's own feature of the recalled node
-   before a token where that token agrees, and gives q of all places; and each place is guessed anew by
+1. Place 0 has the drafter's q after the root. All others begin with what the target last said about them.
+2. ``refine`` times: for each place, the old node whose last tokens agree longest with the guesses before it is recalled
+   (``echo.recalled``); the drafter passes over all guesses together, reading before a guess the target's own feature at
+   the recalled node if that node's token agrees, and gives q of all places; and each place is guessed anew by
    log q' = a log q + b log p_old and the noise.
 3. The best guesses are put on a static window's tree, or on one chosen by the gaps of the race (``gap_tree``). Nodes
-   beside its spine stand after other tokens than a place's guess was made after, and are guessed again in their own
+   off its spine follow other tokens than those their place's guess was made after, and are guessed again in their own
    context, by recall alone.
 
-After k passes the first k + 1 guesses are what as many passes one after the other would have given, and all others are
+After k passes, the first k + 1 guesses are what as many passes one after the other would have given, and all others are
 better than before. Coupling ``Gumbel``; strict decoding is plain decoding.
 
 Axes: G guidance rows, B batch, W window, V codes, D feature width.
@@ -54,9 +54,9 @@ class LedState:
     """What a led window carries from round to round.
 
     Attributes:
-        committed: the drafter's part.
+        committed: the drafter's part of the state.
         memory: the last round's nodes, with the target's features.
-        window: the newest distributions, for places that no node stood before.
+        window: the newest distributions, for places that no node precedes.
     """
 
     committed: Committed
@@ -82,7 +82,7 @@ class Guessed(NamedTuple):
 
 @dataclass(frozen=True)
 class Led:
-    """A led window's parts, for ``led_window`` and for who logs its rounds.
+    """A led window's parts, for ``led_window`` and for code that logs its rounds.
 
     Attributes:
         drafter: one that refines.
@@ -110,11 +110,11 @@ class Led:
         committed, start = catch_up(self.drafter, params, state.committed, pending)
         log_q = process_logits(start.logits, sampling)[:, None]
         unseen, _ = coming(self.settings, state.window, pending.position)
-        # Before the first round, after given tokens too, the target has said nothing.
+        # Before the first round, also after given tokens, the target has said nothing.
         is_first = jnp.all(state.memory.positions < 0, axis=1)
         unseen = jnp.where(is_first[:, None, None], log_q, unseen)
         state = state.replace(committed=committed, window=state.window.replace(position=pending.position))
-        # What comes before the guesses is known for place 0 alone.
+        # The tokens before a place are known for place 0 alone.
         history = jnp.full((*unseen.shape[:2], COMPARED), -2, jnp.int32).at[:, 0].set(pending.history)
         node, agreement, old = self._recalled(state, pending, history, unseen)
         mixed = jnp.concatenate([blended(self.echo, log_q, old[:, :1], agreement[:, :1]), old[:, 1:]], axis=1)
@@ -134,7 +134,7 @@ class Led:
     def _recalled(self, state: LedState, pending: Pending, history: Int[Array, "B W H"], unseen):
         """Recalls a node for each place; returns it, its agreement, and what the target said there.
 
-        Where none stood, agreement is 0 and the node that of the last place that has one.
+        Where there is none, agreement is 0 and the node is that of the last place that has one.
         """
         places = jnp.arange(self.settings.width, dtype=jnp.int32)[None]
         node, agreement = recalled(state.memory, history, pending.position[:, None] + places)
@@ -149,7 +149,7 @@ class Led:
         noise: Float[Array, "#B W #V"],
         draft: Draft,
     ) -> Draft:
-        """Guesses the nodes of a traced tree again, each after the tokens above it, with q of its place."""
+        """Guesses the nodes of a traced tree again, each after the tokens above it, with the q of its place."""
         topology = draft.topology
         place = jnp.minimum(topology.depth, self.settings.width - 1)[..., None]
         log_q, unseen = (jnp.take_along_axis(rows, place, axis=1) for rows in (guessed.log_q, guessed.old))
@@ -187,8 +187,8 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
     Args:
         drafter: one that can pass over a window (``Drafter.refine``).
         settings: the window; its ``redraw`` is None.
-        refine: passes of the drafter over the window, 0 or more, beside the one that takes in what was committed.
-        echo: the mixture; None is the library's.
+        refine: passes of the drafter over the window, 0 or more, besides the one that absorbs what was committed.
+        echo: the mixture; None gives the library's own.
 
     Raises:
         LanternError: a window for ``Rejection``, a drafter that cannot refine, or a ``refine`` below 0; when traced,
@@ -232,7 +232,7 @@ def _drafting_of(led: Led) -> Drafting:
 
 
 def window_noise(draws: Any, settings: Window) -> Float[Array, "#B W #V"]:
-    """Returns the noise of a window's places; none when greedy.
+    """Returns the noise of a window's places; zeros when greedy.
 
     Raises:
         LanternError: draws of another coupling.
@@ -245,5 +245,5 @@ def window_noise(draws: Any, settings: Window) -> Float[Array, "#B W #V"]:
 
 
 def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
-    """Returns the drafting that ``Settings`` describe, as ``DraftingKind.make``."""
+    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
     return led_window(drafter, window_of(settings, target, grid), settings.refine, Echo.of(settings.mixture))

@@ -1,4 +1,4 @@
-"""Drawing a window's guesses again under the rejection coupling, once the target's distributions p are known.
+"""Redrawing a window's guesses under the rejection coupling, once the target's distributions p are known.
 
     independent  x ~ p afresh (speculative Jacobi decoding, arXiv 2410.01699)
     maximal      x stays with probability min(1, p(x) / q(x)), else x ~ normalize(max(p - q, 0)) (SCD, arXiv 2510.24211,
@@ -8,7 +8,7 @@
 Each turns a guess with the law q into one with the law p, so that p is the next test's q. A guess stays what it was
 with probability sum(p q), 1 - TV(p, q), and at least (1 - TV) / (1 + TV) respectively. The coupling's accept tests and
 residual draws read none of the numbers drawn here. A guess that a test has read no longer follows q: ``Rejection``
-reads none behind the place where it stops, ``Block`` reads all, so only independent draws go with it.
+reads none beyond the place where it stops; ``Block`` reads all, so only independent draws work with it.
 
 Axes: B batch, W window, F first places with siblings, V codes.
 """

@@ -35,10 +35,11 @@ class WindowState:
     """What the last round left.
 
     Attributes:
-        position: int32 [B], the position that its root predicted; row i of the others belongs to i positions later.
+        position: int32 [B], the position that its root predicted; row i of the other fields belongs to the position i
+            later.
         tokens: int32 [B, W], its guesses.
         log_q: float32 [B, W, V], the distributions they were drawn from; None on the shared noise.
-        log_p: float32 [B, W + 1, V], the target's distributions of the same positions and the next, each after the
+        log_p: float32 [B, W + 1, V], the target's distributions at the same positions and the next, each after the
             guesses before it.
         memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
             looks at the row above.
@@ -58,17 +59,17 @@ class Window:
     Attributes:
         vocab_size: V.
         tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
-            rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. A
-            ``GapTree`` is chosen in each round; for led windows only.
+            rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. With a
+            ``GapTree`` the tree is chosen in each round; for led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
             them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
             the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
             ``random`` uniformly from the codes that ``left`` allows.
-        row: positions of a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
+        row: positions in a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
 
     Raises:
-        LanternError: a number or a name outside its range, or a tree without the path of best guesses.
+        LanternError: an invalid number or name, or a tree without the path of best guesses.
 
     Example:
         >>> tree = lantern_jax.DraftTree.window(8, branches=3, levels=2)
@@ -159,7 +160,7 @@ def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
     """
     row = _rows(settings, state, position)
     is_new = row > settings.width
-    # Where no row is left this is the last one: the newest distribution before the place.
+    # Past the last row this is the last one: the newest distribution before the place.
     log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
     fill = _FILLS.get(settings.initial)
     return log_p if fill is None else fill(settings, state, position, log_p, is_new), is_new
@@ -174,7 +175,7 @@ def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]
 
 
 def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
-    """Returns each place's row in the last round's arrays; past the last where it has none."""
+    """Returns each place's row in the last round's arrays; past the last one if it has none."""
     return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
 
 
@@ -190,7 +191,7 @@ def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
     remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
     if settings.initial == "mixed":
         mean = (log_p + remembered) / 2
-        # Filters may leave two distributions without a common code.
+        # Filters may leave the two distributions without a common code.
         seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
         remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
     return jnp.where(seen[..., None], remembered, log_p)
@@ -222,9 +223,9 @@ def on_tree(
 
 
 def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
-    """Returns the target's distribution of each place that a round left: of the truest of the nodes before it.
+    """Returns the target's distribution at each place of a round: the one after the truest of the nodes before it.
 
-    Of these the deepest, of the deepest the one with the longest accepted path, of those the first.
+    That is the deepest one; among the deepest, the one with the longest accepted path; among those, the first.
     """
     log_p, topology = outcome.log_probs, outcome.draft.topology
     if not settings.front:
@@ -237,7 +238,7 @@ def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
 
 
 def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B W+1 V"]) -> WindowState:
-    """Returns the state with the newest distributions, whose first is of the state's position."""
+    """Returns the state with the newest distributions, the first of which is for the state's position."""
     memory = state.memory
     if memory is not None:
         slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
@@ -247,7 +248,7 @@ def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B 
 
 
 def window_of(settings: Any, target: Target, grid: int) -> Window:
-    """Returns the window on the settings' tree; a row of the stream is one of the picture and its forced tokens."""
+    """Returns the window on the settings' tree; a row of the stream is a row of the picture and its forced tokens."""
     redraw = None if base_of(settings.coupling) == "gumbel" else settings.redraw
     rows = int((target.forced < 0).sum()) // grid
     return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // rows)

@@ -18,17 +18,17 @@ class Cool(Rule):
     """Annealed relaxation with the optimal residual (Cool-SD, arXiv 2601.09212).
 
     Coupling ``Rejection``: x at depth i is accepted with probability f(x) = min(1, omega_i p(x) / q(x)), with
-    omega_i = omega exp(-0.7 i - mu); a refusal leaves normalize(max(p - q f, 0)), f taken at every code, which distorts
-    least of all residuals: by the sum of max(q f - p, 0), in total variation, which is 0 where omega_i <= 1. The
-    definition of mu was not found; here the mean of omega_i over the tree's depth is ``omega``. The paper's drafts are
-    chains; in a tree, siblings meet the p and q that earlier refusals left.
+    omega_i = omega exp(-0.7 i - mu); a refusal leaves normalize(max(p - q f, 0)), with f taken at every code. Of all
+    residuals this one distorts least: by the sum of max(q f - p, 0) in total variation, which is 0 where omega_i <= 1.
+    The definition of mu was not found; here it makes ``omega`` the mean of omega_i over the tree's depths. The paper's
+    drafts are chains; in a tree, siblings are tested against the p and q that earlier refusals left.
 
-    Coupling ``Gumbel``, and temperature 0, where no p / q is asked: LANTERN++'s rule with the analogue
+    Coupling ``Gumbel``, and temperature 0, where p / q is not tested: LANTERN++'s rule with the analogue
     lambda_i = 1 + (omega - 1) exp(-0.7 i) (ours).
 
     Attributes:
         omega: [], >= 1, the paper's delta, 1.1 to 2 there. At 1 early drafts are still relaxed and late ones tightened.
-        k: static, neighbours under ``Gumbel``; 0 needs no codebook.
+        k: static, the number of neighbours under ``Gumbel``; 0 needs no codebook.
 
     Example:
         >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
@@ -42,7 +42,7 @@ class Cool(Rule):
     k: int = flax.struct.field(pytree_node=False, default=K.default)
 
     def claim(self, p, q, token, depth, max_depth, codebook):
-        """Claims as ``Rule.claim``."""
+        """Implements ``Rule.claim``."""
         mean = np.float32(np.mean(np.exp(-COOLING * np.arange(1, max_depth + 1))))
         weighted = (jnp.asarray(self.omega, jnp.float32) * _cooled(depth) / mean)[..., None] * p
         return Claim(
@@ -50,7 +50,7 @@ class Cool(Rule):
         )
 
     def lend(self, p, token, depth, codebook):
-        """Lends as ``Rule.lend``."""
+        """Implements ``Rule.lend``."""
         extra = jnp.asarray(self.omega, jnp.float32) - 1
         return LanternPlusPlus(1 + extra * _cooled(depth), self.k).lend(p, token, depth, codebook)
 

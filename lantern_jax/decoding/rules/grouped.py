@@ -14,21 +14,22 @@ from lantern_jax.devices.partition import whole
 
 @flax.struct.dataclass
 class Grouped(Rule):
-    """GSD (arXiv 2508.07747): x is tested with the probability of the group C(x) of similar codes.
+    """GSD (arXiv 2508.07747): x is tested with the probability of its group C(x) of similar codes.
 
-    C(x) holds x and its neighbours in the order of p, ``size // 2`` ranks below to ``(size - 1) // 2`` above (7 and 6
-    in the paper's code), that differ from it by less than ``p_gap`` in p and less than ``squared_distance`` in the
-    codebook. Coupling ``Rejection``: x is accepted with probability min(1, p(C) / q(C)) and written itself; a refusal
-    leaves the strict residual. Since C depends on x and is not a partition, this is exact neither for tokens nor for
-    groups. Near the first and last rank the published code takes an empty slice and falls back to the strict test by
-    an exception; here the group has the existing ranks. Ids without neighbours, such as row ends, are alone.
+    C(x) holds x and those of its neighbours in the order of p, from ``size // 2`` ranks below to ``(size - 1) // 2``
+    above (7 and 6 in the paper's code), that differ from x by less than ``p_gap`` in p and by less than
+    ``squared_distance`` in the codebook. Coupling ``Rejection``: x is accepted with probability min(1, p(C) / q(C)),
+    and x itself is written; a refusal leaves the strict residual. Since C depends on x and the groups are not a
+    partition, this is exact neither for tokens nor for groups. Near the first and last rank the published code takes an
+    empty slice and falls back to the strict test through an exception; here the group has the ranks that exist. Ids
+    without neighbours, such as row ends, are alone in their group.
 
     Coupling ``Gumbel``, and temperature 0: x is accepted when C(x) holds the wanted token (ours; the paper has no such
     test).
 
     Attributes:
         p_gap: [], > 0.
-        squared_distance: [], > 0; in the codebook's own units, so a value is for one tokenizer.
+        squared_distance: [], > 0; in the codebook's own units, so a value suits one tokenizer only.
         size: static, >= 1; 1 is strict.
 
     Example:
@@ -44,7 +45,7 @@ class Grouped(Rule):
 
     @property
     def is_strict(self) -> bool:
-        """Whether every code is alone."""
+        """Whether every code is alone in its group."""
         return self.size == 1
 
     @property
@@ -53,9 +54,9 @@ class Grouped(Rule):
         return 1
 
     def claim(self, p, q, token, depth, max_depth, codebook):
-        """Claims as ``Rule.claim``."""
-        # Ranks need whole rows. To flip split rows XLA would exchange codes among all devices together, and groups that
-        # have finished their pictures never join in.
+        """Implements ``Rule.claim``."""
+        # Ranks need whole rows. To flip split rows, XLA would exchange codes among all devices, and groups of devices
+        # that have finished their pictures never join in.
         p, here = whole(p), token[..., None]
         p_x = jnp.take_along_axis(p, here, axis=-1)
         ahead = _ahead(p, p_x, here)
@@ -82,7 +83,7 @@ class Grouped(Rule):
         return Claim(q_x * ratio, q)
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Accepts as ``Rule.accepts``."""
+        """Implements ``Rule.accepts``."""
         rows, p_x, p_y = p.rows(), p.at(token), p.at(wanted)
         place, theirs = (
             jnp.sum(_ahead(rows, mass[..., None], ids[..., None]), axis=-1, dtype=jnp.int32)
@@ -109,7 +110,7 @@ class Grouped(Rule):
 
 
 def _ahead(p, p_x, token) -> Bool[Array, "*rows V"]:
-    """Tells which codes are more probable than x; of equal ones, which have a lower id."""
+    """Tells which codes are more probable than x, or as probable with a lower id."""
     codes = jnp.arange(p.shape[-1], dtype=jnp.int32).reshape((1,) * (p.ndim - 1) + (-1,))
     return (p > p_x) | ((p == p_x) & (codes < token))
 

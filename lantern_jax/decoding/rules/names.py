@@ -14,13 +14,13 @@ def rule_from_name(
     vocab_size: int | None = None,
     **knobs: float | None,
 ) -> Rule:
-    """Returns the rule of a name, made of Python numbers; None is the knob's default.
+    """Returns the rule with this name, made from Python numbers; None stands for the knob's default.
 
     Args:
         name: one of ``RULES``.
-        k, delta, lam: neighbours and bounds: what they bound is the rule's matter.
-        vocab_size: V, which k must stay under.
-        knobs: the rule's other ones; those that only other rules have are not read.
+        k, delta, lam: the number of neighbours, and bounds; what they bound depends on the rule.
+        vocab_size: V; k must be below it.
+        knobs: the rule's other knobs; those that only other rules have are ignored.
 
     Raises:
         LanternError: an unknown name or knob, or a number outside the knob's range.
@@ -45,7 +45,7 @@ def rule_from_name(
 
 
 def as_rule(rule: Rule | str) -> Rule:
-    """Returns the rule of a name, with default bounds, or the rule itself; raises LanternError for anything else."""
+    """Returns the rule with this name and default bounds, or the rule itself; raises LanternError for anything else."""
     if isinstance(rule, str):
         return rule_from_name(rule)
     if not isinstance(rule, Rule):

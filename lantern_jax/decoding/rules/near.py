@@ -1,4 +1,4 @@
-"""Near, ours: a code stands in for one that is close to it. Axes: *rows are any axes of tokens on trial."""
+"""Near (ours): a code stands in for one that is close to it. Axes: *rows are any axes of tokens on trial."""
 
 from typing import ClassVar
 
@@ -12,10 +12,10 @@ from lantern_jax.decoding.rules.table import knobs_of
 
 @flax.struct.dataclass
 class Near(Rule):
-    """x is accepted for the wanted y when it lies within ``tau`` of it and p(x) >= p(y) / ratio. Coupling ``Gumbel``.
+    """x is accepted for the wanted y if it lies within ``tau`` of y and p(x) >= p(y) / ratio. Coupling ``Gumbel``.
 
-    On shared noise plain decoding's token y is known, so these very two codes are compared: no substituted code is
-    further than tau from the one it replaces. p(x) > 0 is always needed. Ids without neighbours stand in for none. At
+    On shared noise plain decoding's token y is known, so x is compared with y itself: no substituted code is further
+    than tau from the one it replaces. p(x) > 0 is always required. Ids without neighbours stand in for no other. At
     temperature 0, y is the argmax and p the unfiltered softmax.
 
     Attributes:
@@ -39,11 +39,11 @@ class Near(Rule):
 
     @property
     def k(self) -> int:
-        """1: distances to nearest codes set the unit."""
+        """1: distances to the nearest code set the unit."""
         return 1
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Accepts as ``Rule.accepts``."""
+        """Implements ``Rule.accepts``."""
         book = codebook.measured()
         reach = jnp.asarray(self.tau, jnp.float32) * book.spacing
         close = book.has(token) & book.has(wanted) & (code_distance(book, token, wanted) <= reach)

@@ -1,4 +1,4 @@
-"""A rule that is given as an object in place of a name, and tried before anything is computed with it.
+"""Rules that are given as objects instead of names, and tried before anything is computed with them.
 
 Axes: V codes.
 """
@@ -21,12 +21,12 @@ from lantern_jax.io.errors import LanternError
 
 
 def kind_of(rule: Any) -> RuleKind | None:
-    """Returns a kind that makes this very rule; None for what is no rule."""
+    """Returns a kind that makes this very rule; None for anything that is not a rule."""
     return RuleKind(partial(_with_arrays, rule), couplings=()) if isinstance(rule, Rule) else None
 
 
 def _with_arrays(rule: Rule) -> Rule:
-    """Returns a rule whose traced numbers are arrays of 32 bits, so that another number finds its program compiled."""
+    """Returns the rule with its traced numbers as 32-bit arrays, so that other numbers reuse the compiled program."""
     if jax.tree_util.all_leaves([rule]):
         raise LanternError(
             f"rule {type(rule).__name__} is no pytree: put @flax.struct.dataclass above its class"
@@ -37,7 +37,7 @@ def _with_arrays(rule: Rule) -> Rule:
 
 
 def try_rule(rule: Rule, coupling: Coupling, codebook: Codebook | None, vocab_size: int) -> None:
-    """Raises LanternError, in one line, where a rule does not go with a coupling, a codebook and V codes."""
+    """Raises a one-line LanternError if a rule does not work with a coupling, a codebook and V codes."""
     name, sampling = f"rule {type(rule).__name__}", SamplingParams.create()
 
     def verify(rule: Rule, codebook: Codebook | None):

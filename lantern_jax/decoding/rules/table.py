@@ -1,6 +1,6 @@
-"""The acceptance rules by name, with the knobs of each: defaults and ranges stand here alone. Needs no JAX.
+"""The acceptance rules by name, with the knobs of each; defaults and ranges are defined only here. Needs no JAX.
 
-A new rule is a file with a subclass of ``Rule`` and an entry of ``RULES``.
+A new rule is a file with a subclass of ``Rule`` and an entry in ``RULES``.
 """
 
 from collections.abc import Callable
@@ -15,13 +15,13 @@ COUPLINGS_OF_RULES = ("gumbel", "rejection")
 
 @dataclass(frozen=True, eq=False)
 class RuleKind(Late):
-    """A rule that has a name.
+    """A named rule.
 
     Attributes:
-        make: the knobs' values as keyword arguments -> the rule; of a ``Rule`` its ``create``.
-        knobs: its knobs, which are settings of every generation too.
-        inner: knobs of ``make`` that are no settings.
-        couplings: names of those it goes with; empty for all.
+        make: the knobs' values as keyword arguments -> the rule; for a ``Rule``, its ``create``.
+        knobs: its knobs that are also settings of every generation.
+        inner: knobs of ``make`` that are not settings.
+        couplings: names of the couplings it works with; empty for all.
 
     Example:
         >>> kind = lantern_jax.RuleKind(lambda: lantern_jax.Strict(), couplings=("gumbel",))
@@ -66,7 +66,7 @@ RULES: Table[RuleKind] = Table(
         "typical": RuleKind(
             at("lantern_jax.decoding.rules.typical:Typical.create"),
             (Knob("epsilon", float, 0.09, "probability that typical always accepts", "E", low_open=True, high=1),),
-            # The paper takes the root of epsilon.
+            # The paper takes the square root of epsilon.
             (Knob("delta_factor", float, 0.3, ""),),
             ("gumbel",),
         ),
@@ -95,7 +95,7 @@ RULES: Table[RuleKind] = Table(
 
 
 def register_rule(name: str, kind: RuleKind) -> None:
-    """Makes a rule of another package known by name; its knobs become settings.
+    """Registers a rule of another package by name; its knobs become settings.
 
     Raises:
         LanternError: a name that is taken or not valid.
@@ -109,7 +109,7 @@ def register_rule(name: str, kind: RuleKind) -> None:
 
 
 def knobs_of(name: str) -> tuple[Knob, ...]:
-    """Returns all knobs of a rule of this package."""
+    """Returns all knobs of one of this package's rules."""
     return RULES[name].knobs + RULES[name].inner
 
 
@@ -119,7 +119,7 @@ def rule_knobs() -> dict[str, Knob]:
 
 
 def checked(knobs: tuple[Knob, ...], given: dict[str, Any]) -> dict[str, Any]:
-    """Returns the value of every knob, its default for None; raises LanternError for one out of range."""
+    """Returns the value of every knob, its default for None; raises LanternError for a value out of range."""
     values = {}
     for knob in knobs:
         value = given.get(knob.name)

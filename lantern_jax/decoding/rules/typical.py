@@ -18,15 +18,15 @@ from lantern_jax.decoding.rules.table import knobs_of
 class Typical(Rule):
     """Medusa's typical acceptance (arXiv 2401.10774, section 2.3.1): x is accepted when it is not improbable.
 
-    That is p(x) > min(epsilon, delta_factor exp(-H)), H the entropy of p in nats. The flatter p, the lower the bar, and
-    for visual codes it is low: nothing bounds the distortion. Medusa takes the longest accepted path, so use
-    ``Gumbel("longest")``; where no draft is typical the token is plain decoding's, a draw from p. At temperature 0
-    typical tokens still pass, by the unfiltered softmax; Medusa's own greedy test is the strict rule.
+    That is, p(x) > min(epsilon, delta_factor exp(-H)), where H is the entropy of p in nats. The flatter p, the lower
+    the bar, and for visual codes it is low: nothing bounds the distortion. Medusa takes the longest accepted path, so
+    use ``Gumbel("longest")``; where no draft is typical, the token is plain decoding's, a draw from p. At temperature 0
+    typical tokens still pass, judged by the unfiltered softmax; Medusa's own greedy test is the strict rule.
 
     Attributes:
         epsilon: [], > 0: a token this probable is always typical.
-        delta_factor: [], >= 0; the paper uses the root of epsilon. (In Medusa's code a helper's defaults are swapped;
-            its callers are right.) 0 accepts every code with any probability.
+        delta_factor: [], >= 0; the paper uses the square root of epsilon. (In Medusa's code a helper's defaults are
+            swapped; its callers are right.) 0 accepts every code that has any probability.
 
     Example:
         >>> p = jnp.array([0.25, 0.05, 0.7])
@@ -40,7 +40,7 @@ class Typical(Rule):
     delta_factor: Float[Array, ""]
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Accepts as ``Rule.accepts``."""
+        """Implements ``Rule.accepts``."""
         entropy = jnp.sum(jax.scipy.special.entr(p.rows()), axis=-1)
         bar = jnp.asarray(self.delta_factor, jnp.float32) * jnp.exp(-entropy)
         return p.at(token) > jnp.minimum(jnp.asarray(self.epsilon, jnp.float32), bar)
@@ -69,7 +69,7 @@ class Tolerance(Rule):
     samples: Int[Array, ""]
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Accepts as ``Rule.accepts``."""
+        """Implements ``Rule.accepts``."""
         own, scores = p.score_at(token)[..., None], p.scores()
         codes = jnp.arange(scores.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,))
         better = (scores > own) | ((scores == own) & (codes < token[..., None]))
