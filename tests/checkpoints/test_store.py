@@ -124,7 +124,7 @@ def test_a_missing_or_wrong_shared_table_is_reported(shared, tmp_path):
     content["shared"] = shared
     del content["checksums"]["config.json"]
     (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(LanternError, match=r'"shared" are no names|tokens\.embedding'):
+    with pytest.raises(LanternError, match=r'"shared" are not names|tokens\.embedding'):
         load(folder)
 
 
