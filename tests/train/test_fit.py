@@ -78,7 +78,7 @@ def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, sampl
     of_token = found.defaults["mixture"][2:4]
     assert of_token[1] > of_token[0], found.defaults
     assert found.metadata == checkpoint.metadata | {ACCEPTANCE: {"windows": 8}}
-    assert checkpoint.defaults == tiny_checkpoint().defaults | filters
+    assert checkpoint.defaults == tiny_checkpoint().defaults | sampling
     assert found.target_params is checkpoint.target_params
 
 
