@@ -239,7 +239,11 @@ def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
 
 
 def check_new(program: Program, conditioning: Any, seeds: Any, numbers: Any) -> None:
-    """Raises LanternError unless the target takes the conditioning, and seeds and numbers are uint32."""
+    """Raises LanternError unless the target takes the conditioning, seeds and numbers are uint32, and JAX compiles."""
+    if jax.config.jax_disable_jit:
+        raise LanternError(
+            "jax_disable_jit is on, but a pipeline runs compiled programs: switch it off, or use speculative_decode"
+        )
     completion.check(program.target, conditioning, program.rows is not None)
     for name, values in (("seeds", seeds), ("numbers of sequences", numbers)):
         check_ids(name, np.asarray(values), 2**32)

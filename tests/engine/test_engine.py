@@ -142,6 +142,11 @@ def test_numbers_that_would_wrap_or_be_cut_are_refused(given, message):
         pipeline.engine.start(pipeline.job(pipeline.check("a lake")), rows, **given)
 
 
+def test_a_pipeline_cannot_run_where_jax_does_not_compile():
+    with jax.disable_jit(), refused("jax_disable_jit is on.*switch it off, or use speculative_decode"):
+        tiny_pipeline().generate("a lake")
+
+
 def test_codes_and_pictures_of_the_wrong_kind_are_refused(monkeypatch):
     pipeline = tiny_pipeline()
     engine = pipeline.engine
