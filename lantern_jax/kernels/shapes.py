@@ -17,13 +17,13 @@ except ImportError:
 LEAST_TILE = 16
 
 
-def in_32_bits(attend: Callable) -> Callable:
+def in_32_bits(kernel: Callable) -> Callable:
     """Makes a function trace its kernel as if ``jax_enable_x64`` were off: 64-bit indices fit no kernel's own."""
 
-    @wraps(attend)
+    @wraps(kernel)
     def traced(*arguments, **named):
         with jax.enable_x64(False):
-            return attend(*arguments, **named)
+            return kernel(*arguments, **named)
 
     return traced
 
