@@ -18,6 +18,7 @@ from lantern_jax.decoding import completion, contracts, staircase
 from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
 from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.decoding.gumbel import Gumbel, noise_at
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.rules.names import as_rule
@@ -149,12 +150,17 @@ def _begun(program: Program, inputs: Inputs, first: Int[Array, "B K"], finite, c
     """Makes the state after the first tokens, of which all but the last are in the cache."""
     stream, count = Stream(program.target), first.shape[1]
     running, more = inputs.active & finite, int(stream.run[count])
+    levels, noise = program.drafting.max_depth + 1, None
+    if type(program.coupling) is Gumbel:
+        sizes = stream.length, levels, stream.vocab_size
+        noise = program.coupling.noise_of(inputs.keys, *sizes, inputs.sampling)
     state = State(
-        decoded=stream.begin(first, finite | ~inputs.active, program.drafting.max_depth + 1),
+        decoded=stream.begin(first, finite | ~inputs.active, levels),
         length=jnp.where(running, jnp.int32(count + more), jnp.int32(stream.length)),
         pending=jnp.where(running, jnp.int32(1 + more), jnp.int32(1)),
         cache=cache,
         drafting=drafting,
+        noise=noise,
     )
     # Under a caller's shard_map the loop's carry must vary as the keys do, constants included.
     return varying_like(state, inputs.keys)
@@ -211,9 +217,12 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
     pending = stream.pending(decoded, state.length, state.pending)
 
     with jax.named_scope("draft"):
-        draws = program.coupling.draws(
-            inputs.keys, state.length, decoded.rounds, drafting.max_depth + 1, target.vocab_size, sampling
-        )
+        if state.noise is None:
+            draws = program.coupling.draws(
+                inputs.keys, state.length, decoded.rounds, drafting.max_depth + 1, target.vocab_size, sampling
+            )
+        else:
+            draws = noise_at(state.noise, state.length, drafting.max_depth + 1)
         draft, drafting_state = contracts.run_propose(
             drafting, inputs.drafting_params, state.drafting, pending, draws, sampling
         )
@@ -261,6 +270,7 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         pending=jnp.where(running, added - verdict.count, state.pending),
         cache=cache,
         drafting=drafting_state,
+        noise=state.noise,
     )
 
 

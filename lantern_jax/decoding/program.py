@@ -57,6 +57,7 @@ class State(Record):
         length: int32 [B], stream tokens known; T for a sequence that is finished, or was not active.
         pending: int32 [B], the known tokens that are not in the cache yet.
         cache, drafting: the target's and the drafting's own states.
+        noise: float32 [B, T + L, V], the shared noise of whole sequences, where it is small; else None.
     """
 
     decoded: Decoded
@@ -64,6 +65,7 @@ class State(Record):
     pending: Int[Array, " B"]
     cache: Any
     drafting: Any
+    noise: Float[Array, "B T+L V"] | None = None
 
 
 def input_specs(mesh_axis: str) -> Inputs:

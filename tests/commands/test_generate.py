@@ -4,6 +4,7 @@ import argparse
 import json
 import re
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -16,8 +17,10 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
 from lantern_jax.commands.command_line import Parser
 from lantern_jax.commands.main import main, make_parser
+from lantern_jax.commands.report import _comparison
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
+from lantern_jax.engine.generation import Statistics
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings import recipe
@@ -67,7 +70,7 @@ def test_one_picture(folder, capsys):
     printed = capsys.readouterr()
     assert printed.err == ""
     for row in (
-        "seconds", "compile seconds", "rounds", "step compression", "tokens substituted", f"{name}.png",
+        "passes of the model", "tokens per pass", "seconds", "compile seconds", "tokens substituted", f"{name}.png",
     ):  # fmt: skip
         assert row in printed.out
     # Without --out nothing is refused and no existing file is overwritten.
@@ -93,7 +96,7 @@ def test_the_version_is_printed(capsys):
 
 def test_a_race_is_written_beside_the_picture(capsys):
     assert main(["generate", PROMPT, "--race", "race.webp", "--out", "a.png"]) == 0
-    assert "100.0% of tokens as plain decoding's" in capsys.readouterr().out
+    assert "100.0% of the tokens are plain decoding's" in capsys.readouterr().out
     assert size("a.png") == (SIDE, SIDE), "the picture alone, though both were decoded"
     with Image.open("race.webp") as race:
         assert race.n_frames > 1 and race.size[0] > 2 * SIDE
@@ -122,9 +125,21 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     (width, height), (large, _) = size("a-compare.png"), size("a-accepted.png")
     assert width > 2 * SIDE and height > SIDE and large > SIDE
     printed = capsys.readouterr().out
-    assert re.search(r"speed-up \d+\.\d\dx, 100.0% of tokens", printed)
+    assert re.match(r"\d+ passes in place of \d+; 100.0% of the tokens are plain decoding's\n", printed)
+    assert re.search(r"\d s in place of \d+\.\d\d s on this machine: \d+\.\d\d times as fast\n", printed)
     assert printed.endswith("\nwrote a.png, a-compare.png, a-accepted.png, a.json\n")
     assert "plain" in printed
+
+
+def test_a_ratio_below_the_tokens_per_pass_is_explained():
+    plain = Statistics(1, 16, 15, 1.0, 1.0, 0, 0, 16, 0, 0, (15,))
+    ours = Statistics(1, 16, 6, 2.5, 1.25, 0, 0, 12, 0, 0, (2, 2, 2), speedup=0.8, same_tokens=1.0)
+    passes, seconds, why = _comparison(ours, plain)
+    assert passes.startswith("6 passes in place of 15;")
+    assert seconds == "1.25 s in place of 1.00 s on this machine: 0.80 times as fast"
+    assert why.startswith("a pass that checks guesses takes 3.12 times as long as a plain one here;")
+    as_expected = replace(ours, speedup=2.5)
+    assert len(list(_comparison(as_expected, plain))) == 2
 
 
 def test_several_pictures_into_a_folder_or_a_grid(folder):
