@@ -208,8 +208,8 @@ class _Trial:
         while place < last:
             if place + self.piece == last and told_apart and not self._tells_positions(cache):
                 raise LanternError(
-                    f"target.score: the last positions of {self.target.num_tokens} tokens are the same to the model: its "
-                    "table of positions is too short, and JAX reads the last row past its end"
+                    f"target.score: the last positions of {self.target.num_tokens} tokens are the same to the model: "
+                    "its table of positions is too short, and JAX reads the last row past its end"
                 )
             width = (last - place) % self.piece or self.piece
             block, chain = tokens[:, place : place + width + 1], DraftTree.chain(width)

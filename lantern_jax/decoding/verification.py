@@ -144,7 +144,9 @@ def verify_tree(
     max_count = topology.max_depth if max_count is None else max_count
     check_ids("max_count", max_count, None)
     if np.shape(max_count) not in ((), tokens.shape[:1]):
-        raise LanternError(f"max_count has shape {np.shape(max_count)}: give one number, or {tokens.shape[:1]}")
+        raise LanternError(
+            f"max_count has shape {np.shape(max_count)}: give one number, or {tokens.shape[:1]}"
+        )
     # NumPy arrays cannot be indexed by traced ids.
     draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
     max_count = jnp.broadcast_to(jnp.asarray(max_count, jnp.int32), tokens.shape[:1])
