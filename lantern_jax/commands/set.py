@@ -135,7 +135,10 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
             if progress is not None:
                 progress(now)
 
-        make_set(opened, directory, worker, progress=told)
+        try:
+            make_set(opened, directory, worker, progress=told)
+        except LanternError as error:
+            raise LanternError(f"{error}; the set stops here, and what was made stays") from None
     missing = plan.missing(directory)
     say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:
