@@ -148,6 +148,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
     from lantern_jax.measuring.rows import to_lines
+    from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
     groups, reasons = members(subject, configurations, plan.profile)
@@ -170,6 +171,11 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
             with working(text) as tell, nothing_compiled(not arguments.use_cache):
                 try:
                     rows += measure(subject, group, plan, tell)
+                    for member, row in zip(group, rows[-len(group) :], strict=True):
+                        passes = 0 if row.forced else row.passes * row.batch * row.repeats
+                        advice = weak_drafter(member.settings, row.tokens_a_pass, passes)
+                        if advice and writes:
+                            say_notes([f"{member.configuration}: {advice}"])
                 except RuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or len(groups) == 1:
                         raise

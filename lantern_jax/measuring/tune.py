@@ -320,7 +320,8 @@ class Tuner:
         # If there is no time to see how many rounds it takes, it is predicted to take as many as plain decoding. What a
         # relaxed rule costs must be seen.
         is_relaxed = settings.rule != "strict"
-        if is_relaxed or self.clock.fits(pictures=1):
+        is_known = is_relaxed or self.clock.fits(pictures=1)
+        if is_known:
             decoded = self._decoded({})
             rounds, relaxed = decoded.rounds, (decoded.substituted, decoded.distance) if is_relaxed else ()
         else:
@@ -328,7 +329,8 @@ class Tuner:
         # A round of it was not predicted: it is what others are compared with.
         nodes = settings.tree.num_nodes
         knobs = self._default_knobs(settings)
-        return self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+        made = self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+        return made if is_known else replace(made, tokens_a_pass=None)
 
     def _default_knobs(self, settings: Settings) -> dict[str, Any]:
         """Returns knobs that name these settings: a file without any says nothing about how to decode."""
@@ -343,6 +345,9 @@ class Tuner:
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
         """Adds what the confirming run measured; a relaxed rule's cost is then that of the run's pictures alone."""
+        if row.tokens_a_pass is None:
+            rounds = np.concatenate([part.rounds for part in made])
+            row = self._candidate(row.name, row.knobs, row.nodes, rounds, row.ms)
         seconds = np.array([part.timing.decoding for part in made])
         rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
         spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)

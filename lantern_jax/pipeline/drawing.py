@@ -45,7 +45,5 @@ def why_not_finite(engine: Engine, what: str, part: str, numbers: Sequence[int] 
         name = f"the {part}'s parameter {'.'.join(str(key.key) for key in path)}"
         if leaf.dtype == jnp.float16 and not hosts.fetched(jnp.isnan(leaf).any()):
             return f"{what} are not finite: float16 cannot hold {name}: give bfloat16 or float32 as dtype"
-        return (
-            f"{what} are not finite: {name} holds NaN or infinite values; fetch or convert the checkpoint again"
-        )
+        return f"{what} are not finite: {name} holds NaN or infinite values; fetch or convert the checkpoint again"
     return f"{what} are not finite though all parameters are: decode in another dtype, float32 say"
