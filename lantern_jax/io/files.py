@@ -177,22 +177,6 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
             fill_file(temporary, contents, synced)
 
 
-def write_once(path: Path, contents: Contents) -> None:
-    """Writes one file whole, ``synced``, unless it exists: of several writers, the first one wins.
-
-    Raises:
-        OSError: one line: the file cannot be written.
-    """
-    temporary = _beside(path)
-    with locks.writing(path.parent):
-        try:
-            with _explained(path):
-                fill_file(temporary, contents, synced=True)
-                _take_name(path, temporary)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
 def _take_name(path: Path, temporary: Path) -> bool:
     """Gives a file its name unless that is taken; tells whether it did."""
     try:
@@ -205,8 +189,8 @@ def _take_name(path: Path, temporary: Path) -> bool:
     return True
 
 
-def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) -> None:
-    """Writes several files, all or none: they are renamed once every one is written.
+def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True, synced: bool = False) -> None:
+    """Writes several files, all or none: they are renamed once every one is written, as ``write_file`` does.
 
     Raises:
         LanternError: without ``overwrite``, a file exists, perhaps only since its name was checked.
@@ -220,7 +204,7 @@ def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) ->
             waiting[path] = temporary = _beside(path)
             unwanted.callback(temporary.unlink, missing_ok=True)
             with _explained(path):
-                fill_file(temporary, data)
+                fill_file(temporary, data, synced)
         with contextlib.ExitStack() as undo:
             for path, temporary in waiting.items():
                 with _explained(path):
