@@ -41,7 +41,7 @@ def open_file(path: str | Path, pipe: bool = False) -> BinaryIO:
     """Opens a regular file for reading: a pipe would be waited for, and a device has no end.
 
     Args:
-        pipe: take a pipe too; one that nobody writes into is empty.
+        pipe: take a pipe too; one without a writer is empty.
 
     Raises:
         LanternError: not a regular file, one that is empty (as the endless ones of /proc seem), or one that cannot

@@ -28,7 +28,7 @@ from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
 
 # Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
-_IDLE, _SEEN = 1.1, 100
+_IDLE, _SEEN = 1.2, 100
 
 
 @dataclass(frozen=True)

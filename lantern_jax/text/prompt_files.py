@@ -39,7 +39,7 @@ def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]
 
 
 def read_columns(path: str | Path, *columns: str) -> list[tuple[str, ...]]:
-    """Reads several columns of a table at once, since a pipe is read once; raises what ``read_prompts`` raises."""
+    """Reads several columns of a table in one go, since a pipe is read once; raises what ``read_prompts`` raises."""
     text = _text(Path(path))
     return [_column(Path(path), text, column) for column in columns]
 
