@@ -44,7 +44,7 @@ from rich.table import Table
 
 import lantern_jax
 from eval.kept import PLAIN, REAL, Keeper
-from eval.plots import Point, Scatter
+from eval.plots import Point, Scatter, check_plots
 from eval.quality import (
     REPLICATES,
     Made,
@@ -64,7 +64,6 @@ from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.measuring.clock import alternate
-from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.metrics.agreement import agreement_scores, demo_features
 from lantern_jax.settings.tuned import digest

@@ -10,7 +10,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from lantern_jax.measuring.plots import check_plots
+from lantern_jax.io.errors import LanternError
 
 COLOURS = {False: "#1f5fa8", True: "#c0392b"}
 # Heights at which a label is tried, in points above its own point.
@@ -123,6 +123,14 @@ def is_current(path: Path, picture: Bars | Scatter) -> bool:
 
 def _digest(picture: Bars | Scatter) -> str:
     return f"sha256 {hashlib.sha256(repr(picture).encode()).hexdigest()}"
+
+
+def check_plots() -> None:
+    """Raises LanternError unless matplotlib is installed."""
+    try:
+        import matplotlib  # noqa: F401
+    except ImportError:
+        raise LanternError("plots need matplotlib: pip install matplotlib, or leave --plot out") from None
 
 
 def _figure(width: float, height: float):

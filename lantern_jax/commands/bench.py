@@ -9,11 +9,10 @@ from lantern_jax.commands.arguments import whole
 from lantern_jax.commands.options import Command, join_hosts, mesh_of, open_pipeline, say_notes
 from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_new_file, check_new_folder, write_file, write_files
+from lantern_jax.io.files import check_new_file, write_file
 from lantern_jax.io.terminal import say
 from lantern_jax.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.measuring.accept_lengths import parse_accept_lengths
-from lantern_jax.measuring.plots import check_plots
 from lantern_jax.measuring.rows import Row, read_rows
 from lantern_jax.measuring.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
 from lantern_jax.text.prompt_files import read_prompts
@@ -59,7 +58,6 @@ def add(commands) -> None:
     switch("--verbose", "show all columns; the file of --out has them anyway")
     switch("--profile", "also say where the time of a pass goes")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
-    take("--plot", "DIR", 'draw the rows as SVG; needs the extra "plots"')
     take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
     bench.overwrite()
 
@@ -81,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
     _check_outputs(arguments)
     writes = join_hosts(arguments.hosts)
     if not writes:
-        arguments.out = arguments.plot = None
+        arguments.out = None
 
     from lantern_jax.measuring.measure import Procedure
 
@@ -96,17 +94,11 @@ def _run(arguments: argparse.Namespace) -> None:
     try:
         _measure(arguments, configurations, plan, writes, rows, left_out)
     finally:
-        # Measured rows are shown even if they cannot be plotted or written, or if the rest is interrupted.
+        # Measured rows are shown even if they cannot be written, or if the rest is interrupted.
         if rows or left_out:
             _show(rows, left_out, old, arguments)
-    if arguments.plot is not None:
-        from lantern_jax.measuring.plots import plot_files
-
-        folder = Path(arguments.plot)
-        folder.mkdir(exist_ok=True)
-        write_files(plot_files(rows, folder))
-    for file in filter(None, (arguments.out, arguments.plot)):
-        say(f"wrote {file}")
+    if arguments.out is not None:
+        say(f"wrote {arguments.out}")
 
 
 def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
@@ -135,11 +127,6 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
         check_new_file(out, arguments.overwrite)
         if against is not None and out.absolute() == against.absolute():
             raise LanternError(f"{out} is both --out and --against: name another file")
-    if arguments.plot is not None:
-        if Path(arguments.plot).is_file():
-            raise LanternError(f"--plot {arguments.plot} is a file: name a folder")
-        check_plots()
-        check_new_folder(Path(arguments.plot), arguments.overwrite)
 
 
 def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out: list[str]) -> None:
@@ -148,6 +135,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
     from lantern_jax.measuring.measure import measure, members
     from lantern_jax.measuring.rows import to_lines
+    from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
     groups, reasons = members(subject, configurations, plan.profile)
@@ -170,6 +158,11 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
             with working(text) as tell, nothing_compiled(not arguments.use_cache):
                 try:
                     rows += measure(subject, group, plan, tell)
+                    for member, row in zip(group, rows[-len(group) :], strict=True):
+                        passes = 0 if row.forced else row.passes * row.batch * row.repeats
+                        advice = weak_drafter(member.settings, row.tokens_a_pass, passes)
+                        if advice and writes:
+                            say_notes([f"{member.configuration}: {advice}"])
                 except RuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or len(groups) == 1:
                         raise

@@ -255,7 +255,6 @@ def _say(line: str, status: int) -> int:
     # A line may quote a file or an argument: names of tensors, words, sizes.
     # The longest word is a quoted value with its quotation marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    with contextlib.suppress(OSError), terminal.hidden():  # Stderr may be gone.
-        print(errors.printable(" ".join(words)), file=sys.stderr)
+    terminal.say(" ".join(words), error=True)
     streams.flushed()
     return status

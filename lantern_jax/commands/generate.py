@@ -78,6 +78,7 @@ def _run(arguments: argparse.Namespace) -> None:
     writes = join_hosts(arguments.hosts)
 
     from lantern_jax.commands.report import decoding_progress, show_choice, show_statistics
+    from lantern_jax.settings.recipe import weak_drafter
 
     pipeline = open_pipeline(arguments)
     with _quoting(arguments.prompts):
@@ -116,6 +117,9 @@ def _run(arguments: argparse.Namespace) -> None:
         wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.places)
+    made = generation.statistics
+    if writes:
+        say_notes(filter(None, [weak_drafter(plan.settings, made.step_compression, made.rounds)]))
 
 
 @contextlib.contextmanager

@@ -221,6 +221,9 @@ def _lines(row: dict[str, Any], distance: str) -> list[tuple[str, str]]:
 
     pictures = f"{count(row['pictures'])}, reference {count(row['reference_pictures'])}"
     lines = [("read by", row["reader"]), ("pictures", pictures)]
+    if row["too_few"] is not None:
+        why = f"the reader gives {row['too_few']} numbers, whose covariance needs more pictures than that in each set"
+        lines.append(("too few", f"{why}: {distance} and KID say little"))
     if "frechet" in row:
         lines.append((distance, _with_interval(row, "frechet", "frechet_interval")))
     if "kid" in row:

@@ -122,7 +122,7 @@ class Outputs:
     def check(self, overwrite: bool) -> None:
         """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
         others = tuple(path for path in (self.stats, self.race) if path is not None)
-        new = self.folder is not None and not self.folder.exists()
+        new = self.folder is not None and not os.path.exists(self.folder)
         if new:
             check_new_folder(self.folder, overwrite)
         files = (*self.files, *self.sheets, *others)
@@ -163,7 +163,7 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
         LanternError: an ending other than .png, or a grid of too many pictures.
     """
     path = Path(out)
-    is_folder = out.endswith(("/", "\\")) or path.is_dir() or not path.suffix
+    is_folder = out.endswith(("/", "\\")) or os.path.isdir(path) or not path.suffix
     if not is_folder and path.suffix.lower() != ".png":
         raise LanternError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
     if not is_folder and len(names) > MOST_IN_GRID:

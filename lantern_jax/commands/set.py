@@ -18,7 +18,7 @@ from lantern_jax.sets.cluster import chosen
 from lantern_jax.sets.plan import PICTURE_FORMATS, Worker, begin
 from lantern_jax.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
 from lantern_jax.settings.resolution import check_knobs
-from lantern_jax.text.prompt_files import class_list, read_prompts
+from lantern_jax.text.prompt_files import class_list, read_columns, read_prompts
 
 _EXAMPLES = (
     "lantern set --prompts prompts.txt --out pictures",
@@ -61,7 +61,7 @@ def _run(arguments: argparse.Namespace) -> None:
         return
     names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar", "tuned"
     fields = {name: getattr(arguments, name) for name in names}
-    prompts, negatives = _prompts(arguments), _negatives(arguments)
+    prompts, negatives = _prompts(arguments)
     request = SetRequest(
         arguments.model, prompts, arguments.knobs, negatives=negatives, size=arguments.picture_size, **fields
     )
@@ -90,26 +90,25 @@ def _worker(arguments: argparse.Namespace) -> Worker:
     return chosen(arguments.worker, os.environ, processes)
 
 
-def _prompts(arguments: argparse.Namespace) -> tuple[str, ...]:
+def _prompts(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the prompts and the negative ones."""
+    column, negative_column = arguments.column, arguments.negative_column
     if (arguments.prompts is None) == (arguments.classes is None):
         raise LanternError("give --prompts FILE or --classes LIST: one of the two")
-    if arguments.classes is not None:
-        if arguments.column is not None:
-            raise LanternError("--column names a column of a table: give it with --prompts")
-        return class_list(arguments.classes)
-    return read_prompts(arguments.prompts, arguments.column)
-
-
-def _negatives(arguments: argparse.Namespace) -> tuple[str, ...]:
-    if arguments.negative_column is None:
-        return () if arguments.negative is None else (arguments.negative,)
-    if arguments.negative is not None:
+    if negative_column is not None and arguments.negative is not None:
         raise LanternError("give --negative TEXT or --negative-column NAME: one of the two")
-    if arguments.column is None:
+    if negative_column is not None and column is None:
         raise LanternError(
             "--negative-column names a column of a table: give --prompts FILE and --column NAME"
         )
-    return read_prompts(arguments.prompts, arguments.negative_column)
+    if arguments.classes is not None and column is not None:
+        raise LanternError("--column names a column of a table: give it with --prompts")
+    if negative_column is not None:
+        prompts, negatives = read_columns(arguments.prompts, column, negative_column)
+        return prompts, negatives
+    classes, negative = arguments.classes, arguments.negative
+    prompts = read_prompts(arguments.prompts, column) if classes is None else class_list(classes)
+    return prompts, () if negative is None else (negative,)
 
 
 def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:
@@ -136,7 +135,10 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
             if progress is not None:
                 progress(now)
 
-        make_set(opened, directory, worker, progress=told)
+        try:
+            make_set(opened, directory, worker, progress=told)
+        except LanternError as error:
+            raise LanternError(f"{error}; the set stops here, and what was made stays") from None
     missing = plan.missing(directory)
     say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
     if missing:

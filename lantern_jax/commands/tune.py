@@ -119,9 +119,8 @@ def _show(tuning) -> None:
         name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
         return (
             f"{name} (default)" if made.name == tuning.default else name,
-            str(made.nodes), _pair(made.tokens_a_pass, 2), f"{made.ms:.2f}", _pair(made.predicted, 0),
-            "" if made.measured is None else _pair(made.measured, 0),
-            "" if made.speedup is None else _pair(made.speedup, 2),
+            str(made.nodes), _pair(made.tokens_a_pass, 2), f"{made.ms:.2f}",
+            _pair(made.predicted if made.tokens_a_pass else None, 0), _pair(made.measured, 0), _pair(made.speedup, 2),
             f"{made.substituted.mean():.1%}" if len(made.substituted) else "0",
         )  # fmt: skip
 
@@ -139,6 +138,5 @@ def _show(tuning) -> None:
     Console(soft_wrap=True).print(shown)
 
 
-def _pair(pair: tuple[float, float], digits: int) -> str:
-    value, error = pair
-    return f"{value:.{digits}f} ± {error:.{digits}f}"
+def _pair(pair: tuple[float, float] | None, digits: int) -> str:
+    return "" if pair is None else " ± ".join(f"{number:.{digits}f}" for number in pair)

@@ -328,6 +328,8 @@ def check_codebook(rule: Rule, codebook: Codebook | None, vocab_size: int | None
         raise LanternError(
             "a relaxed rule needs a codebook: give Codebook(neighbours, codes), or use Strict()"
         )
+    if not isinstance(codebook, Codebook):
+        raise LanternError(f"codebook is {type(codebook).__name__}: give Codebook(neighbours, codes)")
     rows, stored = codebook.neighbours.shape
     if rule.k > stored:
         raise LanternError(

@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding import contracts
+from lantern_jax.decoding.concrete import check_logits
 from lantern_jax.decoding.protocols import Prefix, Target
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
@@ -113,7 +114,7 @@ class _Trial:
         codes = np.array([max(last - 1, 0), last]).repeat(self.batch).reshape(2, self.batch, 1)
         rows = [self._scored(self.cache, tokens, alone) for tokens in codes]
         for logits, _, _ in rows:
-            _check_numbers(logits, "score")
+            check_logits("target.score leads to logits", logits)
         if last and _alike(*rows):
             raise LanternError(
                 f"target.score: codes {last - 1} and {last} are the same to the model: it has no rows for all "
@@ -203,7 +204,13 @@ class _Trial:
         tokens = self._tokens(np.arange(last + 1))
         rule = "a cache holds as many tokens as prefill's `slots` say, each behind the one before"
         cache, place, alone = self.cache, 0, _nodes(DraftTree.empty())
+        told_apart = self._tells_positions(cache)
         while place < last:
+            if place + self.piece == last and told_apart and not self._tells_positions(cache):
+                raise LanternError(
+                    f"target.score: the last positions of {self.target.num_tokens} tokens are the same to the model: "
+                    "its table of positions is too short, and JAX reads the last row past its end"
+                )
             width = (last - place) % self.piece or self.piece
             block, chain = tokens[:, place : place + width + 1], DraftTree.chain(width)
             following = self._logits(cache, block, _nodes(chain))[:, -1]
@@ -214,7 +221,7 @@ class _Trial:
         chain = DraftTree.chain(self.piece - 1)
         beyond = np.concatenate([tokens[:, -1:], self._tokens(last + chain.depth[1:])], axis=1)
         logits = np.asarray(self._scored(cache, beyond, _nodes(chain))[0])[:, 0]
-        _check_numbers(logits, "score")
+        check_logits("target.score leads to logits", logits)
         rule = "guesses beyond the stream's end change nothing of what comes before them"
         self._same(logits, following, "score", rule)
         cache = self._committed(cache, beyond, chain, self._path(self.piece), self._counts(0))
@@ -258,7 +265,7 @@ class _Trial:
 
     def _prefill(self, conditioning, guidance) -> tuple[Any, Array, Prefix]:
         cache, logits, prefix = self._begin(self.params, conditioning, guidance)
-        _check_numbers(logits, "prefill")
+        check_logits("target.prefill leads to logits", logits)
         return cache, logits, prefix
 
     def _tokens(self, depth: np.ndarray) -> Int[np.ndarray, "B N"]:
@@ -281,8 +288,16 @@ class _Trial:
     def _logits(self, cache, tokens, topology, part: str | None = None) -> Float[np.ndarray, "B N V"]:
         """Returns logits after every node; errors blame ``part`` if they are not numbers."""
         logits = np.asarray(self._scored(cache, tokens, topology)[0])
-        _check_numbers(logits, part or ("score" if cache is self.cache else "commit"))
+        part = part or ("score" if cache is self.cache else "commit")
+        check_logits(f"target.{part} leads to logits", logits)
         return logits
+
+    def _tells_positions(self, cache) -> bool:
+        """Tells whether a token alone has other logits at each of the next positions than at the one before it."""
+        depth = np.arange(self.piece + 1)
+        tokens = np.full((self.batch, len(depth)), min(1, self.target.vocab_size - 1))
+        logits = self._logits(cache, tokens, (depth, np.eye(len(depth), dtype=bool)))
+        return bool((logits[:, 1:] != logits[:, :-1]).any(axis=2).all())
 
     def _committed(self, cache, tokens, tree: DraftTree, path, counts: Sequence[int]) -> Any:
         block = self._scored(cache, tokens, _nodes(tree))[2]
@@ -310,18 +325,6 @@ class _Trial:
 def _nodes(tree: DraftTree) -> tuple[np.ndarray, np.ndarray]:
     """Returns a tree's arguments for ``Target.score``."""
     return tree.depth, tree.ancestors
-
-
-def _check_numbers(logits, part: str) -> None:
-    """Raises LanternError unless logits are numbers, or -inf where another id of the row is allowed."""
-    logits = np.asarray(logits)
-    sound = (logits < np.inf).all(axis=-1) & np.isfinite(logits.max(axis=-1))
-    if not sound.all():
-        row = ", ".join(map(str, np.argwhere(~sound)[0]))
-        raise LanternError(
-            f"target.{part} leads to logits that are no numbers, at [{row}]: give finite ones, -inf where an id is not "
-            "allowed, and one that is allowed in each row"
-        )
 
 
 def _alike(ours, theirs) -> bool:

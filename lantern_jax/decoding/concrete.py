@@ -41,6 +41,18 @@ def check_ids(name: str, ids: Any, count: int | None, read: Any = None) -> None:
         raise LanternError(f"{name} are {ids.min()} to {ids.max()}: give 0 to {most}")
 
 
+def check_logits(what: str, logits: Any) -> None:
+    """Raises LanternError unless logits, as far as they are known, are numbers, or -inf beside others of the row."""
+    logits = at_hand(logits)
+    sound = True if logits is None else (logits < np.inf).all(axis=-1) & np.isfinite(logits.max(axis=-1))
+    if not np.all(sound):
+        row = ", ".join(map(str, np.argwhere(~sound)[0]))
+        raise LanternError(
+            f"{what} that are no numbers, at [{row}]: give finite ones, -inf where an id is not allowed, and one that "
+            "is allowed in each row"
+        )
+
+
 def check_padding(mask: Any, shape: tuple[int, ...]) -> None:
     """Raises LanternError unless a mask is bool of this shape and, as far as it is known, prompts end where rows do."""
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)

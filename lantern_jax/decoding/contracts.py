@@ -12,6 +12,8 @@ import numpy as np
 from jax.sharding import AbstractMesh, AxisType, Mesh
 
 from lantern_jax.decoding.protocols import Draft, Drafting, Prefix, Target
+from lantern_jax.decoding.topology import check_topology
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
@@ -20,8 +22,9 @@ def check_batch(keys, conditioning, guidance, active) -> int:
     shape, dtype = _kind(keys)
     if not jnp.issubdtype(dtype, jax.dtypes.prng_key) or len(shape) != 1:
         legacy = ", and jax.random.wrap_key_data(keys) for those of PRNGKey" if dtype == jnp.uint32 else ""
+        given = f"{shape} of {dtype}" if hasattr(keys, "dtype") else errors.quoted(keys, 40)
         raise LanternError(
-            f"keys are {shape} of {dtype}: give one key per sequence, such as jax.random.split(key, batch){legacy}"
+            f"keys are {given}: give one key per sequence, such as jax.random.split(key, batch){legacy}"
         )
     batch = shape[0]
     check_rows(conditioning, batch)
@@ -139,6 +142,7 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
     draft, state = _parts("drafting.propose", results, "draft, state")
     if not isinstance(draft, Draft):
         raise LanternError(f"drafting.propose returns {type(draft).__name__}: return a Draft and its state")
+    check_topology(draft.topology)
     if draft.topology.max_depth != drafting.max_depth:
         raise LanternError(
             f"drafting.propose returns a topology of depth {draft.topology.max_depth}: its record says "

@@ -2,19 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lantern_jax.io.plugins import Late, Table, at
-
-if TYPE_CHECKING:
-    from lantern_jax.decoding.verification import Coupling
 
 
 @dataclass(frozen=True, eq=False)
 class CouplingKind(Late):
-    """A named coupling; ``make`` takes its options."""
+    """A named coupling; ``make`` takes its options and returns a ``verification.Coupling``."""
 
-    make: Callable[..., "Coupling"]
+    make: Callable[..., Any]
 
 
 def _own(coupling: Any) -> CouplingKind | None:
@@ -34,7 +31,7 @@ COUPLINGS: Table[CouplingKind] = Table(
 )
 
 
-def base_of(coupling: "Coupling | str") -> str:
+def base_of(coupling: Any) -> str:
     """Returns a coupling's name; for an object, that of the class it derives from, or ""."""
     if isinstance(coupling, str):
         return coupling
@@ -42,7 +39,7 @@ def base_of(coupling: "Coupling | str") -> str:
     return next(made, "")
 
 
-def as_coupling(coupling: "Coupling | str") -> "Coupling":
+def as_coupling(coupling: Any) -> Any:
     """Returns the coupling with this name and default options, or the coupling itself.
 
     Raises:

@@ -79,7 +79,8 @@ class Gumbel:
             earliest in depth-first order; ``exact_first``, which takes, from the root on, the child y if there is one,
             else the first accepted child, and never goes back; or ``followed`` (ours), the longest path where a relaxed
             rule accepts only tokens that are followed by a guess equal to the target's own token, so that the path
-            continues after each, by that guess or a longer way. At temperature 0 it is always the longest.
+            continues after each, by that guess or a longer way. Tokens without an alternative, such as a forced row
+            end, are no guesses: what comes after them counts. At temperature 0 it is always the longest.
 
     Raises:
         LanternError: an unknown path policy.
@@ -126,7 +127,7 @@ class Gumbel:
             with jax.named_scope("relaxed_accepts"):
                 relaxed = _relaxed(draft, log_probs, noise, wanted_here, rule, codebook)
                 if self.path == "followed" and noise is not None:
-                    relaxed = relaxed & _followed(topology, exact)
+                    relaxed = relaxed & _followed(draft, log_probs, exact)
                 accepted = exact | relaxed
         if self.path == "exact_first" and noise is not None:
             there = jnp.any(siblings(topology) & exact[:, None, :], axis=-1)
@@ -144,11 +145,15 @@ def noise_at(noise: Float[Array, "B T+L V"], positions: Int[Array, " B"], levels
     return SharedNoise(noise[jnp.arange(len(noise), dtype=jnp.int32)[:, None], rows])
 
 
-def _followed(topology, exact: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
-    """Tells which drafted nodes have a child that is the target's own token after them."""
-    parents = with_batch(drafted(topology.parents), 2)
-    nodes = jnp.arange(1, exact.shape[1] + 1, dtype=jnp.int32)[None, :, None]
-    return jnp.any((parents[:, None, :] == nodes) & exact[:, None, :], axis=-1)
+def _followed(draft, log_probs, exact: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
+    """Tells which drafted nodes have the target's own token after them, behind no more than tokens without a choice."""
+    choice = take_nodes(jnp.sum(log_probs > -jnp.inf, axis=-1, dtype=jnp.int32) > 1, parents_of(draft))
+    below = with_batch(draft.topology.ancestors, 3)[:, 1:, 1:]
+    # Nodes from the root to each, itself included, past which a path does not go by itself.
+    steps = jnp.sum(below & (choice | ~exact)[:, None, :], axis=-1, dtype=jnp.int32)
+    return jnp.any(
+        below & (exact & choice)[:, :, None] & (steps[:, :, None] == steps[:, None, :] + 1), axis=1
+    )
 
 
 def _noise(draws, log_probs, topology) -> Float[Array, "B L V"] | None:

@@ -28,6 +28,7 @@ from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.decoding.zipar import Rows
 from lantern_jax.devices.partition import over_mesh, varying_like
+from lantern_jax.io import errors
 
 
 def speculative_decode(
@@ -74,6 +75,8 @@ def speculative_decode(
             relaxed rule without neighbours, a batch that does not divide over the mesh.
     """
     rule, coupling = as_rule(rule), as_coupling(coupling)
+    if not isinstance(drafting, Drafting):
+        raise errors.invalid("drafting", drafting, "a Drafting, such as jacobi(target.vocab_size, window=8)")
     check_codebook(rule, codebook, target.vocab_size)
     batch = contracts.check_batch(keys, conditioning, guidance, active)
     completion.check(target, conditioning, rows is not None)

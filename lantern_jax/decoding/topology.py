@@ -60,6 +60,14 @@ class Topology(Record):
 AnyTopology = DraftTree | Topology
 
 
+def check_topology(topology: AnyTopology) -> None:
+    """Raises LanternError for anything else, such as a list of paths."""
+    if not isinstance(topology, AnyTopology):
+        raise LanternError(
+            f"a draft's topology is {type(topology).__name__}: give a tree, such as DraftTree.from_paths(paths)"
+        )
+
+
 def topology_of(
     parents: Int[Array, "B N"], max_depth: int, width: int, draft_rows: Int[Array, "B N"] | None = None
 ) -> Topology:

@@ -14,12 +14,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook, code_distance
-from lantern_jax.decoding.concrete import check_ids
+from lantern_jax.decoding.concrete import check_ids, check_logits
+from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams
-from lantern_jax.decoding.topology import AnyTopology, drafted, take_nodes, with_batch
+from lantern_jax.decoding.topology import AnyTopology, check_topology, drafted, take_nodes, with_batch
 from lantern_jax.io.errors import LanternError
 
 
@@ -97,10 +98,10 @@ def verify_tree(
     log_probs: Float[Array, "B N V"],
     draws: Any,
     *,
-    coupling: Coupling,
+    coupling: Coupling | str,
     rule: Rule | str = "strict",
     codebook: Codebook | None = None,
-    max_count: Int[Array, " B"] | None = None,
+    max_count: Int[Array, " B"] | int | None = None,
 ) -> Verification:
     """Accepts a path of the draft and samples the token after it.
 
@@ -112,13 +113,14 @@ def verify_tree(
             were drawn from if the coupling needs it.
         log_probs: the target's sampling log-probabilities after every node (``process_logits``).
         draws: this round's, made by ``coupling.draws``; ``Greedy()`` at temperature 0.
-        coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``.
+        coupling: ``Gumbel(path)``, ``Rejection(residual)`` or ``Block()``, or its name.
         rule: acceptance rule or its name; a rule that reads neighbours needs ``codebook``, and so do distances.
         max_count: the most accepted tokens; the path is cut there and the bonus token is the cut node's.
 
     Raises:
-        LanternError: an unknown rule, a shape that does not fit the topology, tokens that are not codes, draws of
-            another coupling, or a codebook that is missing or does not fit.
+        LanternError: an unknown rule or coupling, a shape that does not fit the topology, tokens that are not codes,
+            log-probabilities that are not numbers, draws of another coupling, or a codebook that is missing or does
+            not fit. Numbers are checked where they are known: not while a program is traced.
 
     Example:
         >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
@@ -128,7 +130,8 @@ def verify_tree(
         >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
         ([1], [0])
     """
-    rule, tokens, topology = as_rule(rule), draft.tokens, draft.topology
+    rule, coupling, tokens, topology = as_rule(rule), as_coupling(coupling), draft.tokens, draft.topology
+    check_topology(topology)
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
         raise LanternError(
             f"tokens have shape {tokens.shape}: give batch x {topology.num_nodes} tree nodes, under vmap tokens[None]"
@@ -136,11 +139,17 @@ def verify_tree(
     if log_probs.ndim != 3 or log_probs.shape[:2] != tokens.shape:
         raise LanternError(f"log_probs have shape {log_probs.shape}: give {tokens.shape} x codes, as tokens")
     check_ids("draft tokens", tokens, log_probs.shape[2], np.arange(tokens.shape[1]) > 0)
+    check_logits("verify_tree is given log_probs", log_probs)
     check_codebook(rule, codebook, log_probs.shape[2])
+    max_count = topology.max_depth if max_count is None else max_count
+    check_ids("max_count", max_count, None)
+    if np.shape(max_count) not in ((), tokens.shape[:1]):
+        raise LanternError(
+            f"max_count has shape {np.shape(max_count)}: give one number, or {tokens.shape[:1]}"
+        )
     # NumPy arrays cannot be indexed by traced ids.
     draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
-    if max_count is None:
-        max_count = jnp.full(tokens.shape[0], topology.max_depth, jnp.int32)
+    max_count = jnp.broadcast_to(jnp.asarray(max_count, jnp.int32), tokens.shape[:1])
     return coupling.verify(draft, log_probs, draws, rule, codebook, max_count)
 
 

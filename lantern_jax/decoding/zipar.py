@@ -189,7 +189,8 @@ def _grid(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Int[np.ndar
 
 def _tables(chains: list[list[Place]], total: int, passes: int, active: int) -> Schedule:
     lengths = np.array([len(chain) for chain in chains], np.int32)
-    places = np.array([place for chain in chains for place in chain], np.int32)
+    # A stream of one code has no place: prefill makes its only token.
+    places = np.array([place for chain in chains for place in chain], np.int32).reshape(-1, 4)
     position, number = places[:, 0], places[:, 3]
     until = np.full(len(places), NEVER, np.int32)
     # Of two places at one position, the later replaces the earlier.
@@ -197,7 +198,7 @@ def _tables(chains: list[list[Place]], total: int, passes: int, active: int) -> 
     twice = np.flatnonzero(np.diff(position[order]) == 0)
     until[order[twice]] = number[order[twice + 1]]
     above = np.array([np.sum((position <= at) & (number <= when)) - 1 for at, _, _, when in places], np.int32)
-    chain = np.full((len(chains), lengths.max()), len(places), np.int32)
+    chain = np.full((len(chains), max(1, lengths.max())), len(places), np.int32)
     chain[np.arange(chain.shape[1])[None] < lengths[:, None]] = np.arange(len(places))
     none = np.array([[NEVER, 0, total, NEVER]], np.int32)
     return Schedule(

@@ -3,12 +3,14 @@
 Only regular files are read. What is read whole is bounded in size, JSON also in depth, and its numbers must be finite
 and of bounded length. Every file that a user names is opened by ``open_file``.
 
-New contents get a temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are written;
-until then, what was there stays. The system's umask decides who may read them. A process that is killed outright leaves
-its temporary files behind, and nothing else; the next one that writes into that folder removes them (``locks``).
+New contents get a short temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
+written; until then, what was there stays. The system's umask decides who may read them. A process that is killed
+outright leaves its temporary files behind, and nothing else; the next one that writes into that folder removes them
+(``locks``).
 """
 
 import contextlib
+import errno
 import json
 import math
 import os
@@ -35,33 +37,40 @@ _READING = os.O_RDONLY | sum(
 )
 
 
-def open_file(path: str | Path) -> BinaryIO:
+def open_file(path: str | Path, pipe: bool = False) -> BinaryIO:
     """Opens a regular file for reading: a pipe would be waited for, and a device has no end.
+
+    Args:
+        pipe: take a pipe too; one without a writer is empty.
 
     Raises:
         LanternError: not a regular file, one that is empty (as the endless ones of /proc seem), or one that cannot
             be read.
     """
-    return os.fdopen(open_descriptor(path), "rb")
+    return os.fdopen(open_descriptor(path, pipe), "rb")
 
 
-def open_descriptor(path: str | Path) -> int:
+def open_descriptor(path: str | Path, pipe: bool = False) -> int:
     """Opens a file as ``open_file`` does and raises what that raises; the caller closes the descriptor."""
     try:
         # Opening a device may do something: the name is checked first, and then what was opened.
-        _check_regular(path, os.stat(path))
+        _check_readable(path, os.stat(path), pipe)
         descriptor = os.open(path, _READING)
     except OSError as error:
         raise _unreadable(path, error) from None
     try:
-        _check_regular(path, os.fstat(descriptor))
+        _check_readable(path, os.fstat(descriptor), pipe)
     except ValueError:
         os.close(descriptor)
         raise
+    if pipe:
+        os.set_blocking(descriptor, True)
     return descriptor
 
 
-def _check_regular(path: str | Path, status: os.stat_result) -> None:
+def _check_readable(path: str | Path, status: os.stat_result, pipe: bool) -> None:
+    if pipe and stat.S_ISFIFO(status.st_mode):
+        return
     if not stat.S_ISREG(status.st_mode):
         raise LanternError(f"{path} is not a file: name one")
     if not status.st_size:
@@ -74,9 +83,9 @@ def _unreadable(path: str | Path, error: OSError) -> LanternError:
     return LanternError(f"{path} cannot be read ({error.strerror or error}): name another file")
 
 
-def read_bounded(path: str | Path, most: int) -> bytes:
-    """Reads a regular file of at most ``most`` bytes; raises LanternError as ``open_file``, and for a larger one."""
-    with open_file(path) as file:
+def read_bounded(path: str | Path, most: int, pipe: bool = False) -> bytes:
+    """Reads a file of at most ``most`` bytes; raises LanternError as ``open_file``, and for a larger one."""
+    with open_file(path, pipe) as file:
         try:
             content = file.read(most + 1)
         except OSError as error:
@@ -86,14 +95,14 @@ def read_bounded(path: str | Path, most: int) -> bytes:
     return content
 
 
-def read_text(path: str | Path, most: int) -> str:
+def read_text(path: str | Path, most: int, pipe: bool = False) -> str:
     """Reads a file in UTF-8, with or without a byte order mark.
 
     Raises:
         LanternError: as ``read_bounded``, or another encoding.
     """
     try:
-        return read_bounded(path, most).decode("utf-8-sig")
+        return read_bounded(path, most, pipe).decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise LanternError(f"{path} is not text in UTF-8 (byte {error.start}): save it so") from None
 
@@ -168,22 +177,6 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
             fill_file(temporary, contents, synced)
 
 
-def write_once(path: Path, contents: Contents) -> None:
-    """Writes one file whole, ``synced``, unless it exists: of several writers, the first one wins.
-
-    Raises:
-        OSError: one line: the file cannot be written.
-    """
-    temporary = _beside(path)
-    with locks.writing(path.parent):
-        try:
-            with _explained(path):
-                fill_file(temporary, contents, synced=True)
-                _take_name(path, temporary)
-        finally:
-            temporary.unlink(missing_ok=True)
-
-
 def _take_name(path: Path, temporary: Path) -> bool:
     """Gives a file its name unless that is taken; tells whether it did."""
     try:
@@ -196,8 +189,8 @@ def _take_name(path: Path, temporary: Path) -> bool:
     return True
 
 
-def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) -> None:
-    """Writes several files, all or none: they are renamed once every one is written.
+def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True, synced: bool = False) -> None:
+    """Writes several files, all or none: they are renamed once every one is written, as ``write_file`` does.
 
     Raises:
         LanternError: without ``overwrite``, a file exists, perhaps only since its name was checked.
@@ -211,7 +204,7 @@ def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True) ->
             waiting[path] = temporary = _beside(path)
             unwanted.callback(temporary.unlink, missing_ok=True)
             with _explained(path):
-                fill_file(temporary, data)
+                fill_file(temporary, data, synced)
         with contextlib.ExitStack() as undo:
             for path, temporary in waiting.items():
                 with _explained(path):
@@ -259,25 +252,27 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = _beside(path), _beside(path, "old")
+    temporary, old = _beside(path), _beside(path, "old") / path.name
     with locks.writing(path.parent):
         try:
             temporary.mkdir()
             yield temporary
             if path.exists():
+                old.parent.mkdir()
                 path.rename(old)
             temporary.rename(path)
         except BaseException as error:
             if old.exists() and not path.exists():
                 old.rename(path)
             shutil.rmtree(temporary, ignore_errors=True)
+            shutil.rmtree(old.parent, ignore_errors=True)
             if not isinstance(error, OSError):
                 raise
             # Our errors are lines already; the system's have a reason and a file.
             place = str(error.filename or path)
             why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
             raise OSError(why.replace(str(temporary), str(path))) from None
-        shutil.rmtree(old, ignore_errors=True)
+        shutil.rmtree(old.parent, ignore_errors=True)
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
@@ -300,16 +295,21 @@ def check_new_folder(path: Path, overwrite: bool, with_parents: bool = False) ->
     Args:
         with_parents: whether folders above it that do not exist are made too.
     """
+    check_link(path)
     if path.exists() and not path.is_dir():
         raise LanternError(f"{path} is not a folder: name a new one")
-    check_link(path)
     if path.exists() and not overwrite:
         raise errors.exists(path)
     (check_makeable if with_parents else check_writable)(path.absolute().parent)
 
 
 def check_link(path: Path) -> None:
-    """Raises LanternError for a link to nothing, or in a loop: no file can be made there."""
+    """Raises LanternError for a link to nothing, or in a loop, and for a name that is too long: no file can be made."""
+    try:
+        path.lstat()
+    except OSError as error:
+        if error.errno == errno.ENAMETOOLONG:
+            raise LanternError(errors.unwritable(str(path), error, "file")) from None
     if path.is_symlink() and not path.exists():
         raise LanternError(f"{path} is a link that leads nowhere: remove it, or name another")
 
@@ -332,7 +332,7 @@ def check_makeable(folder: Path) -> None:
 
 
 def _beside(path: Path, kind: str = "part") -> Path:
-    return path.with_name(f".{path.name}.{locks.MACHINE}{secrets.token_hex(4)}.{kind}")
+    return path.with_name(f".lantern-{locks.MACHINE}{secrets.token_hex(4)}.{kind}")
 
 
 def fill_file(path: Path, contents: Contents, synced: bool = False) -> None:
@@ -355,4 +355,6 @@ def _explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
+        if isinstance(error, FileNotFoundError) and not path.parent.exists():
+            raise OSError(f"cannot write {path.name}: its folder {path.parent} is gone") from error
         raise OSError(errors.unwritable(str(path), error, "file")) from error

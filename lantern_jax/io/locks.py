@@ -27,7 +27,7 @@ else:
 # This machine, in names.
 MACHINE = hashlib.sha256(platform.node().encode()).hexdigest()[:8]
 # Names that ``files`` gives to unfinished files and folders, and to the ones that new folders replace.
-_LEFTOVER = re.compile(r"\.(?P<name>.+)\.(?P<machine>[0-9a-f]{8})?[0-9a-f]{8}\.(?P<kind>part|old)", re.DOTALL)
+_LEFTOVER = re.compile(r"\.lantern-([0-9a-f]{8})[0-9a-f]{8}\.(part|old)")
 # Seconds without a change.
 _ABANDONED = 24 * 3600
 
@@ -123,12 +123,13 @@ def _remove_leftovers(folder: Path) -> None:
             continue
         # Another user's files may stay.
         with contextlib.suppress(OSError):
-            if found["machine"] != MACHINE and time.time() - path.lstat().st_ctime < _ABANDONED:
+            if found[1] != MACHINE and time.time() - path.lstat().st_ctime < _ABANDONED:
                 continue
             # Killed between two renames: the old folder, which was whole, is put back.
-            if found["kind"] == "old" and not (folder / found["name"]).exists():
-                path.rename(folder / found["name"])
-            elif path.is_dir():
+            for whole in path.iterdir() if found[2] == "old" else ():
+                if not (folder / whole.name).exists():
+                    whole.rename(folder / whole.name)
+            if path.is_dir():
                 shutil.rmtree(path, ignore_errors=True)
             else:
                 path.unlink()

@@ -114,6 +114,8 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
     def find(self, name: Any) -> Kind:
         """Returns the kind of a name; raises LanternError for an unknown one."""
+        if isinstance(name, type):
+            raise errors.invalid(self.what, name.__name__, f"an object of that class, {name.__name__}(...)")
         if name not in self:
             raise errors.unknown(self.what, name, self)
         return self[name]

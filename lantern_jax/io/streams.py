@@ -25,16 +25,16 @@ def settle() -> None:
 
 
 def flushed() -> OSError | None:
-    """Writes what was printed; returns why a stream takes no more, or None.
+    """Writes what was printed; returns why standard output takes no more, or None.
 
-    Nothing more goes to that stream: Python would complain when it exits.
+    Nothing more goes to a stream that takes no more: Python would complain when it exits.
     """
     failed = None
     for stream in (sys.stderr, sys.stdout):
         try:
             stream.flush()
         except OSError as error:
-            failed = error
+            failed = error if stream is sys.stdout else None
             nothing = os.open(os.devnull, os.O_WRONLY)
             os.dup2(nothing, stream.fileno())
             os.close(nothing)

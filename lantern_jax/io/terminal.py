@@ -22,9 +22,12 @@ Text = str | Callable[[], str | None] | None
 
 
 def say(line: str, *, error: bool = False) -> None:
-    """Prints a line to stdout, or stderr, as ``errors.printable`` shows it."""
+    """Prints a line to stdout, or stderr, as ``errors.printable`` shows it; what stderr does not take is lost."""
     with hidden():
-        print(errors.printable(line), file=sys.stderr if error else sys.stdout, flush=True)
+        if error:
+            _write(f"{errors.printable(line)}\n")
+        else:
+            print(errors.printable(line), flush=True)
 
 
 @contextlib.contextmanager

@@ -40,7 +40,8 @@ class Candidate:
         ms: milliseconds per round, predicted.
         substituted: [n], the share of tokens that a relaxed rule put in place of the strict rule's; empty if strict.
         distance: their mean codebook distance.
-        tokens_a_pass, predicted: (value, standard error); the latter in tokens per second.
+        tokens_a_pass, predicted: (value, standard error); the latter in tokens per second. Tokens per pass are None
+            where the rounds are unknown, and plain decoding's stand in for them.
         measured: (tokens per second, standard error) in the confirming run; None if it took no part in that.
         speedup: (times plain decoding's speed, standard error) there.
     """
@@ -52,7 +53,7 @@ class Candidate:
     ms: float
     substituted: Float[np.ndarray, " n"] = field(default_factory=lambda: np.zeros(0))
     distance: float = 0.0
-    tokens_a_pass: tuple[float, float] = (0.0, 0.0)
+    tokens_a_pass: tuple[float, float] | None = (0.0, 0.0)
     predicted: tuple[float, float] = (0.0, 0.0)
     measured: tuple[float, float] | None = None
     speedup: tuple[float, float] | None = None

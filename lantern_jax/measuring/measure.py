@@ -273,7 +273,6 @@ def _row(
     # Nothing verifies rows in parallel either.
     is_known = not is_forced and member.job.program.rows is None
     seconds = [sample.seconds for sample in samples]
-    speedups = [other.seconds / sample.seconds for sample, other in zip(samples, plain, strict=True)]
     floor_shares = [
         floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
     ]
@@ -282,7 +281,10 @@ def _row(
         for name in ("tokens", "rounds", "substituted", "distance")
     )
     ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
-    speedup, typical = statistics.median(speedups), statistics.median(seconds)
+    typical, plain_seconds = (
+        statistics.median(sample.seconds for sample in each) for each in (samples, plain)
+    )
+    speedup, quartiles = plain_seconds / typical, _quartiles(seconds)
     return Row(
         model=subject.name,
         pixels=subject.pixels,
@@ -299,12 +301,12 @@ def _row(
         acceptance=_acceptance(sum(sample.accepted for sample in samples), rounds),
         ms_a_pass=ms_a_pass,
         seconds=typical,
-        quartiles=_quartiles(seconds),
+        quartiles=quartiles,
         repeats=len(samples),
-        plain_seconds=statistics.median(sample.seconds for sample in plain),
+        plain_seconds=plain_seconds,
         pictures_a_second=1 / typical,
         speedup=speedup,
-        speedup_quartiles=_quartiles(speedups),
+        speedup_quartiles=[plain_seconds / each for each in reversed(quartiles)],
         efficiency=speedup * rounds / tokens,
         floor_share=statistics.median(floor_shares),
         bandwidth=statistics.median(speeds),

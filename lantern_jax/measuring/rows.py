@@ -47,10 +47,10 @@ class Row:
         seconds: seconds per picture, prefill included, compiling and drawing left out; median of ``repeats`` batches.
         quartiles: the first and third quartiles of those.
         repeats: how many batches were decoded.
-        plain_seconds: seconds per picture of plain decoding, for the same pictures in the same run.
+        plain_seconds: seconds per picture of plain decoding, for the same pictures in the same run; a median too.
         pictures_a_second: 1 / seconds.
-        speedup: the median over the repeats of plain decoding's seconds / the row's, measured one after the other.
-        speedup_quartiles: the first and third quartiles of those ratios.
+        speedup: plain_seconds / seconds.
+        speedup_quartiles: plain_seconds / each of the quartiles, the smaller first.
         efficiency: speedup / tokens_a_pass: 1 where a pass costs what a step of plain decoding does.
         floor_share: the share of a pass that reading its weights and cache takes at the bandwidth measured beside it;
             the median over the repeats.

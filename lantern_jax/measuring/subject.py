@@ -23,6 +23,7 @@ from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.random_models import pixels_a_cell, random_model
+from lantern_jax.pipeline.drawing import why_not_finite
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
@@ -137,9 +138,7 @@ class Subject:
         """
         decoded = self.engine.finish(run)
         if not decoded.finite.all():
-            raise LanternError(
-                "the target's logits are not finite: convert the checkpoint again, or decode in float32"
-            )
+            raise LanternError(why_not_finite(self.engine, "the target's logits", "target"))
         return decoded
 
     def decode(self, job: Job, first: int, count: int, batch: int) -> Decodings:

@@ -12,7 +12,6 @@ from typing import Any
 
 import jax
 import numpy as np
-from jaxtyping import Int
 
 from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.decoding.stream import Stream
@@ -80,7 +79,6 @@ class Tuner:
         self.clock = Clock(60 * plan.minutes) if clock is None else clock
         self.kinds = [kind for kind in DRAFTERS if kind in subject.recipe.drafters]
         self.run_lengths, self.tokens = Stream(subject.recipe.target()).run, len(subject.free)
-        self.statistics: dict[str, Any] = {}
         # What was tried; how calls decode without tuning; what the confirming run decoded, by name.
         self.found: list[Candidate] = []
         self.default: Candidate | None = None
@@ -160,8 +158,7 @@ class Tuner:
         count = self.plan.pictures
         with self.clock.piece("ranks"):
             ranks = collect_ranks(self.subject, kind, self.settings, plain.tokens, batch=count)
-        grown_on = paths.roots(ranks[:count])
-        counts = paths.path_counts(grown_on)
+        counts = paths.path_counts(paths.roots(ranks[:count]))
 
         def cost(nodes: int, expanded: tuple[int, ...]) -> float:
             return self.costs.tree(kind, nodes, expanded)
@@ -177,7 +174,6 @@ class Tuner:
             return paths.tokens_a_pass(rounds, self.tokens - 1)[0]
 
         grown = choose.best_trees(counts, tokens, cost, most=_TREES)
-        self.statistics[kind] = self._path_statistics(ranks, counts, grown_on)
         made = []
         for given in grown:
             tree = DraftTree.from_paths(given)
@@ -187,22 +183,6 @@ class Tuner:
         codes = self.subject.recipe.config.num_codes
         fitting = {name: tree for name, tree in named.items() if tree.max_rank < codes}
         return made + [candidate(f"tree {name} ({kind})", name, tree) for name, tree in fitting.items()]
-
-    def _path_statistics(self, ranks: Int[np.ndarray, "n T depth"], counts, grown_on) -> dict[str, Any]:
-        """Returns tokens per pass of the best trees of some sizes: on the pictures they grew on, and on others."""
-        count, sizes = self.plan.pictures, [size - 1 for size in costs.NODES[1:]]
-        expected = []
-        for size in sizes:
-            grown = paths.growth(counts, size)
-            rounds = paths.rounds_of(ranks[count:], DraftTree.from_paths(grown), self.run_lengths)
-            value, error = paths.tokens_a_pass(rounds, self.tokens - 1)
-            by_counts = paths.expected_tokens(counts, len(grown_on), grown)
-            expected.append({"nodes": len(grown) + 1, "grown": by_counts, "held_out": value, "error": error})
-        return {
-            "roots": len(grown_on),
-            "rank_probability": paths.rank_probabilities(grown_on),
-            "tokens_a_pass": expected,
-        }
 
     def _windows(self) -> None:
         """Climbs from the platform's own windows: tokens per pass are measured, costs are predicted."""
@@ -320,7 +300,8 @@ class Tuner:
         # If there is no time to see how many rounds it takes, it is predicted to take as many as plain decoding. What a
         # relaxed rule costs must be seen.
         is_relaxed = settings.rule != "strict"
-        if is_relaxed or self.clock.fits(pictures=1):
+        is_known = is_relaxed or self.clock.fits(pictures=1)
+        if is_known:
             decoded = self._decoded({})
             rounds, relaxed = decoded.rounds, (decoded.substituted, decoded.distance) if is_relaxed else ()
         else:
@@ -328,7 +309,8 @@ class Tuner:
         # A round of it was not predicted: it is what others are compared with.
         nodes = settings.tree.num_nodes
         knobs = self._default_knobs(settings)
-        return self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+        made = self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+        return made if is_known else replace(made, tokens_a_pass=None)
 
     def _default_knobs(self, settings: Settings) -> dict[str, Any]:
         """Returns knobs that name these settings: a file without any says nothing about how to decode."""
@@ -343,6 +325,9 @@ class Tuner:
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
         """Adds what the confirming run measured; a relaxed rule's cost is then that of the run's pictures alone."""
+        if row.tokens_a_pass is None:
+            rounds = np.concatenate([part.rounds for part in made])
+            row = self._candidate(row.name, row.knobs, row.nodes, rounds, row.ms)
         seconds = np.array([part.timing.decoding for part in made])
         rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
         spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)
@@ -375,7 +360,6 @@ class Tuner:
                 "default": default,
                 "confirmed": best.speedup is not None,
                 "costs": self.costs.to_json(),
-                "paths": self.statistics,
                 "prompts": self.subject.prompts,
                 "pictures": self.plan.pictures,
                 "seconds": self.clock.spent,

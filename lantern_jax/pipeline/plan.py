@@ -263,7 +263,8 @@ class Plan:
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
         if not decoded.finite.all():
-            raise LanternError(why_not_finite(self.engine, "the target's logits", ("target",)))
+            wrong = self.first + np.asarray(numbers)[~decoded.finite]
+            raise LanternError(why_not_finite(self.engine, "the target's logits", "target", wrong))
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
@@ -287,7 +288,8 @@ class Plan:
             return _Part(numbers[order], decoded)
         count = len(numbers)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
-        pictures, timing = draw_codes(self.engine, tokens, self.settings.batch)
+        named = self.first + np.resize(numbers[order], len(tokens))
+        pictures, timing = draw_codes(self.engine, tokens, self.settings.batch, named)
         return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:

@@ -268,7 +268,7 @@ class Batch:
             if decoded.finite[slot]:
                 self._hand_over(order, codes, decoded.round_of_token[slot, order.free], rounds)
             else:
-                why = why_not_finite(self._tools.engine, "the target's logits", ("target",))
+                why = why_not_finite(self._tools.engine, "the target's logits", "target")
                 order.ticket.tell(Refused(500, why))
         self._show(watched)
 

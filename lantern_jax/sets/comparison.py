@@ -48,10 +48,14 @@ def compare(
     Returns:
         "reader", "pictures" and "reference_pictures" (None: unknown); "frechet" with "frechet_interval"; "kid";
         "precision", "recall", "k" and "strict"; "cmmd"; "left_out", the measures that need features which the file of
-        a set does not hold.
+        a set does not hold; "too_few", the number that a set has no more pictures than, though the Fréchet distance
+        and KID need more: of the reader's numbers, as otherwise their covariance leaves directions out (None: enough).
     """
+    width, counts = len(made.normal.mean), [one.count for one in (made, real) if one.count is not None]
+    is_few = {FRECHET, KERNEL} & set(reading.measures) and min(counts, default=width + 1) <= width
     row: dict[str, Any] = {
-        "reader": made.reader, "features": reading.features, "pictures": made.count, "reference_pictures": real.count
+        "reader": made.reader, "features": reading.features, "pictures": made.count, "reference_pictures": real.count,
+        "too_few": width if is_few else None,
     }  # fmt: skip
     if FRECHET in reading.measures:
         row |= _frechet(made, real, replicates)

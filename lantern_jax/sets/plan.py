@@ -8,6 +8,7 @@ Picture j has prompt j // num and draws from fold_in(key(seed), j). Shard k hold
 worker i of N makes the shards i - 1, i - 1 + N, ...: no file has two writers or depends on how many workers there are.
 """
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -22,7 +23,7 @@ from jaxtyping import Int
 from lantern_jax.decoding.knobs import check_count, check_seed
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_writable, read_json, write_once
+from lantern_jax.io.files import check_writable, read_json, write_files
 from lantern_jax.settings.settings import KNOBS
 
 PLAN_FILE = "set.json"
@@ -264,7 +265,8 @@ def begin(directory: Path, plan: SetPlan) -> None:
     content = (
         json.dumps({"written_by": FORMAT} | dataclasses.asdict(plan), indent=1, ensure_ascii=False) + "\n"
     )
-    write_once(directory / PLAN_FILE, content)
+    with contextlib.suppress(LanternError):  # Another worker's is there.
+        write_files({directory / PLAN_FILE: content}, overwrite=False, synced=True)
     check_plan(directory, plan)
 
 

@@ -157,7 +157,7 @@ def _drawn_shards(
     def drawn(shard: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
         known = (held[number] for number in plan.numbers(shard).tolist())
         tokens, rounds = (np.stack(leaves) for leaves in zip(*known, strict=True))
-        return shard, np.concatenate(list(_drawn(engine, tokens))), tokens, rounds
+        return shard, np.concatenate(list(_drawn(engine, tokens, plan.numbers(shard)))), tokens, rounds
 
     def is_known(shard: int) -> bool:
         return all(number in held for number in plan.numbers(shard).tolist())
@@ -203,9 +203,12 @@ def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job,
     return call, job, np.searchsorted(wanted, numbers // plan.num)
 
 
-def _drawn(engine: Engine, tokens: Int[np.ndarray, "n C"]) -> Iterator[UInt8[np.ndarray, "b H W 3"]]:
+def _drawn(
+    engine: Engine, tokens: Int[np.ndarray, "n C"], numbers: Int[np.ndarray, " n"]
+) -> Iterator[UInt8[np.ndarray, "b H W 3"]]:
     """Draws pictures, always with the same program."""
     for part in batches(len(tokens), DRAWN):
         group = tokens[part]
-        pictures, _ = draw_codes(engine, np.resize(group, (DRAWN, group.shape[1])))
+        repeated = np.resize(group, (DRAWN, group.shape[1]))
+        pictures, _ = draw_codes(engine, repeated, numbers=np.resize(numbers[part], DRAWN))
         yield pictures[: len(group)]

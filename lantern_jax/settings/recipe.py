@@ -27,6 +27,9 @@ from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
 
+# Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
+_IDLE, _SEEN = 1.2, 100
+
 
 @dataclass(frozen=True)
 class Recipe:
@@ -166,6 +169,17 @@ def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, .
         idle |= dict.fromkeys(("top_k", "top_p", "path"), ("temperature 0", True))
     return tuple(
         f"{name} has no effect with {why}" for name, (why, so) in idle.items() if so and name in given
+    )
+
+
+def weak_drafter(settings: Settings, tokens_a_pass: float, passes: float) -> str | None:
+    """Returns advice where a drafter guesses nearly nothing, as one of another model does; else None."""
+    drafts = not settings.is_plain and DRAFTINGS[settings.drafting].drafters()
+    if not drafts or passes < _SEEN or tokens_a_pass >= _IDLE:
+        return None
+    return (
+        f"its drafter guesses nearly nothing, {tokens_a_pass:.2f} tokens per pass: check that it was made for this "
+        "model, or take a method without one, such as jacobi"
     )
 
 

@@ -20,7 +20,7 @@ _LARGEST = 128 * 2**20
 
 
 def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]:
-    """Reads prompts from a file: a named column, COCO's captions if it ends in .json, else its lines.
+    """Reads prompts from a file or a pipe: a named column, COCO's captions if it ends in .json, else its lines.
 
     Raises LanternError for a missing file or column, an empty line or cell, or bytes that are not text.
     """
@@ -36,6 +36,12 @@ def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]
         )
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     return tuple(_filled(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
+
+
+def read_columns(path: str | Path, *columns: str) -> list[tuple[str, ...]]:
+    """Reads several columns of a table in one go, since a pipe is read once; raises what ``read_prompts`` raises."""
+    text = _text(Path(path))
+    return [_column(Path(path), text, column) for column in columns]
 
 
 def class_list(text: str) -> tuple[str, ...]:
@@ -58,9 +64,9 @@ def class_list(text: str) -> tuple[str, ...]:
 
 
 def _text(path: Path) -> str:
-    if not path.is_file():
+    if not path.is_file() and not path.is_fifo():
         raise LanternError(f"{path} is not a file: give prompts, one per line")
-    text = read_text(path, _LARGEST)
+    text = read_text(path, _LARGEST, pipe=True)
     if not text.strip():
         raise LanternError(f"{path} is empty: give prompts, one per line")
     return text

@@ -80,6 +80,15 @@ def test_one_picture(folder, capsys):
     assert {found for found in files(folder) if "/" not in found} == names
 
 
+def test_a_drafter_of_another_model_is_pointed_out(folder, capsys):
+    """The tiny model's is random; the advice is a note on stderr."""
+    assert (
+        main(["generate", "a lake", "--num", "8", "--method", "eagle", "--tree", "chain", "--out", "many/"])
+        == 0
+    )
+    assert "its drafter guesses nearly nothing, 1.0" in capsys.readouterr().err
+
+
 def test_explain_shows_the_settings_of_a_file_in_place_of_a_choice(capsys, monkeypatch):
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "--tuned is off or a file" in capsys.readouterr().out

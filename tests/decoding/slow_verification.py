@@ -26,11 +26,16 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
     scores = [log_probs[node] + noise[tree.depth[node]] for node in range(tree.num_nodes)]
     wanted = [int(np.argmax(score)) for score in scores]
 
+    def is_followed(node):
+        """Tells whether the target's own token is guessed after a node, behind tokens without a choice if need be."""
+        right = [child for child in children_of(tree, node) if tokens[child] == wanted[node]]
+        return any(np.isfinite(log_probs[node]).sum() > 1 or is_followed(child) for child in right)
+
     def accepts(parent, child):
         x = tokens[child]
         if x == wanted[parent]:
             return True
-        if path == "followed" and all(tokens[each] != wanted[child] for each in children_of(tree, child)):
+        if path == "followed" and not is_followed(child):
             return False
         inside, mass = borrowed(*rule, np.exp(log_probs[parent]), x, table)
         if mass == 0:

@@ -101,6 +101,23 @@ def test_gumbel_on_any_tree(tree, rule, path, greedy, seed):
         check(verdict, row, tree, expected)
 
 
+def test_a_forced_token_is_no_guess_that_follows():
+    """A substitute before it is accepted where the token after it is right: none is at the end of the first tree."""
+    for depth, some in ((2, False), (4, True)):
+        tree, rule = DraftTree.window(depth, 2, 2), RULES[2]
+        tokens, log_probs, noise, max_count = drawn = gumbel_batch(tree, 5)
+        forced = np.flatnonzero(tree.depth == 1)
+        log_probs[:, forced] = np.where(np.arange(VOCAB) == 4, 0, -np.inf)
+        tokens[:, tree.depth == 2] = 4
+        verdict = verified(
+            Draft(jnp.asarray(tokens), tree), log_probs, SharedNoise(noise),
+            coupling=Gumbel("followed"), rule=make_rule(rule), max_count=max_count,
+        )  # fmt: skip
+        for row, expected in enumerate(gumbel_rows(tree, rule, "followed", *drawn)):
+            check(verdict, row, tree, expected)
+        assert verdict.substituted[:, 0].any() == some
+
+
 def test_the_examples_above_tell_the_paths_apart():
     drawn = gumbel_batch(BUSHY, 1)
     for rule in RULES[1:]:
@@ -202,6 +219,12 @@ class Doubled(Rule):
         ({"rule": rule_from_name("lantern", 2, delta=0.1)}, "needs a codebook"),
         ({"tokens": np.zeros((2, 3), np.int32)}, "batch x 8 tree nodes"),
         ({"log_probs": np.zeros((1, 8, 4), np.float32)}, "log_probs have shape"),
+        ({"log_probs": np.full((2, 8, 4), np.nan, np.float32)}, r"log_probs that are no numbers, at \[0, 0\]: give"),
+        ({"log_probs": np.full((2, 8, 4), -np.inf, np.float32)}, r"log_probs that are no numbers, at \[0, 0\]: give"),
+        ({"coupling": Gumbel}, r"coupling 'Gumbel' is not valid: give an object of that class, Gumbel\(\.\.\.\)"),
+        ({"codebook": CODEBOOK.neighbours}, r"codebook is ArrayImpl: give Codebook\(neighbours, codes\)"),
+        ({"max_count": np.ones(3, np.int32)}, r"max_count has shape \(3,\): give one number, or \(2,\)"),
+        ({"tree": [[0], [1]]}, r"topology is list: give a tree, such as DraftTree\.from_paths"),
         ({"draws": SharedNoise(np.zeros((2, 2, 4), np.float32))}, r"noise has shape \(2, 2, 4\)"),
         ({"codebook": CODEBOOK}, "the codebook has 10 rows of neighbours and 10 codes, the target 4"),
         ({"draws": draws_of(Rejection(), 2)}, "the gumbel coupling was given Streams as draws"),
@@ -232,6 +255,12 @@ def test_bad_arguments(changes, message):
     draft = Draft(*(arguments.pop(name) for name in ("tokens", "tree", "log_q")))
     with refused(message):
         jax.eval_shape(lambda: verify_tree(draft, **arguments))
+
+
+def test_a_coupling_may_be_named_and_the_most_tokens_one_number():
+    draft, log_probs = Draft(np.zeros((2, 4), np.int32), SMALL), np.zeros((2, 4, VOCAB), np.float32)
+    made = verify(draft, log_probs, Greedy(), coupling="gumbel", max_count=1)
+    assert made.count.tolist() == [1, 1]
 
 
 @pytest.mark.parametrize("coupling", COUPLINGS[1:], ids=str)

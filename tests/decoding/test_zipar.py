@@ -174,6 +174,13 @@ def test_a_window_of_a_whole_row_is_plain_decoding(model, temperature):
     assert len(np.unique(plain.tokens, axis=0)) >= 3
 
 
+def test_a_picture_of_one_code():
+    given = summing_target((-1,)), summing_params(), jnp.zeros((2, 1)), toys.sequence_keys(0, 2)
+    for guesses in (0, 2):
+        made = autoregressive_decode(*given, rows=Rows(1, guesses=guesses))
+        np.testing.assert_array_equal(made.tokens, autoregressive_decode(*given).tokens)
+
+
 def test_a_smaller_window_saves_passes_and_loses_exactness():
     plain, fast, width = decode("lumina", None), decode("lumina", 2), WIDTH["lumina"]
     active = plain.rounds > 0

@@ -2,6 +2,7 @@
 
 import os
 import stat
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -46,6 +47,24 @@ def test_a_crash_midway_leaves_the_old_contents(tmp_path):
     with pytest.raises(Killed):
         files.write_files({tmp_path / "b": b"new", tmp_path / "a": half})
     assert contents(tmp_path) == {"a": b"old"}
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="the longest names of POSIX")
+def test_names_may_be_as_long_as_the_file_system_allows(tmp_path):
+    long, longer = tmp_path / ("x" * 251 + ".png"), tmp_path / ("x" * 252 + ".png")
+    files.check_new_file(long, False)
+    files.write_files({long: b"made"})
+    for _ in range(2):
+        with files.new_folder(tmp_path / ("y" * 255)) as folder:
+            (folder / "a").write_text("made")
+    assert sorted(len(path.name) for path in tmp_path.iterdir()) == [255, 255]
+    with refused("File name too long"):
+        files.check_new_file(longer, False)
+
+
+def test_a_folder_that_is_gone_is_named(tmp_path):
+    with pytest.raises(OSError, match=f"^cannot write a: its folder {tmp_path}/set is gone$"):
+        files.write_file(tmp_path / "set" / "a", b"")
 
 
 @pytest.mark.parametrize("links", [True, False])

@@ -56,9 +56,9 @@ def test_a_second_process_is_refused_and_a_killed_ones_leftovers_are_removed(tmp
 
 def test_the_old_folder_is_put_back_after_a_kill(tmp_path):
     """A process was killed between the two renames that swap a folder in."""
-    for kind, text in (("old", "old"), ("part", "new")):
-        folder = tmp_path / f".model.{locks.MACHINE}0123abcd.{kind}"
-        folder.mkdir()
+    for inside, text in (("old/model", "old"), ("part", "new")):
+        folder = tmp_path / f".lantern-{locks.MACHINE}0123abcd.{inside}"
+        folder.mkdir(parents=True)
         (folder / "a").write_text(text)
     (tmp_path / ".mine.part").write_text("not of files")
     files.write_file(tmp_path / "other", "")
@@ -67,12 +67,12 @@ def test_the_old_folder_is_put_back_after_a_kill(tmp_path):
 
 
 def test_another_machines_files_are_left_alone_for_a_day(tmp_path, monkeypatch):
-    """Its locks may not reach this machine; names from earlier versions do not tell the machine."""
-    left = {".a.0123abcd4567cdef.part", ".b.4567cdef.old"}
+    """Its locks may not reach this machine."""
+    left = {".lantern-0123abcd4567cdef.part", ".lantern-0123abcd89abcdef.old"}
     for name in left:
-        (tmp_path / name).mkdir()
+        (tmp_path / name / "b").mkdir(parents=True)
     files.write_file(tmp_path / "mine", "")
-    assert names(tmp_path) == {"mine"} | left
+    assert names(tmp_path) == {"mine", "b"} | left
     now = time.time()
     monkeypatch.setattr(locks, "time", SimpleNamespace(time=lambda: now + 90_000))
     files.write_file(tmp_path / "mine", "")
@@ -93,7 +93,7 @@ def test_without_support_for_locks_no_process_is_refused(tmp_path, monkeypatch):
         raise OSError(95, "Operation not supported")
 
     monkeypatch.setattr(locks.fcntl, "flock", none)
-    left = f".a.{locks.MACHINE}0123abcd.part"
+    left = f".lantern-{locks.MACHINE}0123abcd.part"
     (tmp_path / left).write_text("somebody's, perhaps")
     with locks.sole(tmp_path / "a"), locks.sole(tmp_path / "a"):
         files.write_file(tmp_path / "a", "made")

@@ -86,25 +86,10 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     assert files(folder) == {"b.jsonl"}
 
 
-def test_bench_takes_prompts_and_makes_plots_and_a_profile(folder, capsys):
-    pytest.importorskip("matplotlib")
+def test_bench_takes_prompts_and_makes_a_profile(folder, capsys):
     Path("prompts.txt").write_text("a lake\na foggy forest\n")
-    assert main([*QUICK, "--prompts", "prompts.txt", "--plot", "plots", "--profile"]) == 0
-    assert {"plots/pass-by-nodes.svg", "plots/speedup-by-batch.svg"} < files(folder)
+    assert main([*QUICK, "--prompts", "prompts.txt", "--profile"]) == 0
     assert "score" in capsys.readouterr().out
-    assert main([*QUICK, "--plot", "plots", "--overwrite"]) == 0
-
-
-def test_results_are_shown_when_plots_cannot_be_written(capsys, monkeypatch):
-    def full(*given):
-        raise OSError("cannot write plots: the disk is full")
-
-    monkeypatch.setattr(bench, "_measure", lambda *given: given[-1].append("what was measured"))
-    monkeypatch.setattr(bench, "check_plots", lambda: None)
-    monkeypatch.setattr(bench, "write_files", full)
-    assert main([*QUICK, "--plot", "plots"]) != 0
-    printed = capsys.readouterr()
-    assert "what was measured" in printed.out and "wrote" not in printed.out and "disk is full" in printed.err
 
 
 def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch):
@@ -128,7 +113,7 @@ def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch
     (["--out", "there.jsonl"], "there.jsonl exists: give --overwrite"),
     (["--out", "there.jsonl", "--against", "there.jsonl", "--overwrite"], "there.jsonl"),
     (["--out", "no/folder.jsonl"], "no is not a folder"),
-    (["--plot", "there.jsonl", "--overwrite"], "--plot there.jsonl is a file"), (["--model", "nowhere"], "nowhere"),
+    (["--model", "nowhere"], "nowhere"),
     (["--window", "0"], "window 0 is not valid"),
     (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip

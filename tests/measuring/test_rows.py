@@ -5,7 +5,6 @@ import json
 
 import pytest
 
-from lantern_jax.measuring import plots
 from lantern_jax.measuring.rows import Row, against, read_rows, to_lines
 from lantern_jax.measuring.tables import rows_table
 from tests.refused import refused
@@ -77,24 +76,3 @@ def test_substitutions_are_shown_for_methods_without_a_tree_too():
             changed(method="zipar", nodes=0, substituted=None)]  # fmt: skip
     (column,) = (column for column in rows_table(rows).columns if column.header == "substituted")
     assert list(column.cells) == ["", "5.0%", ""]
-
-
-def test_plots_are_the_same_every_time(tmp_path):
-    pytest.importorskip("matplotlib")
-    plain = changed(method="ar", knobs={}, nodes=0)
-    rows = [plain, ROW, changed(batch=8, speedup=1.5), changed(nodes=25, ms_a_pass=9.0)]
-    files = plots.plot_files(rows, tmp_path)
-    names = {"speedup-by-batch.svg", "pass-by-nodes.svg", "speed-by-quality.svg"}
-    assert {file.name for file in files} == names
-    assert files == plots.plot_files(rows, tmp_path)
-    svg = files[tmp_path / "speedup-by-batch.svg"].decode()
-    assert "led:window=8" in svg and "speed-up" in svg and "<dc:date>" not in svg
-    rows_of_codes = changed(method="zipar", knobs={}, nodes=0, substituted=None)
-    files = plots.plot_files([plain, rows_of_codes], tmp_path)
-    assert {file.name for file in files} == {"speedup-by-batch.svg", "pass-by-nodes.svg"}, "it has a speed"
-    assert (
-        files[tmp_path / "pass-by-nodes.svg"]
-        == plots.plot_files([plain], tmp_path)[tmp_path / "pass-by-nodes.svg"]
-    )
-    only_plain = plots.plot_files(rows[:1], tmp_path)
-    assert {file.name for file in only_plain} == {"pass-by-nodes.svg"}

@@ -69,8 +69,6 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
     # Without a budget nothing is relaxed.
     assert all("rule" not in row["knobs"] for row in written["found"]["candidates"])
     assert set(written["found"]["costs"]["ms_a_pass"]) == {"1", "4"}
-    statistics = written["found"]["paths"]["eagle"]
-    assert statistics["roots"] == 2 * 15 and len(statistics["tokens_a_pass"]) == 1
 
     one = ["generate", "a lake", *common, "--seed", "4"]
     generate = [*one, "--num", "2"]

@@ -100,6 +100,12 @@ def test_numbers_are_those_of_the_functions(folder, capsys):
     for text in ("colours, whole", "12, reference 15", f"{expected:.4f} [", "(k 2, <)", "made against real"):
         assert text in shown
 
+    # The reader gives three numbers.
+    assert row["too_few"] is None and "too few" not in shown
+    write_folder(folder / "few", 1, 3)
+    assert run("few", *arguments[1:]) == 0
+    assert "too few the reader gives 3 numbers, whose" in " ".join(capsys.readouterr().out.split())
+
     # The saved reference gives the same, also after its pictures are gone.
     (folder / "real").rename(folder / "away")
     assert run("made", "--reference", "stats.npz", *arguments[3:], "--out", "again.json") == 0

@@ -130,6 +130,7 @@ GOOD = {
         foreign_params(),
         PROMPTS,
     ),
+    "no position too many": lambda: (applied(few_positions(LAST + 1)), foreign_params(), PROMPTS),
     "lumina": lambda: toys.lumina(3),
 }
 
@@ -205,6 +206,17 @@ def table_ends(codes, words):
     return applied(clamped)
 
 
+def few_positions(count):
+    """Returns a model with a row for the first ``count`` positions, which reads the last row for others."""
+    return lambda params, tokens, positions, *more: foreign_model(
+        params, tokens, jnp.minimum(positions, count - 1), *more
+    )
+
+
+# The last position that is decoded: the last token of a picture is not read.
+LAST = PROMPTS.tokens.shape[1] + LENGTH - 2
+
+
 def few_slots(slots):
     """Returns a target with a cache of its own size, where JAX shifts an update to where it fits."""
 
@@ -237,6 +249,7 @@ BROKEN = {
     "prefill: ids 4 and 5 of prompts are the same": lambda: table_ends(codes=CODES, words=WORDS - 1),
     "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
     "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
+    "score: the last positions of 20 tokens are the same": lambda: applied(few_positions(LAST)),
     "score: codes behind a prompt": lambda: applied(counts_on),
     "score: codes behind a prompt are": lambda: changed(
         "score", lambda params, cache, tokens, *more: (params, cache, tokens - FIRST_CODE, *more)

@@ -151,7 +151,7 @@ def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, m
     decoded = Decoded(tokens, none, none[:, None], np.zeros_like(tokens), none, none, none == 0)
     on_four = SimpleNamespace(key=SimpleNamespace(groups=4))
 
-    def draw(engine, codes, most):
+    def draw(engine, codes, most, numbers):
         drawn.append(codes)
         return np.zeros((len(codes), SIDE, SIDE, 3), np.uint8), Timing()
 

@@ -371,9 +371,9 @@ def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     draw, write, draws, told = worker._drawn, shards.write_file, threading.Semaphore(0), []
 
-    def drawn(engine, tokens):
+    def drawn(engine, tokens, numbers):
         draws.release()
-        return draw(engine, tokens)
+        return draw(engine, tokens, numbers)
 
     def hold(path, content, synced):
         if path.suffix == ".npz":

@@ -10,7 +10,7 @@ import pytest
 from lantern_jax.commands.main import main
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.settings.recipe import Recipe, without_effect
+from lantern_jax.settings.recipe import Recipe, weak_drafter, without_effect
 from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
 KINDS = {kind: config for kind, (config, _) in drafters().items()}
@@ -74,6 +74,18 @@ def test_a_knob_is_idle_where_the_job_is_the_same(base):
         told = [line.split()[0] for line in without_effect(given, settings(given))]
         assert (name in told) == idle[name], (name, value)
     assert any(idle.values()) and (not all(idle.values()) or base.get("method") == "ar")
+
+
+def test_a_drafter_that_guesses_nothing_is_pointed_out():
+    for method in ("eagle", "led", "gumbel"):
+        assert "1.03 tokens per pass: check that it was made for this model" in weak_drafter(
+            settings({"method": method}), 1.03, 300
+        )
+        assert weak_drafter(settings({"method": method}), 1.2, 300) is None
+        assert weak_drafter(settings({"method": method}), 1.0, 15) is None
+    assert not any(
+        weak_drafter(settings({"method": method}), 1.0, 300) for method in ("ar", "jacobi", "zipar")
+    )
 
 
 def test_the_command_reports_knobs_without_effect(tmp_path, tiny_demo, monkeypatch, capsys):

@@ -1,10 +1,12 @@
 """Lists of prompts: what is read, and a one-line error for what is wrong."""
 
 import json
+import os
+from pathlib import Path
 
 import pytest
 
-from lantern_jax.text.prompt_files import class_list, read_prompts
+from lantern_jax.text.prompt_files import class_list, read_columns, read_prompts
 from tests.refused import refused
 
 
@@ -34,6 +36,22 @@ LINES = {
 @pytest.mark.parametrize("content", LINES)
 def test_lines(file, content):
     assert read_prompts(file("prompts.txt", content)) == LINES[content]
+
+
+@pytest.mark.skipif(not Path("/dev/fd").exists(), reason="names of open pipes")
+def test_a_pipe_is_read_once():
+    """As a shell names the output of a command: <(...), or /dev/stdin."""
+
+    def given(text):
+        reading, writing = os.pipe()
+        os.write(writing, text)
+        os.close(writing)
+        return f"/dev/fd/{reading}"
+
+    assert read_prompts(given(b"a lake\nsnow\n")) == ("a lake", "snow")
+    assert read_columns(given(b"a\tb\nx\ty\n"), "b", "a") == [("y",), ("x",)]
+    with refused("is empty: give prompts"):
+        read_prompts(given(b""))
 
 
 def test_a_column(file):
