@@ -159,8 +159,8 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
         if len(taken) == _SHOWN:
             break
         try:
-            pipeline.check(prompt)
-            taken.append(prompt)
+            if not pipeline.ignored(prompt):
+                taken.append(prompt)
         except LanternError as error:
             why = why or error
     if not taken:
