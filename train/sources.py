@@ -25,7 +25,6 @@ from jaxtyping import Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load_text_encoder
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
 from lantern_jax.models.llamagen import IMAGENET_CLASSES
@@ -168,7 +167,7 @@ def encode_prompts(
     The text encoder is in memory only while they do.
     """
     encoder = prompt_encoder(checkpoint)
-    errors.warn_of_ignored(encoder.check_prompts(prompts))
+    encoder.check_prompts(prompts)
     if encoder.kind != "captions":
         whole = encoder.encode(prompts)
         return lambda rows: jax.tree.map(lambda leaf: leaf[rows], whole)

@@ -48,9 +48,7 @@ def warn_of_ignored(lines: Iterable[str]) -> None:
 def warn_of_cut(model: str, ids: Iterable[Sequence[int]], most: int) -> None:
     """Warns, always in the same words, if a text's ids are more than a score's model reads."""
     if any(len(row) > most for row in ids):
-        warn_of_ignored(
-            [f"ignored, after {most} tokens: the ends of longer prompts, which {model} does not read"]
-        )
+        warn_of_ignored([f"ignored by {model}: what prompts say after {most} tokens"])
 
 
 def invalid(name: str, value: Any, wanted: str) -> LanternError:

@@ -24,7 +24,6 @@ from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_parameters
 from lantern_jax.families.registry import family_of
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.drawing import draw_codes
@@ -176,10 +175,10 @@ class Pipeline:
             return self._plan(prompts.prompts, lambda: rows, **call)
         prompts, names = listed(prompts), tuple(map(str, listed(prompts)))
         against = negatives(self._encoder, negative_prompt, len(prompts))
-        encode = partial(self._encoded, prompts, **against)
+        encode = partial(self.encode, prompts, negative_prompt)
         plan = self._plan(names, lambda: self._encoder.from_encoded(encode()), **call)
-        errors.warn_of_ignored(self._encoder.check_prompts(prompts, **against))
-        return plan.with_negatives(tuple(against.get("negative", ())))
+        ignored = self._encoder.check_prompts(prompts, **against)
+        return plan.with_prompts(tuple(against.get("negative", ())), ignored)
 
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
@@ -192,18 +191,9 @@ class Pipeline:
             LanternError: as ``generate`` for these prompts.
         """
         prompts = listed(prompts)
-        errors.warn_of_ignored(self.ignored(prompts, negative_prompt))
-        return self._encoded(prompts, **negatives(self._encoder, negative_prompt, len(prompts)))
-
-    def ignored(
-        self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
-    ) -> tuple[str, ...]:
-        """Returns lines on what is ignored of prompts, which ``generate`` warns about; raises as ``encode`` does."""
-        prompts = listed(prompts)
-        return self._encoder.check_prompts(prompts, **negatives(self._encoder, negative_prompt, len(prompts)))
-
-    def _encoded(self, prompts: Sequence[str | int], **negative: Sequence[str]) -> EncodedPrompts:
-        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **negative))
+        against = negatives(self._encoder, negative_prompt, len(prompts))
+        self._encoder.check_prompts(prompts, **against)
+        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **against))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
         """Keeps a text encoder, once read, in memory inside this context."""

@@ -159,8 +159,10 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
         if len(taken) == _SHOWN:
             break
         try:
-            if not pipeline.ignored(prompt):
-                taken.append(prompt)
+            if vocabulary is not None:
+                vocabulary.parse(prompt)  # Refuses a prompt of which a word would be ignored.
+            pipeline.check(prompt)
+            taken.append(prompt)
         except LanternError as error:
             why = why or error
     if not taken:

@@ -185,13 +185,12 @@ class _Server:
         request.scope[LOGGED] = {"pictures": wanted.num, "seed": wanted.seed, "stream": wanted.stream}
         ticket = Ticket(*await run_in_threadpool(self.worker.check, wanted))
         ahead = self.worker.submit(ticket)
-        drop = partial(self.worker.drop, ticket)
         if wanted.stream:
-            return _EventStream(self._events(ticket, ahead, began), drop)
+            return _EventStream(self._events(ticket, ahead, began), partial(self.worker.drop, ticket))
         try:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
-            drop()
+            self.worker.drop(ticket)
         self.worker.counters.answered(time.perf_counter() - began)
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 

@@ -121,21 +121,19 @@ class Worker:
     def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
         """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
         Refused where it does not fit the model."""
-        prompts = request.prompt, request.negative_prompt
         try:
-            settings = self.pipeline.check(
-                prompts[0], negative_prompt=prompts[1], num=request.num, seed=request.seed,
+            plan = self.pipeline.plan(
+                request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.knobs,
             )  # fmt: skip
-            notes = (*request.notes, *self.pipeline.ignored(*prompts))
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
-        nodes = settings.tree.num_nodes - 1
+        nodes = plan.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
             raise Refused(400, message, "tree")
-        return dataclasses.replace(request, notes=notes), settings
+        return dataclasses.replace(request, notes=(*request.notes, *plan.ignored)), plan.settings
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
@@ -147,7 +145,7 @@ class Worker:
         return ahead
 
     def drop(self, ticket: Ticket) -> None:
-        """Gives up what is not done of a ticket, whose client is gone; its places in the queue are free at once."""
+        """Gives up what is not done of a ticket, whose client is gone; its places in the queue are free immediately."""
         with self._changed:
             ticket.dropped = True
             self.counters.dropped += ticket.waiting

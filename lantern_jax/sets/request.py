@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from lantern_jax.decoding.knobs import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.sets.plan import SetPlan, check_negatives, check_size, is_set, negatives_of, read_plan
@@ -131,19 +132,22 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
 
 
 def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:
-    """Raises LanternError for the first prompt that the model does not take, alone or with its negative one; warns
-    about what it ignores of them."""
-    try:
-        ignored = pipeline.ignored(request.prompts, negatives_of(request, slice(None)))
-    except LanternError:
-        for number, prompt in enumerate(request.prompts):
-            try:
-                pipeline.ignored([prompt], negatives_of(request, slice(number, number + 1)))
-            except LanternError as error:
-                shown = errors.short(repr(prompt), 200)
-                raise LanternError(f"prompt {number + 1} of the set, {shown}: {error}") from None
-        raise
-    errors.warn_of_ignored(ignored)
+    """Raises LanternError for the first prompt that the model does not take, alone or with its negative one."""
+    prompts = request.prompts
+    # A set has more pictures than one call takes, and may have more prompts.
+    for start in range(0, len(prompts), MOST_PICTURES):
+        part = slice(start, start + MOST_PICTURES)
+        try:
+            pipeline.check(prompts[part], negative_prompt=negatives_of(request, part))
+        except ValueError:
+            for number in range(start, min(part.stop, len(prompts))):
+                prompt, negative = prompts[number], negatives_of(request, slice(number, number + 1))
+                try:
+                    pipeline.check([prompt], negative_prompt=negative)
+                except ValueError as error:
+                    shown = errors.short(repr(prompt), 200)
+                    raise LanternError(f"prompt {number + 1} of the set, {shown}: {error}") from None
+            raise
 
 
 def _reader(request: SetRequest) -> "FeatureReader | None":

@@ -100,8 +100,8 @@ class PromptEncoder(ABC):
         self.config = parts.config
 
     def check_prompts(self, prompts: Sequence[str | int], **negative: Negatives) -> tuple[str, ...]:
-        """Returns a line for people on what is ignored of the prompts, and one on that of negative ones, if there is
-        any; raises what ``encode`` would raise, without loading a text encoder."""
+        """Returns a line on what is ignored of the prompts, and one of negative ones, and warns with them; raises what
+        ``encode`` would raise, without loading a text encoder."""
         self.encode(prompts, **negative)
         return ()
 
@@ -232,7 +232,7 @@ class CaptionEncoder(PromptEncoder):
     _read: dict[np.dtype, PyTree] | None = None
 
     def check_prompts(self, prompts, negative=None):
-        check_texts(prompts)
+        check_texts(prompts, negative)
         encoder = self.parts.text_encoder
         if encoder is None:
             raise LanternError(
@@ -243,7 +243,7 @@ class CaptionEncoder(PromptEncoder):
         caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
         if negative is not None:
             with errors.of_negatives():
-                self.check_prompts(negative)
+                caption_tokens(tokenizer, negative, length, encoder.vocab_size)
         return _ignored(partial(cut_of, tokenizer, length), prompts, negative)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
@@ -347,9 +347,11 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
 def _ignored(
     line: Callable[[Sequence[str]], str], prompts: Sequence[str], negative: Negatives
 ) -> tuple[str, ...]:
-    """Returns the lines about prompts and about negative ones that are not empty."""
+    """Returns the lines about prompts and about negative ones that are not empty, and warns with them."""
     against = line(negative or ())
-    return tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))
+    lines = tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))
+    errors.warn_of_ignored(lines)
+    return lines
 
 
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:

@@ -22,10 +22,8 @@ UNSPECIFIED = -1
 # Words that deny one that follows; they reach over unknown words, but then no further than to a word of place.
 _NEGATIONS = "avoid avoiding except excluding lacking minus neither never no non nor not without"
 _PLACES = "above at behind below beside by in near on over under with"
-# Signs between words; others, such as emoji, are words that nobody knows.
+# Signs between words; others, such as emoji, are unknown words.
 _SIGNS = ",.;:!?'\"()_/-\u2013\u2014\u2018\u2019\u201c\u201d\u2026"
-# Unknown words that a line names.
-_SHOWN = 5
 # An attribute and some of its values.
 AttributeValues = tuple[str, tuple[str, ...]]
 
@@ -116,15 +114,14 @@ class Vocabulary:
     def _with_advice(self, unknown: Sequence[str]) -> str:
         """Lists unknown words, the first ones with the known words that may be meant."""
 
-        def advice(word: str) -> str:
-            if word in self.attributes:
-                return f"say which: {', '.join(self.attributes[word])}"
-            return errors.nearest(word, self.words).rstrip()
+        def shown(word: str) -> str:
+            values = self.attributes.get(word)
+            near = f"say which: {', '.join(values)}" if values else errors.nearest(word, self.words).rstrip()
+            return f"{word!r} ({near})" if near else repr(word)
 
         # Finding the nearest words is slow, so it is done only for words that are shown.
-        near = ((word, advice(word)) for word in unknown[:_SHOWN])
-        shown = [f"{word!r} ({meant})" if meant else repr(word) for word, meant in near]
-        return errors.listed([*shown, *unknown[_SHOWN:]], _SHOWN)
+        most = 5
+        return errors.listed([*map(shown, unknown[:most]), *unknown[most:]], most)
 
     def _check_negations(self, text: str) -> None:
         for part in re.split(r"[.;:!?]", text):

@@ -23,6 +23,8 @@ WORDS = LlamaGenConfig(
     16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=LANDSCAPES.num_attributes
 )
 
+pytestmark = pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
+
 
 def words_encoder() -> LabelEncoder:
     null = tuple(LANDSCAPES.null_labels().tolist())
@@ -133,6 +135,8 @@ def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):
         "negative_prompt: ig"
     )
     assert words_encoder().check_prompts(["a lake"], negative=["fog"]) == ()
+    with pytest.warns(errors.IgnoredWords, match="negative_prompt: ignored, after 20 tokens"):
+        captions[0].check_prompts(["x"], negative=[long])
     with refused("^negative_prompt: 'no' before 'fog' is not understood"):
         words_encoder().check_prompts(["a lake"], negative=["no fog"])
 
