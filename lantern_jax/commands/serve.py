@@ -91,7 +91,7 @@ def _run(arguments: argparse.Namespace) -> None:
             warning = "anybody who reaches this address may send requests: give --token-file"
             _tell(arguments.log, logging.WARNING, warning)
         if connections < arguments.connections:
-            warning = f"{connections} connections at a time, for want of open files: raise ulimit -n"
+            warning = f"{connections} of {arguments.connections} connections, for want of open files: raise ulimit -n"
             _tell(arguments.log, logging.WARNING, warning)
         # Requests from here on are answered as soon as the server runs.
         bound.listen()

@@ -101,7 +101,7 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
         *_, last = map(json.loads, said.err.splitlines())
         assert (last["level"], last["message"]) == ("info", "stopped")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
-    assert ("lantern: 3 connections at a time, for want of open files: raise ulimit -n" in said.err) == (
+    assert ("lantern: 3 of 256 connections, for want of open files: raise ulimit -n" in said.err) == (
         log == "text"
     )
     access = app.user_middleware[0].kwargs["access"]
