@@ -141,11 +141,9 @@ def _warnings_as_lines(name: str) -> Iterator[None]:
         else:
             usual(message, category, *where)
 
-    warnings.showwarning = show
-    try:
+    with warnings.catch_warnings():
+        warnings.showwarning = show
         yield
-    finally:
-        warnings.showwarning = usual
 
 
 def run_script(main: Callable[[], object]) -> NoReturn:

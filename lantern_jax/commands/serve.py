@@ -5,6 +5,7 @@ import contextlib
 import logging
 import os
 import socket
+import warnings
 from pathlib import Path
 
 from lantern_jax.commands.arguments import host_name, number, origin, whole
@@ -49,8 +50,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    # A client sees an error; a warning would end up in the server's log.
-    arguments.strict_words = True
+    warnings.simplefilter("ignore", errors.IgnoredWords)  # Answers tell clients.
     token = _token(arguments.token_file)
     try:
         import starlette  # noqa: F401
@@ -71,12 +71,13 @@ def _run(arguments: argparse.Namespace) -> None:
         pipeline = open_pipeline(arguments)
         # A request for more pictures than the queue holds could never be served.
         most = min(arguments.most, arguments.queue)
+        connections = connections_of_files(max(Limits.connections, arguments.connections))
         limits = Limits(
             queue=arguments.queue,
             pictures=most,
             seconds=arguments.seconds,
             programs=arguments.programs,
-            connections=connections_of_files(max(Limits.connections, arguments.connections)),
+            connections=connections,
             address_connections=arguments.connections,
         )
         own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
@@ -88,6 +89,9 @@ def _run(arguments: argparse.Namespace) -> None:
         app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
         if token is None and not is_local(arguments.host):
             warning = "anybody who reaches this address may send requests: give --token-file"
+            _tell(arguments.log, logging.WARNING, warning)
+        if connections < arguments.connections:
+            warning = f"{connections} of {arguments.connections} connections, for want of open files: raise ulimit -n"
             _tell(arguments.log, logging.WARNING, warning)
         # Requests from here on are answered as soon as the server runs.
         bound.listen()

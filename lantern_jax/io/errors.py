@@ -2,7 +2,8 @@
 
 import contextlib
 import difflib
-from collections.abc import Callable, Iterable, Iterator
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,12 +30,25 @@ class MissingExtra(LanternError, ImportError):
 
 
 class IgnoredWords(UserWarning):
-    """A warning of words in a prompt that change nothing; it names the known words nearest to them.
+    """A warning of words in a prompt that change nothing: it names the known words nearest to them, or where the prompt
+    is cut.
 
     Example:
         >>> import warnings
         >>> warnings.simplefilter("error", lantern_jax.IgnoredWords)  # or load(..., strict_words=True)
     """
+
+
+def warn_of_ignored(lines: Iterable[str]) -> None:
+    """Warns with each of these lines."""
+    for line in lines:
+        warnings.warn(line, IgnoredWords, stacklevel=1)
+
+
+def warn_of_cut(model: str, ids: Iterable[Sequence[int]], most: int) -> None:
+    """Warns, always in the same words, if a text's ids are more than a score's model reads."""
+    if any(len(row) > most for row in ids):
+        warn_of_ignored([f"ignored by {model}: what prompts say after {most} tokens"])
 
 
 def invalid(name: str, value: Any, wanted: str) -> LanternError:

@@ -15,6 +15,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded
 from lantern_jax.text.captions import plain_characters
@@ -54,8 +55,9 @@ class ClipTokenizer:
             prefix: a text whose ids come before each text's, such as "A photo depicts " in LANTERN's evaluation.
         """
         before = self.tokenizer.encode(clean(prefix))
-        found = [(before + self.tokenizer.encode(clean(text)))[: context - 2] for text in texts]
-        return padded_rows([[self.start, *ids, self.end] for ids in found], context)[0]
+        found = [before + self.tokenizer.encode(clean(text)) for text in texts]
+        errors.warn_of_cut("CLIP", found, context - 2)
+        return padded_rows([[self.start, *ids[: context - 2], self.end] for ids in found], context)[0]
 
 
 def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:

@@ -18,6 +18,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt8
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.metrics.clip import PictureTower, Tower, attend, layer_norm
 from lantern_jax.metrics.clip_files import side_of
@@ -230,8 +231,9 @@ def image_reward_scores(
     def of(pictures: Sequence[UInt8[np.ndarray, "H W 3"]], prompts: Sequence[str]) -> Float[np.ndarray, " n"]:
         check_pairs(pictures, prompts)
         # Between [CLS] and [SEP].
-        rows = [[start, *words.encode(prompt)[: CONTEXT - 2], end] for prompt in prompts]
-        ids, mask = padded_rows(rows, CONTEXT)
+        found = [words.encode(prompt) for prompt in prompts]
+        errors.warn_of_cut("ImageReward", found, CONTEXT - 2)
+        ids, mask = padded_rows([[start, *row[: CONTEXT - 2], end] for row in found], CONTEXT)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")
         seen = (clip_input(picture, config.side) for picture in pictures)

@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 from jaxtyping import Int, UInt8
-from PIL import Image, ImageDraw, ImageFont, ImageOps
+from PIL import Image, ImageDraw, ImageFont, ImageOps, UnidentifiedImageError
 from PIL.PngImagePlugin import PngInfo
 
 from lantern_jax.io import errors
@@ -48,6 +48,8 @@ def open_image(file: BinaryIO) -> Image.Image:
             warnings.simplefilter("ignore")
             warnings.simplefilter("error", Image.DecompressionBombWarning)
             return Image.open(file, formats=_FORMATS)
+    except UnidentifiedImageError:  # It shows the Python object.
+        raise LanternError(f"none of {', '.join(_FORMATS)}") from None
     # A damaged file makes Pillow's readers raise anything.
     except Exception as error:
         raise LanternError(errors.short(error)) from error

@@ -177,8 +177,8 @@ class Pipeline:
         against = negatives(self._encoder, negative_prompt, len(prompts))
         encode = partial(self.encode, prompts, negative_prompt)
         plan = self._plan(names, lambda: self._encoder.from_encoded(encode()), **call)
-        self._encoder.check_prompts(prompts, **against)
-        return plan.with_negatives(tuple(against.get("negative", ())))
+        ignored = self._encoder.check_prompts(prompts, **against)
+        return plan.with_prompts(tuple(against.get("negative", ())), ignored)
 
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
@@ -192,6 +192,7 @@ class Pipeline:
         """
         prompts = listed(prompts)
         against = negatives(self._encoder, negative_prompt, len(prompts))
+        self._encoder.check_prompts(prompts, **against)
         return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **against))
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:

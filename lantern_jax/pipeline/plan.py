@@ -56,6 +56,7 @@ class Plan:
         seed, first: picture i draws from ``seed`` and ``first`` + i.
         keep_rows: rows of codes that stay of given pictures; None without such pictures.
         negatives: the negative prompt of each prompt; empty where there are none.
+        ignored: lines on what is ignored of prompts, which were warned about.
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
@@ -80,13 +81,15 @@ class Plan:
     draws: bool
     note: Callable[[WindowPoint | None, Statistics], None] | None = None
     negatives: tuple[str, ...] = ()
+    ignored: tuple[str, ...] = ()
 
-    def with_negatives(self, negatives: tuple[str, ...]) -> "Plan":
-        """Returns the plan with these negative prompts."""
+    def with_prompts(self, negatives: tuple[str, ...], ignored: tuple[str, ...]) -> "Plan":
+        """Returns the plan with these negative prompts, and lines on what is ignored."""
         idle = ("negative_prompt has no effect with guidance 1",) * (
             bool(negatives) and self.settings.guidance == 1
         )
-        return dataclasses.replace(self, negatives=negatives, notes=(*self.notes, *idle))
+        notes = (*self.notes, *idle)
+        return dataclasses.replace(self, negatives=negatives, ignored=ignored, notes=notes)
 
     @property
     def count(self) -> int:

@@ -159,6 +159,8 @@ def example_prompts(pipeline: Pipeline) -> list[str]:
         if len(taken) == _SHOWN:
             break
         try:
+            if vocabulary is not None:
+                vocabulary.parse(prompt)  # Refuses a prompt of which a word would be ignored.
             pipeline.check(prompt)
             taken.append(prompt)
         except LanternError as error:

@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Awaitable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from functools import partial
 from importlib import resources
@@ -26,7 +26,6 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.forms import boundary_of, read_form, read_start
 from lantern_jax.serve.kept import Kept
 from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.openapi import document
 from lantern_jax.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.serve.server import Connections
 from lantern_jax.serve.ticket import Done, Queued, Ticket
@@ -84,7 +83,6 @@ def application(
             Route("/v1/images/generations", server.generations, methods=["POST"]),
             Route("/v1/images/edits", server.edits, methods=["POST"]),
             Route("/pictures/{name}", server.picture),
-            Route("/openapi.json", server.description),
         ],
         middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
         exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),
@@ -112,7 +110,9 @@ class _Server:
         return HTMLResponse(self.html)
 
     async def health(self, request: Request) -> Response:
-        return answers.json_answer({"status": "ok", "warm": self.worker.is_warm})
+        failed = self.worker.has_failed
+        told = {"status": "failed" if failed else "ok", "warm": self.worker.is_warm}
+        return answers.json_answer(told, 503 if failed else 200)
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
@@ -136,9 +136,6 @@ class _Server:
                 404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
         return answers.json_answer(self.entry)
-
-    async def description(self, request: Request) -> Response:
-        return answers.json_answer(document(self.entry["id"]))
 
     async def picture(self, request: Request) -> Response:
         found = self.kept.find(request.path_params["name"])
@@ -186,14 +183,14 @@ class _Server:
 
     async def _images(self, request: Request, wanted: PictureRequest, began: float) -> Response:
         request.scope[LOGGED] = {"pictures": wanted.num, "seed": wanted.seed, "stream": wanted.stream}
-        ticket = Ticket(wanted, await run_in_threadpool(self.worker.check, wanted))
+        ticket = Ticket(*await run_in_threadpool(self.worker.check, wanted))
         ahead = self.worker.submit(ticket)
         if wanted.stream:
-            return _EventStream(self._events(ticket, ahead, began), ticket)
+            return _EventStream(self._events(ticket, ahead, began), partial(self.worker.drop, ticket))
         try:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
-            ticket.dropped = True
+            self.worker.drop(ticket)
         self.worker.counters.answered(time.perf_counter() - began)
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 
@@ -232,15 +229,15 @@ class _EventStream(StreamingResponse):
 
     media_type = "text/event-stream"
 
-    def __init__(self, events: AsyncIterator[bytes], ticket: Ticket):
+    def __init__(self, events: AsyncIterator[bytes], drop: Callable[[], None]):
         super().__init__(events, headers={"X-Accel-Buffering": "no"})
-        self._ticket = ticket
+        self._drop = drop
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
             await _unless_gone(receive, self.stream_response(send))
         finally:
-            self._ticket.dropped = True
+            self._drop()
 
 
 async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:

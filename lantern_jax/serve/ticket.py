@@ -81,11 +81,12 @@ class Ticket:
     Attributes:
         request: what to draw.
         settings: how it is decoded; the batch decides, once it has begun.
+        waiting: its pictures that have places in the queue; the worker counts them.
         dropped: whether the client is gone; the device's thread then skips what is not done yet.
     """
 
     def __init__(self, request: PictureRequest, settings: Settings):
-        self.request, self.settings, self.dropped = request, settings, False
+        self.request, self.settings, self.waiting, self.dropped = request, settings, 0, False
         self._loop = asyncio.get_running_loop()
         # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
         # get fewer events, not a longer queue.

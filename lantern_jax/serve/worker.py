@@ -39,6 +39,7 @@ _FIELDS = {"codes": "start"} | {
     name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
 }
 _STOPPING = "the server is stopping: ask again later"
+_FAILED = "the server has failed: start it again, and please report the lines of its log"
 
 
 class Worker:
@@ -71,10 +72,10 @@ class Worker:
         pipeline.engine.programs.most = limits.programs
         self._example = warm_up
         self._cold, self._warm_failed = self._sizes(), False
-        # Under the lock: new tickets, pictures that wait in all, whether to stop.
+        # Under the lock: new tickets, pictures that wait in all, why to stop.
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
-        self._count, self._stopping = 0, False
+        self._count, self._stopping = 0, ""
         # The thread's own: waiting pictures, oldest first, and when it last decoded.
         self._line: list[Order] = []
         self._busy = 0.0
@@ -85,10 +86,10 @@ class Worker:
         """Starts the thread."""
         self._thread.start()
 
-    def refuse(self) -> None:
+    def refuse(self, why: str = _STOPPING) -> None:
         """Refuses waiting and new requests, and ends after the current piece of work."""
         with self._changed:
-            self._stopping = True
+            self._stopping = self._stopping or why
             self._changed.notify()
 
     def stop(self, seconds: float = 30.0) -> None:
@@ -108,33 +109,49 @@ class Worker:
         return 0 if batch is None else len(batch.orders)
 
     @property
+    def has_failed(self) -> bool:
+        """Whether the thread has ended by an error, after which every request is refused."""
+        return self._stopping == _FAILED
+
+    @property
     def is_warm(self) -> bool:
         """Whether the programs of the default settings are compiled."""
         return not self._cold and not self._warm_failed
 
-    def check(self, request: PictureRequest) -> Settings:
-        """Returns the settings of a request, from any thread. Raises Refused where they do not fit the model."""
+    def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
+        """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
+        Refused where it does not fit the model."""
         try:
-            settings = self.pipeline.check(
+            plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.knobs,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
-        nodes = settings.tree.num_nodes - 1
+        nodes = plan.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
             raise Refused(400, message, "tree")
-        return settings
+        return dataclasses.replace(request, notes=(*request.notes, *plan.ignored)), plan.settings
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
         with self._changed:
             ahead = self._enter(ticket.request.num)
+            ticket.waiting = ticket.request.num
             self._came.append(ticket)
             self._changed.notify()
         return ahead
+
+    def drop(self, ticket: Ticket) -> None:
+        """Gives up what is not done of a ticket, whose client is gone; its places in the queue are free immediately."""
+        with self._changed:
+            ticket.dropped = True
+            self.counters.dropped += ticket.waiting
+            self._leave(ticket, ticket.waiting)
+            if ticket in self._came:
+                self._came.remove(ticket)
 
     @contextlib.contextmanager
     def place(self) -> Iterator[None]:
@@ -143,12 +160,13 @@ class Worker:
         try:
             yield
         finally:
-            self._leave(1)
+            with self._changed:
+                self._count -= 1
 
     def _work(self) -> None:
-        with self.pipeline.text_encoder_kept(), self._tools.encoder:
-            while self._wait():
-                try:
+        try:
+            with self.pipeline.text_encoder_kept(), self._tools.encoder:
+                while self._wait():
                     if self._admit():
                         self._decode()
                         self._busy = time.monotonic()
@@ -157,11 +175,13 @@ class Worker:
                             self._warm()
                         return_memory()
                     self._tidy()
-                except Exception:  # The thread survives any request.
-                    _log.exception("lantern serve: unexpected, continuing")
-        for ticket in self._came:
-            ticket.tell(Refused(503, _STOPPING))
-        self._fail(self._line, Refused(503, _STOPPING))
+        except BaseException:  # What a request can cause is caught before.
+            self.refuse(_FAILED)
+            _log.exception("lantern serve: %s", _FAILED)
+        with self._changed:
+            tickets = {*self._came, *(order.ticket for order in self._line)}
+        for ticket in tickets:
+            ticket.tell(Refused(503, self._stopping))
 
     def _wait(self) -> bool:
         """Waits until there is something to do, or time to compile ahead; returns False if it is to stop."""
@@ -184,10 +204,8 @@ class Worker:
                 self._line += self._orders(ticket)
             except Exception as error:
                 ticket.tell(failure(error))
-                self._leave(ticket.request.num)
-        gone = [order for order in self._line if order.ticket.dropped]
-        self.counters.dropped += len(gone)
-        self._remove(gone)
+                self._leave(ticket, ticket.waiting)
+        self._remove([order for order in self._line if order.ticket.dropped])
         return bool(self._line)
 
     def _orders(self, ticket: Ticket) -> list[Order]:
@@ -269,7 +287,8 @@ class Worker:
         if orders:
             gone = set(map(id, orders))
             self._line = [order for order in self._line if id(order) not in gone]
-            self._leave(len(orders))
+            for order in orders:
+                self._leave(order.ticket, 1)
             self._tell_places()
 
     def _tell_places(self) -> None:
@@ -284,7 +303,7 @@ class Worker:
     def _enter(self, pictures: int) -> int:
         with self._changed:
             if self._stopping:
-                raise Refused(503, _STOPPING)
+                raise Refused(503, self._stopping)
             ahead = self._count
             if ahead + pictures > self.limits.queue:
                 wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
@@ -297,8 +316,11 @@ class Worker:
             self._count += pictures
         return ahead
 
-    def _leave(self, pictures: int) -> None:
+    def _leave(self, ticket: Ticket, pictures: int) -> None:
+        """Gives places of a ticket in the queue back, unless it was dropped, which gave them all back."""
         with self._changed:
+            pictures = min(pictures, ticket.waiting)
+            ticket.waiting -= pictures
             self._count -= pictures
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:

@@ -7,12 +7,11 @@ Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
 
 import re
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +29,7 @@ from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
 from lantern_jax.text.packed import PackedRows
-from lantern_jax.text.t5 import caption_tokens, check_tokenizer, encode_captions
+from lantern_jax.text.t5 import caption_tokens, check_tokenizer, cut_of, encode_captions
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 from lantern_jax.text.vocabulary import Vocabulary
 
@@ -100,9 +99,11 @@ class PromptEncoder(ABC):
         self.parts = parts
         self.config = parts.config
 
-    def check_prompts(self, prompts: Sequence[str | int], **negative: Negatives) -> None:
-        """Raises what ``encode`` would raise for the prompts, without loading a text encoder."""
+    def check_prompts(self, prompts: Sequence[str | int], **negative: Negatives) -> tuple[str, ...]:
+        """Returns a line on what is ignored of the prompts, and one of negative ones, and warns with them; raises what
+        ``encode`` would raise, without loading a text encoder."""
         self.encode(prompts, **negative)
+        return ()
 
     @abstractmethod
     def encode(
@@ -195,16 +196,16 @@ class LabelEncoder(PromptEncoder):
             against = vocabulary.label_ids(self._parsed(negative))
         return np.stack([labels, against], axis=1)
 
+    def check_prompts(self, prompts, negative=None):
+        self.encode(prompts, negative=negative)
+        vocabulary = self.parts.vocabulary
+        return () if vocabulary is None else _ignored(vocabulary.ignored_of, prompts, negative)
+
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
-        """Returns the values that prompts name; warns about words that are ignored."""
-        vocabulary, strict = self.parts.vocabulary, self.parts.strict_words
         _check_some(prompts)
         for prompt in prompts:
             _check_text(prompt, "words, such as 'a lake at dusk'")
-        parsed = [vocabulary.parse(prompt, strict) for prompt in prompts]
-        if not strict:
-            _warn_of_ignored(vocabulary, prompts)
-        return parsed
+        return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
 
     def from_arrays(self, conditioning, mask=None):
         return self._checked(np.asarray(conditioning))
@@ -231,17 +232,19 @@ class CaptionEncoder(PromptEncoder):
     _read: dict[np.dtype, PyTree] | None = None
 
     def check_prompts(self, prompts, negative=None):
-        check_texts(prompts)
+        check_texts(prompts, negative)
         encoder = self.parts.text_encoder
         if encoder is None:
             raise LanternError(
                 "this checkpoint has no text encoder: convert it with --t5, "
                 "or give features to Pipeline.generate_from(conditioning)"
             )
-        caption_tokens(self.parts.tokenizer, prompts, self.config.caption_length, encoder.vocab_size)
+        tokenizer, length = self.parts.tokenizer, self.config.caption_length
+        caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
         if negative is not None:
             with errors.of_negatives():
-                self.check_prompts(negative)
+                caption_tokens(tokenizer, negative, length, encoder.vocab_size)
+        return _ignored(partial(cut_of, tokenizer, length), prompts, negative)
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         self.check_prompts(prompts, negative)
@@ -341,17 +344,14 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
     return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
 
 
-def _warn_of_ignored(vocabulary: Vocabulary, prompts: Sequence[str]) -> None:
-    """Warns about the words that a vocabulary does not know, if there are any."""
-    unknown = [*dict.fromkeys(word for prompt in prompts for word in vocabulary.unknown(prompt))]
-    # Finding the nearest words is slow, so it is done only for words that are shown.
-    shown = 5
-    for i, word in enumerate(unknown[:shown]):
-        near = errors.nearest(word, vocabulary.words).rstrip()
-        unknown[i] = f"{word!r} ({near})" if near else repr(word)
-    if unknown:
-        names = errors.listed(unknown, shown)
-        warnings.warn(f"ignored, the model does not know: {names}", errors.IgnoredWords, stacklevel=1)
+def _ignored(
+    line: Callable[[Sequence[str]], str], prompts: Sequence[str], negative: Negatives
+) -> tuple[str, ...]:
+    """Returns the lines about prompts and about negative ones that are not empty, and warns with them."""
+    against = line(negative or ())
+    lines = tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))
+    errors.warn_of_ignored(lines)
+    return lines
 
 
 def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:

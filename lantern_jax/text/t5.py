@@ -107,6 +107,13 @@ def caption_tokens(
     return padded_rows(rows, length, PADDING)
 
 
+def cut_of(tokenizer: TextTokenizer, length: int, captions: Sequence[str]) -> str:
+    """Returns a line about captions of more than ``length`` tokens, whose ends are cut, or "" if there are none."""
+    counts = {caption: len(tokenizer.encode(clean_caption(caption))) + 1 for caption in captions}
+    cut = [f"{errors.short(repr(text), 50)} ({n} tokens)" for text, n in counts.items() if n > length]
+    return f"ignored, after {length} tokens: the end of {errors.listed(cut, 3)}" if cut else ""
+
+
 @partial(jax.jit, static_argnums=(0, 1))
 def _encode(config, dtype, params, tokens, mask):
     return T5Encoder(config, dtype).apply(params, tokens, mask)

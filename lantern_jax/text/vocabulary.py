@@ -9,7 +9,8 @@ the unconditional row of guidance, every attribute is unspecified.
 
 import itertools
 import re
-from collections.abc import Mapping, Sequence
+import unicodedata
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -18,6 +19,11 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 UNSPECIFIED = -1
+# Words that deny one that follows; they reach over unknown words, but then no further than to a word of place.
+_NEGATIONS = "avoid avoiding except excluding lacking minus neither never no non nor not without"
+_PLACES = "above at behind below beside by in near on over under with"
+# Signs between words; others, such as emoji, are unknown words.
+_SIGNS = ",.;:!?'\"()_/-\u2013\u2014\u2018\u2019\u201c\u201d\u2026"
 # An attribute and some of its values.
 AttributeValues = tuple[str, tuple[str, ...]]
 
@@ -50,20 +56,13 @@ class Vocabulary:
     impossible: tuple[tuple[AttributeValues, AttributeValues], ...] = ()
 
     def __post_init__(self):
-        for attribute, values in (part for pair in self.impossible for part in pair):
-            unknown = [value for value in values if value not in self.attributes.get(attribute, ())]
-            if unknown:
-                raise LanternError(
-                    f"vocabulary: the unknown value {unknown[0]!r} of {attribute!r} is impossible with others"
-                )
-        for attribute, value in self.usual.items():
+        named = [(f"word {word!r}", *meaning) for word, meaning in self.words.items()]
+        named += [("usual", *pair) for pair in self.usual.items()]
+        parts = [part for pair in self.impossible for part in pair]
+        named += [("impossible", attribute, value) for attribute, values in parts for value in values]
+        for where, attribute, value in named:
             if value not in self.attributes.get(attribute, ()):
-                raise LanternError(f"vocabulary: {attribute!r} is usually the unknown value {value!r}")
-        for word, (attribute, value) in self.words.items():
-            if value not in self.attributes.get(attribute, ()):
-                raise LanternError(
-                    f"vocabulary: word {word!r} names the unknown value {value!r} of {attribute!r}"
-                )
+                raise LanternError(f"vocabulary: {where} names the unknown value {value!r} of {attribute!r}")
 
     @property
     def num_attributes(self) -> int:
@@ -77,9 +76,10 @@ class Vocabulary:
     def parse(self, text: str, strict: bool = True) -> tuple[int, ...]:
         """Returns the value index of each attribute in a prompt, -1 where it is not named.
 
-        Raises LanternError for an unknown word, if ``strict``; for a prompt without a meaningful word; or for two words
-        that contradict each other.
+        Raises LanternError for an unknown word, if ``strict``; for a prompt without a meaningful word; for a negation
+        before a known word, which would be drawn all the same; or for two words that contradict each other.
         """
+        self._check_negations(text)
         found: dict[str, tuple[str, str]] = {}
         for word in self._split(text):
             if word in self.words:
@@ -91,8 +91,8 @@ class Vocabulary:
                     )
         unknown = self.unknown(text)
         if unknown and (strict or not found):
-            names, near = errors.listed(map(repr, unknown)), errors.nearest(unknown[0], self.words)
-            raise LanternError(f"prompt: unknown word {names}; {near}known words: {self._known()}")
+            names = self._with_advice(unknown)
+            raise LanternError(f"prompt: unknown word {names}; known words: {self._known()}")
         if not found:
             raise LanternError(f"empty prompt: expected at least one of the words: {self._known()}")
         return tuple(
@@ -101,9 +101,43 @@ class Vocabulary:
         )
 
     def unknown(self, text: str) -> list[str]:
-        """Returns the words of a prompt that are neither known nor ignored, each once."""
-        words = dict.fromkeys(self._split(text))
+        """Returns the words of a prompt that are neither known nor ignored, and its emoji and the like, each once."""
+        signs = (sign for sign in text if unicodedata.category(sign)[0] in "SP" and sign not in _SIGNS)
+        words = dict.fromkeys([*self._split(text), *signs])
         return [word for word in words if word not in self.words and word not in self.ignored]
+
+    def ignored_of(self, prompts: Iterable[str]) -> str:
+        """Returns a line about the unknown words of prompts, or "" if there are none."""
+        unknown = [*dict.fromkeys(word for prompt in prompts for word in self.unknown(prompt))]
+        return f"ignored, the model does not know: {self._with_advice(unknown)}" if unknown else ""
+
+    def _with_advice(self, unknown: Sequence[str]) -> str:
+        """Lists unknown words, the first ones with the known words that may be meant."""
+
+        def shown(word: str) -> str:
+            values = self.attributes.get(word)
+            near = f"say which: {', '.join(values)}" if values else errors.nearest(word, self.words).rstrip()
+            return f"{word!r} ({near})" if near else repr(word)
+
+        # Finding the nearest words is slow, so it is done only for words that are shown.
+        most = 5
+        return errors.listed([*map(shown, unknown[:most]), *unknown[most:]], most)
+
+    def _check_negations(self, text: str) -> None:
+        for part in re.split(r"[.;:!?]", text):
+            negation, passed = "", False
+            for word in self._split(part):
+                if word in self.words and negation:
+                    raise LanternError(
+                        f"prompt: {negation!r} before {word!r} is not understood: leave both out, and give {word!r} as "
+                        "negative_prompt (--negative)"
+                    )
+                if word in _NEGATIONS.split() or word.endswith("n't"):
+                    negation, passed = word, False
+                elif passed and word in _PLACES.split():
+                    negation = ""
+                else:
+                    passed |= word not in self.ignored
 
     def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
         """Tells whether two (attribute, value) pairs are impossible together."""
@@ -149,7 +183,7 @@ class Vocabulary:
     @staticmethod
     def tokens(text: str) -> list[str]:
         """Splits a text into words in lower case, without punctuation."""
-        return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower())
+        return re.findall(r"[^\W_]+(?:'[^\W_]+)*", text.lower().replace("\u2019", "'"))
 
     def _split(self, text: str) -> list[str]:
         """Splits a prompt into words and the longest known phrases."""

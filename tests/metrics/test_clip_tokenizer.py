@@ -6,6 +6,7 @@ import sys
 import numpy as np
 import pytest
 
+from lantern_jax.io.errors import IgnoredWords
 from lantern_jax.metrics import clip_tokenizer
 from lantern_jax.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
 from tests.metrics.tiny_clip import MERGES, VOCAB, write_merges
@@ -91,13 +92,17 @@ def test_ids_match_transformers(tmp_path, tokenizer):
 
 def test_long_texts_are_cut_before_the_end_token(tokenizer):
     words = "the lake a " * 40
-    row = tokenizer.encode([words])[0]
+    with pytest.warns(IgnoredWords, match="^ignored by CLIP: what prompts say after 75 tokens"):
+        row = tokenizer.encode([words])[0]
     assert row.dtype == np.int32 and row.tolist() == [VOCAB - 2, *([516, 514, 320] * 25), VOCAB - 1]
     rows = [[VOCAB - 2, 516, 514, VOCAB - 1], [VOCAB - 2, 320, VOCAB - 1, 0]]
-    assert tokenizer.encode([words, "a"], context=4).tolist() == rows
+    with pytest.warns(IgnoredWords, match="after 2 tokens"):
+        assert tokenizer.encode([words, "a"], context=4).tolist() == rows
+    assert tokenizer.encode(["a " * 75])[0, -2:].tolist() == [320, VOCAB - 1], "nothing is cut"
     assert tokenizer.encode([]).shape == (0, 77)
 
 
+@pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 @pytest.mark.parametrize("length", [0, 1, 70, 71, 72, 73, 74, 75, 76, 90])
 def test_lanterns_prefix(tokenizer, length):
     """A few ids put in after the start token of finished rows, which are cut, the last place made an end token."""

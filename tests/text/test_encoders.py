@@ -1,5 +1,6 @@
 """Prompt encoders: rows on the host, the text encoder read once and kept on request, files of both kinds."""
 
+import re
 from dataclasses import replace
 
 import jax
@@ -21,6 +22,8 @@ CAPTIONS = LlamaGenConfig(16, 1, 2, vocab_size=8, grid=2, hidden_dim=16, caption
 WORDS = LlamaGenConfig(
     16, 1, 2, vocab_size=8, num_labels=LANDSCAPES.num_labels, label_slots=LANDSCAPES.num_attributes
 )
+
+pytestmark = pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 
 
 def words_encoder() -> LabelEncoder:
@@ -110,9 +113,32 @@ def test_errors_in_negative_prompts_say_so(captions):
 def test_similar_words_are_looked_up_only_for_the_ignored_words_that_are_shown(monkeypatch):
     asked = []
     monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")
-    with pytest.warns(errors.IgnoredWords, match=r"'w0' \(did you mean mine\?\), .* and 4 more$"):
-        words_encoder().encode(["a lake " + " ".join(f"w{number}" for number in range(9))])
+    (line,) = words_encoder().check_prompts(["a lake " + " ".join(f"w{number}" for number in range(9))])
+    assert re.search(r"'w0' \(did you mean mine\?\), .* and 4 more$", line)
     assert asked == ["w0", "w1", "w2", "w3", "w4"]
+
+
+def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):
+    long = "a castle by the lake"
+    assert captions[0].check_prompts([long[1:], "x"], negative=["x"]) == ()
+    told = captions[0].check_prompts([long, "x", long], negative=[long, "fog " * 40])
+    assert told == (
+        "ignored, after 20 tokens: the end of 'a castle by the lake' (21 tokens)",
+        "negative_prompt: ignored, after 20 tokens: the end of 'a castle by the lake' (21 tokens), "
+        f"{repr('fog ' * 40)[:50]}... (160 tokens)",
+    )
+    told = words_encoder().check_prompts(
+        ["a lake \U0001f332", "a castle by a lake"], negative=["fog, frog"] * 2
+    )
+    names = "'\U0001f332', 'castle'", "'frog' (did you mean fog?)"
+    assert told[0] == f"ignored, the model does not know: {names[0]}" and told[1].startswith(
+        "negative_prompt: ig"
+    )
+    assert words_encoder().check_prompts(["a lake"], negative=["fog"]) == ()
+    with pytest.warns(errors.IgnoredWords, match="negative_prompt: ignored, after 20 tokens"):
+        captions[0].check_prompts(["x"], negative=[long])
+    with refused("^negative_prompt: 'no' before 'fog' is not understood"):
+        words_encoder().check_prompts(["a lake"], negative=["no fog"])
 
 
 def test_encoded_prompts_of_another_size_are_refused():

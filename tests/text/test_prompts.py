@@ -30,7 +30,9 @@ def test_prompts_name_attributes(prompt, expected):
 
 @pytest.mark.parametrize(("prompt", "message"), [
     ("a castle with dragons at dusk", "unknown word 'castle', 'dragons'; known words: time: dawn, noon, "),
-    ("a forrest at dusk", "unknown word 'forrest'; did you mean forest. known words: time: dawn, "),
+    ("a forrest on mountins", r"'forrest' \(did you mean forest\?\), 'mountins' \(did you mean mountains\?\); known w"),
+    ("bad weather", r"'bad', 'weather' \(say which: clear, cloudy, foggy, snowy, stormy\); known words: "),
+    ("\U0001f332", "unknown word '\U0001f332'; known words: "),
     ("x" * 100_000, "unknown word"), ("zz " * 50_000, "unknown word"), ("", "empty prompt"), (" ?! ", "empty prompt"),
     ("with a calm", "empty prompt"), ("dawn at night", "'dawn' and 'night' contradict each other \\(time\\)"),
     ("forest in the dunes", "'forest' and 'dunes' contradict"),
@@ -48,12 +50,36 @@ def test_a_bad_prompt_is_a_one_line_error(prompt, message):
 
 
 def test_unknown_words_are_ignored_unless_they_are_all_there_is():
-    asked = "a forrest with a castle at dusk, castle"
-    assert LANDSCAPES.unknown(asked) == ["forrest", "castle"]
+    asked = "a forrest (with a castle) at dusk, castle \U0001f332!"
+    assert LANDSCAPES.unknown(asked) == ["forrest", "castle", "\U0001f332"]
     assert LANDSCAPES.labels(LANDSCAPES.parse(asked, strict=False)) == {"time": "dusk"}
     for prompt, message in (("a castle", "unknown word 'castle'"), ("dawn at night or so", "contradict")):
         with refused(message):
             LANDSCAPES.parse(prompt, strict=False)
+
+
+@pytest.mark.parametrize(("prompt", "denied"), [
+    ("a forest without fog", "'without' before 'fog'"), ("no thick clouds over a lake", "'no' before 'clouds'"),
+    ("a forest, not at night", "'not' before 'night'"), ("It isn\u2019t snowy", "\"isn't\" before 'snowy'"),
+    ("never any hot air balloons", "'never' before 'hot air balloons'"),
+    ("no people, cars or fog", "'no' before 'fog'"),
+])  # fmt: skip
+@pytest.mark.parametrize("strict", [True, False])
+def test_what_would_be_drawn_all_the_same_cannot_be_denied(prompt, denied, strict):
+    known = denied.partition(" before ")[2]
+    with refused(
+        f"^prompt: {denied} is not understood: leave both out, and give {known} as negative_prompt "
+    ):
+        LANDSCAPES.parse(prompt, strict)
+
+
+def test_what_is_denied_may_be_unknown():
+    asked = "no people in the forest; not a soul. Fog"
+    assert LANDSCAPES.labels(LANDSCAPES.parse(asked, strict=False)) == {
+        "terrain": "forest",
+        "weather": "foggy",
+    }
+    assert LANDSCAPES.unknown(asked) == ["no", "people", "not", "soul"]
 
 
 def test_attributes_left_open_are_calm_and_bright():
@@ -108,8 +134,8 @@ def test_label_ids_are_disjoint_and_cover_the_table():
     ("words", {"dawn": 3}, "malformed"),
     *(("usual", value, "malformed") for value in (3, ["a"])),
     *(("impossible", value, "malformed") for value in (3, [3], [["a"]], [[["a"], ["b"]]], [[["a", 3], ["b", []]]])),
-    ("impossible", [[["time", ["noon"]], ["water", ["wine"]]]], "unknown value 'wine' of 'water' is impossible"),
-    ("usual", {"time": "noonish"}, "'time' is usually the unknown value 'noonish'"),
+    ("impossible", [[["time", ["noon"]], ["water", ["wine"]]]], "impossible names the unknown value 'wine' of 'water'"),
+    ("usual", {"time": "noonish"}, "usual names the unknown value 'noonish' of 'time'"),
     ("words", {"city": ["terrain", "urban"]}, "'city' names the unknown value 'urban'"),
     ("words", ..., "missing words"),
 ])  # fmt: skip

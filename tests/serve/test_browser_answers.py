@@ -1,0 +1,49 @@
+"""What the page in Chromium makes of answers: notes, refusals, ties, and pictures of one's own."""
+
+import pytest
+from PIL import Image
+
+from tests.serve.test_browser import api, browser, done, page, paint, pytestmark  # noqa: F401
+
+
+@pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
+def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page):  # noqa: F811
+    paint(page, "a lake with a castle")
+    done(page)
+    assert "ignored, the model does not know: 'castle'" in page.locator("#stage figcaption").inner_text()
+    assert page.locator("#stage").bounding_box()["y"] < 400, "on a phone the picture is above the form"
+    page.fill("#prompt", "octopus")
+    page.click("#go")
+    done(page, "Not painted: prompt: unknown word 'octopus'")
+    top = page.locator("#error").bounding_box()["y"]
+    assert (
+        0 < top < page.locator("#actions").bounding_box()["y"] and page.locator("#stage figure").count() == 1
+    )
+
+
+def test_a_tie_has_no_winner(page):  # noqa: F811
+    """As a race with Exact is where that decodes plainly."""
+    paint(page, method="ar")
+    done(page)
+    plain = page.evaluate("shown[0].end.settings")
+    page.evaluate("shown[0].request = { ...shown[0].request, method: 'auto' }; equip()")
+    page.select_option("#other", "plain")
+    page.click("#compare")
+    done(page, "Exact decodes plainly on this machine: 15 rounds each, so neither is faster; 100 %")
+    assert plain["method"] == "ar"
+
+
+def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
+    Image.new("RGB", (40, 40), "teal").save(tmp_path / "own.png")
+    page.click("#advanced summary")
+    page.set_input_files("#upload", tmp_path / "own.png")
+    with page.expect_request("**/edits") as asked:
+        paint(page, method="ar")
+    done(page)
+    assert asked.value.headers["content-type"].startswith("multipart/form-data")
+    assert "rows kept" in page.locator("dl").inner_text() and page.locator("text=Permalink").count() == 0
+    with page.expect_request("**/generations"):
+        page.click("#go")
+    done(page)
+    page.reload()
+    api.expect(page.locator("#pictures img")).to_have_count(2)

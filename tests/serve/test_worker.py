@@ -1,0 +1,68 @@
+"""The server's worker: places in its queue, what it ignores of prompts, and how it ends by an error."""
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+
+import pytest
+
+from tests.serve.running import QUEUE, Gate, running
+from tests.serve.test_pictures import PLAIN, codes_of, cut_at_the_end
+
+
+def test_clients_that_have_left_keep_no_places_while_the_worker_is_busy(server, gate):
+    """As it is while a program compiles, when it looks at no request."""
+    with ThreadPoolExecutor(2) as clients:
+        first = clients.submit(server.ask)
+        server.wait_for(decoding=1)
+        before = server.metrics()["lantern_pictures_dropped_total"]
+        for _ in range(200 // QUEUE):
+            with contextlib.ExitStack() as leaving:
+                for _ in range(QUEUE):
+                    leaving.enter_context(cut_at_the_end(server, {"prompt": "a lake", "stream": True}))
+                server.wait_for(queue_length=QUEUE)
+            server.wait_for(queue_length=0)
+        assert server.metrics()["lantern_pictures_dropped_total"] == before + 200
+        last = clients.submit(partial(server.ask, n=QUEUE))
+        server.wait_for(queue_length=QUEUE, decoding=1)
+        assert len(server.worker._came) == 1, "nothing is kept of those that left"
+        gate.open()
+        assert first.result().status_code == last.result().status_code == 200
+
+
+def test_an_error_that_ends_the_worker_ends_every_request(server, caplog):
+    def fail():
+        raise RuntimeError("no lock")
+
+    with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as failing:
+        gate = Gate(failing.engine, monkeypatch)
+        with ThreadPoolExecutor(2) as clients:
+            first = clients.submit(failing.ask)
+            failing.wait_for(decoding=1)
+            second = clients.submit(partial(failing.ask, temperature=0.5))
+            failing.wait_for(queue_length=1)
+            monkeypatch.setattr(failing.worker, "_wait", fail)
+            gate.open()
+            assert first.result().status_code == 200
+            for refused in (second.result(5), failing.ask()):
+                assert refused.status_code == 503 and "start it again" in refused.json()["error"]["message"]
+        health = failing.client.get("/health")
+        assert (health.status_code, health.json()["status"]) == (503, "failed")
+    assert "no lock" in caplog.text
+
+
+@pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
+def test_unknown_words_are_ignored_with_a_note(server):
+    answer = server.ask(prompt="a castle by a lake, bad weather", negative_prompt="fog frog", **PLAIN)
+    known = "'weather' (say which: clear, cloudy, foggy, snowy, stormy)"
+    assert answer.json()["lantern"]["notes"] == [
+        f"ignored, the model does not know: 'castle', 'bad', {known}",
+        "negative_prompt: ignored, the model does not know: 'frog' (did you mean fog?)",
+    ]
+    assert codes_of(server.ask(prompt="a castle by a lake", details=True, seed=1, **PLAIN)).tolist() == (
+        server.library().generate("a lake", seed=1, **PLAIN).tokens.tolist()
+    )
+    error = server.ask(prompt="a castle").json()["error"]
+    assert error["param"] == "prompt" and "unknown word 'castle'; known words" in error["message"]
+    error = server.ask(prompt="a lake without fog").json()["error"]
+    assert error["param"] == "prompt" and "give 'fog' as negative_prompt" in error["message"]
