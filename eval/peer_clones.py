@@ -93,12 +93,7 @@ class ForcedLuck:
     """
 
     def __init__(self, chances: Sequence[float], seed: int = 0):
-        self._chances, self._seed = chances, seed
-        self.restart()
-
-    def restart(self) -> None:
-        """Draws the same lengths again."""
-        self._random, self._left = random.Random(self._seed), 0
+        self._chances, self._random, self._left = chances, random.Random(seed), 0
 
     def begin(self) -> None:
         """Draws the length of the next round."""

@@ -28,7 +28,7 @@ from eval.peer_llamagen import sample_of, seconds_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import T5_XL_DIM, LlamaGenConfig
 
-PLAIN = "lantern-plain"
+PLAIN = "lantern-ar"
 # By row: the static tree, None for one grown anew each round; k; delta, or lambda in LANTERN++. The trees and numbers
 # are those of the released scripts.
 SPECULATIVE: dict[str, tuple[str | None, int, float]] = {
@@ -118,7 +118,6 @@ class Lantern:
         mean = 1 + sum(length * chance for length, chance in enumerate(chances))
 
         def decode(tokens: int) -> tuple[float, list[int]]:
-            luck.restart()
             self._module.random = luck
             with self._counted(luck) as lengths:
                 took = seconds_of(

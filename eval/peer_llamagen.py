@@ -108,7 +108,7 @@ class LlamaGen:
         with quiet(), torch.no_grad():
             step, how = _advance(token, self.device)
         if how.startswith("eager"):
-            self.replaced.append(f"LlamaGen's layers, whole token: {how}")
+            self.replaced.append(f"LlamaGen's layers: no graph, {how}")
 
         def decode(tokens: int) -> None:
             token.rewind()

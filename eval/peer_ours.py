@@ -15,6 +15,7 @@ from lantern_jax.measuring.sweep import Configuration
 from lantern_jax.models.llamagen import LlamaGenConfig
 
 PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"
+REPLACED = "lantern_jax: random weights"
 METHODS: dict[str, tuple[str, dict[str, Any]]] = {
     PLAIN: ("ar", {}),
     TREE: ("gumbel", {"tree": "mc_sim_7b_63"}),

@@ -5,7 +5,7 @@
 
 DIR are clones of https://github.com/FoundationVision/LlamaGen and https://github.com/jadohu/LANTERN, imported as they
 are; PyTorch and transformers are needed for them (`pip install torch transformers`). Without a clone its rows are left
-out. Rows: `llamagen`, `strongest`, `lantern-plain`, `lantern`, `lantern++-57`, `lantern++`, `ours`, `ours-tree`,
+out. Rows: `llamagen`, `strongest`, `lantern-ar`, `lantern`, `lantern++-57`, `lantern++`, `ours`, `ours-tree`,
 `ours-jacobi`.
 
 All rows decode pictures of 256 tokens in turns with the same guidance and sampling; medians count. Weights are random.
@@ -54,11 +54,11 @@ from lantern_jax.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.measuring.clock import alternate
 
 LLAMAGEN_ROWS = ("llamagen", "strongest")
-LANTERN_ROWS = ("lantern-plain", "lantern", "lantern++-57", "lantern++")
+LANTERN_ROWS = ("lantern-ar", "lantern", "lantern++-57", "lantern++")
 ROWS = (*LLAMAGEN_ROWS, *LANTERN_ROWS, *peer_ours.METHODS)
 # What the others are compared with.
 REFERENCES = {"llamagen": "x llamagen", "lantern++": "x lantern++"}
-HEADS = ("row", "batch", "ms", "tokens", "s per picture", *REFERENCES.values())
+HEADS = ("row", "batch", "ms", "tokens", "s/picture", *REFERENCES.values())
 NOT_COUNTED = "not counted: the first compile, loading, text encoders, decoding to pixels"
 ALONE = "the official LANTERN decodes one picture at a time: beside larger batches its seconds are those of batch 1"
 _TREE = "mc_sim_7b_63"
@@ -256,21 +256,22 @@ class Peers:
 
     def report(self, rows: Sequence[dict[str, Any]]) -> dict[str, Any]:
         """Returns everything that was measured and how, for JSON."""
-        options, official = self.options, [self.loaded.get(clone.name) for clone in (LLAMAGEN, LANTERN)]
-        programs = [program for program in official if hasattr(program, "replaced")]
-        sizes = [f"{type(program).__name__} {program.millions:.1f}M" for program in programs]
+        options = self.options
+        known = [(clone.name, self.loaded.get(clone.name)) for clone in (LLAMAGEN, LANTERN)]
+        programs = {name: program for name, program in known if hasattr(program, "replaced")}
+        sizes = [f"{name} {program.millions:.1f}M" for name, program in programs.items()]
         leaves = self.loaded["ours"].engine.parameters.target if "ours" in self.loaded else {}
         ours = sum(leaf.size for leaf in jax.tree.leaves(leaves)) / 1e6
         parameters = ", ".join(sizes + ([f"lantern_jax {ours:.1f}M"] if ours else []))
-        used = ("torch", "transformers") if programs else ()
-        known = versions() | {name: sys.modules[name].__version__ for name in used if name in sys.modules}
+        used = ("torch", "transformers") if options.llamagen or options.lantern else ()
+        installed = versions() | {name: sys.modules[name].__version__ for name in used if name in sys.modules}
         return {
-            "size": options.size, "dtype": self.dtype.name, "device": device_name(), "versions": known,
+            "size": options.size, "dtype": self.dtype.name, "device": device_name(), "versions": installed,
             "clones": {clone.name: commit_of(folder) for _, clone, folder in _clones(options) if folder},
             "guidance": options.guidance, "top_k": options.top_k, "rounds": options.rounds,
             "repeats": options.repeats, "accept_lengths": options.accept_lengths.to_json(),
             "window_lengths": options.window_lengths.to_json(), "millions": f"parameters: {parameters}",
-            "replaced": [line for program in programs for line in program.replaced] + ["lantern_jax: random weights"],
+            "replaced": [line for program in programs.values() for line in program.replaced] + [peer_ours.REPLACED],
             "not_counted": NOT_COUNTED, "busy": self.busy, "left_out": self.left_out, "rows": compared(rows),
         }  # fmt: skip
 
@@ -332,8 +333,10 @@ def main(argv: Sequence[str] | None = None) -> None:
         tasks = {way.name: partial(_timed, way, options.rounds) for way in ways}
         taken = alternate(tasks, options.repeats)
         rows += [row_of(way, peers.row_batch(way, batch), taken[way.name]) for way in ways]
-        if options.out is not None:
+        if rows and options.out is not None:
             write_file(options.out, to_json(peers.report(rows)))
+    if not rows:
+        raise LanternError(f"nothing could be measured: {'; '.join(peers.left_out)}")
     show(peers.report(rows))
 
 
