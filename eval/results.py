@@ -35,7 +35,8 @@ MEASURES = {
 }
 HEAD = """# Results
 
-Made by `python -m eval.results` from what was measured, in `docs/results/`; not written by hand.
+Made by `python -m eval.results` from what was measured, in `docs/results/`; not written by hand. The official programs
+are measured beside ours on [a page of their own](peers.md).
 """
 QUALITY = """\
 Every setting draws the same prompts and seeds as plain decoding (`ar`), a batch of each in turns; brackets are 95 %

@@ -153,6 +153,14 @@ WRONG = {
         "minutes": "0", "sizes": "huge ''", "batch": "0 x", "passes": "0", "accept-lengths": "x", "dtype": "int3",
         "out": "none/file.json",
     }),
+    "eval.peers": [
+        *calls("--only lantern++", "--only=ours --llamagen=empty --lantern", "more"),
+        *wrong("", {
+            "llamagen": "none empty text.txt", "lantern": "none empty", "size": "huge", "batch": "0 x", "rounds": "0 2",
+            "repeats": "0", "only": "owl llamagen", "accept-lengths": "x 9", "window-lengths": "x", "guidance": "1 nan",
+            "top-k": "-1 99999", "dtype": "int3", "out": "none/file.json empty",
+        }),
+    ],
     "eval.ahead": [
         *calls("", "--for=v5e:4x4 --mesh=data=3,model=4"),
         *wrong("", {"for": "v9 v5e:3x3 h100:9"}),

@@ -1,0 +1,66 @@
+"""Our own rows of ``eval.peers``: the same sizes with random weights, and replayed accept lengths."""
+
+from functools import partial
+from typing import Any
+
+from eval.peer_clones import Sample, Way
+from lantern_jax.engine.engine import Engine
+from lantern_jax.families.drafters import usual_drafters
+from lantern_jax.io.errors import LanternError
+from lantern_jax.measuring.accept_lengths import AcceptLengths
+from lantern_jax.measuring.measure import Member, members
+from lantern_jax.measuring.random_models import RandomModel, pixels_a_cell
+from lantern_jax.measuring.subject import Subject
+from lantern_jax.measuring.sweep import Configuration
+from lantern_jax.models.llamagen import LlamaGenConfig
+
+PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"
+REPLACED = "lantern_jax: random weights"
+METHODS: dict[str, tuple[str, dict[str, Any]]] = {
+    PLAIN: ("ar", {}),
+    TREE: ("gumbel", {"tree": "mc_sim_7b_63"}),
+    WINDOW: ("jacobi", {"nodes": 18}),
+}
+
+
+def random_subject(size: str, config: LlamaGenConfig, dtype: Any, prompts: int) -> Subject:
+    """Returns a model with random weights and an EAGLE drafter."""
+    model = RandomModel(f"llamagen-{size.lower()}", config, usual_drafters(config))
+    engine = Engine(partial(model.read, dtype), read_drafter=partial(model.read_drafter, dtype))
+    pixels = config.grid * pixels_a_cell(config)
+    return Subject(f"random {model.name}", model.recipe(dtype), engine, model.conditioning(prompts), pixels)
+
+
+def way(
+    subject: Subject, name: str, batch: int, guidance: float, top_k: int, lengths: AcceptLengths | None
+) -> Way:
+    """Returns a row; LanternError for accept lengths that its tree or window is too shallow for."""
+    method, knobs = METHODS[name]
+    asked = Configuration(method, knobs | {"top_k": top_k}, batch, guidance)
+    groups, reasons = members(subject, [asked], lengths)
+    if reasons:
+        raise LanternError(reasons[0])
+    member = groups[0][-1]
+    tree = member.settings.tree
+    title = {
+        PLAIN: "lantern_jax, plain decoding",
+        TREE: f"lantern_jax, gumbel, {knobs.get('tree')}, EAGLE drafter",
+        WINDOW: f"lantern_jax, jacobi, window of {tree.num_nodes - 1}",
+    }[name]
+    return Way(name, title, partial(_decode, subject, member))
+
+
+def _decode(subject: Subject, member: Member, repeat: int, rounds: int | None) -> Sample:
+    """Decodes a batch; one that is stopped early is assumed to continue as it began."""
+    batch = member.settings.batch
+    run = subject.start(member.job, repeat * batch, batch)
+    begun = run.timing.decoding
+    run = subject.engine.advance(run, rounds)
+    took, decoded = run.timing.decoding - begun, subject.finish(run)
+    made = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
+    share = made / (batch * (len(subject.free) - 1))
+    return Sample(
+        seconds=(begun + took / share) / batch,
+        ms=1e3 * took / int(decoded.rounds.max()),
+        tokens=made / int(decoded.rounds.sum()),
+    )

@@ -1,0 +1,175 @@
+"""``eval.peers`` without a clone: what it asks for, forced accept lengths, extrapolation, ratios, table and file."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+
+import pytest
+
+from eval import peers
+from eval.peer_clones import (
+    LANTERN,
+    LLAMAGEN,
+    ForcedLuck,
+    Sample,
+    Way,
+    check_clone,
+    commit_of,
+    config_of,
+    extrapolated,
+    importable,
+    imported,
+    named_version,
+)
+from lantern_jax.io.errors import LanternError, MissingExtra
+
+
+@pytest.fixture
+def clone(tmp_path):
+    """Returns a folder with the names that a clone of LlamaGen has, and code of another kind."""
+    for file in LLAMAGEN.files:
+        path = tmp_path / file
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("raise ImportError('no such name')\n")
+    return tmp_path
+
+
+def test_a_folder_that_is_no_clone_is_named_with_what_to_clone(tmp_path, clone):
+    check_clone(clone, LLAMAGEN)
+    with pytest.raises(
+        LanternError, match=r"is not a clone of https://github\.com/jadohu/LANTERN .*: clone that"
+    ):
+        check_clone(clone, LANTERN)
+    with pytest.raises(LanternError, match=r"has no models/ea_model_llamagen\.py"):
+        peers.parsed(["--lantern", str(tmp_path)])
+
+
+def test_rows_without_their_clone_are_left_out_or_refused_if_asked_for(clone):
+    options = peers.parsed(["--llamagen", str(clone)])
+    (left,) = [peers._needs(*part[:2]) for part in peers._clones(options) if part[2] is None]
+    assert left.startswith(
+        "lantern-ar, lantern, lantern++-57, lantern++: give --lantern DIR, a clone of https://"
+    )
+    with pytest.raises(LanternError, match=r"^lantern\+\+: give --lantern DIR"):
+        peers.parsed(["--llamagen", str(clone), "--only", "lantern++", "ours"])
+    assert peers.parsed(["--only", "ours", "ours-tree", "--batch", "8", "1"]).batch == [1, 8]
+
+
+def test_a_missing_package_is_one_line_with_the_command():
+    with pytest.raises(MissingExtra, match=r"^owls_and_more is missing, .*: pip install owls_and_more$"):
+        imported("owls_and_more")
+
+
+def test_a_clone_is_imported_from_outside_and_nothing_is_written_into_it(tmp_path):
+    (tmp_path / "peer_of_a_test.py").write_text("import warnings\nwarnings.warn('old')\nVALUE = 3\n")
+    before = list(sys.path)
+    with importable(tmp_path):
+        import peer_of_a_test
+    assert peer_of_a_test.VALUE == 3 and sys.path == before
+    assert [path.name for path in tmp_path.iterdir()] == ["peer_of_a_test.py"]
+
+
+def test_a_clones_commit_and_what_its_requirements_name(tmp_path):
+    assert commit_of(tmp_path / "none") == "unknown" and named_version(tmp_path, "transformers") is None
+    (tmp_path / "requirements.txt").write_text("torch\ntransformers==4.45.2\n")
+    assert named_version(tmp_path, "transformers") == "4.45.2" and named_version(tmp_path, "torch") is None
+
+    def git(*words):
+        who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
+        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
+
+    git("init")
+    git("add", ".")
+    git("commit", "-m", "x")
+    commit = commit_of(tmp_path)
+    assert len(commit) == 8
+    (tmp_path / "requirements.txt").write_text("torch\n")
+    assert commit_of(tmp_path) == f"{commit}, with changes"
+
+
+def test_a_round_accepts_as_many_candidates_as_were_drawn_for_it():
+    def lengths(chances, rounds):
+        """Yields what a verification of three candidates on each of six levels accepts, as the official loop does."""
+        luck = ForcedLuck(chances)
+        for _ in range(rounds):
+            luck.begin()
+            accepted = 0
+            while accepted < 6 and any(luck.random() <= 1e-3 for _ in range(3)):
+                accepted += 1
+            yield accepted
+
+    assert set(lengths((0, 0, 1), 20)) == {2} and set(lengths((1,), 20)) == {0}
+    counts = Counter(lengths((0.5, 0, 0, 0.25, 0, 0.25), 400))
+    assert set(counts) == {0, 3, 5} and 150 < counts[0] < 250
+
+
+def test_what_is_stopped_early_pays_its_prompt_once():
+    # A prompt of 3 s and tokens of 2 s.
+    assert extrapolated((2, 3 + 2 * 2), (10, 3 + 10 * 2), 256) == 3 + 256 * 2
+    assert extrapolated((2, 7), (10, 6), 256) == 7
+
+
+def row(name, batch, seconds):
+    samples = [Sample(value, 1e3 * value, 3.0) for value in seconds]
+    return peers.row_of(Way(name, f"title of {name}", lambda *_: samples[0]), batch, samples)
+
+
+def test_ratios_are_taken_turn_by_turn_and_lanterns_single_picture_stands_for_any_batch():
+    rows = peers.compared([
+        row("llamagen", 1, (10, 20, 12)), row("lantern++", 1, (4, 8, 6)), row("ours", 1, (1, 4, 2)),
+        row("ours", 8, (0.5, 0.25, 0.75)), row("llamagen", 8, (2, 2, 3)),
+    ])  # fmt: skip
+    assert [line["times_llamagen"] for line in rows] == [1, 2.5, 6, 4, 1]
+    assert [line["times_lantern++"] for line in rows] == [0.4, 1, 3, 12, 3]
+    assert [line["seconds"] for line in rows] == [12, 6, 2, 0.5, 2]
+    assert peers.compared([row("ours", 8, (1, 1))])[0]["times_lantern++"] is None
+    assert peers.cells_of(rows[3]) == ("ours", "8", "500", "3.00", "0.5", "4", "12")
+
+
+def test_a_call_prints_the_table_and_what_it_rests_on_and_writes_the_same(tmp_path, monkeypatch, capsys):
+    ways = [
+        Way("ours", "lantern_jax, plain decoding", lambda repeat, rounds: Sample(2.0 + repeat, rounds)),
+        Way("ours-tree", "lantern_jax, a tree", lambda repeat, rounds: Sample(1.0, rounds, 3.0)),
+    ]
+    monkeypatch.setattr(peers.Peers, "ways", lambda self, batch: ways)
+    out = tmp_path / "peers.json"
+    peers.main(["--size", "tiny", "--batch", "8", "--rounds", "5", "--out", str(out)])
+    told, report = capsys.readouterr(), json.loads(out.read_text())
+    assert [(line["row"], line["batch"], line["seconds"]) for line in report["rows"]] == [
+        ("ours", 8, 3.0), ("ours-tree", 8, 1.0),
+    ]  # fmt: skip
+    assert "ours-tree: lantern_jax, a tree" in told.out and peers.NOT_COUNTED in told.out
+    assert "replaced: lantern_jax: random weights" in told.out and "--rounds 5" in told.out
+    assert "left out: llamagen, strongest: give --llamagen DIR" in told.out
+    assert (
+        len(report["left_out"]) == 2
+        and report["versions"]["jax"]
+        and "lantern_jax, a tree, turn 3" in told.err
+    )
+
+
+def test_official_code_that_does_not_run_costs_its_rows_alone(clone, monkeypatch, capsys):
+    pytest.importorskip("torch", reason="the official programs are PyTorch's")
+    plain = Way("ours", "lantern_jax, plain decoding", lambda repeat, rounds: Sample(1.0, 1.0))
+    monkeypatch.setattr(peers.Peers, "_ours", lambda self, name, batch: plain)
+    words = ["--llamagen", str(clone), "--size", "tiny", "--batch", "1", "--only", "llamagen", "ours"]
+    peers.main(words)
+    told = capsys.readouterr().out
+    assert "left out: llamagen: ImportError: no such name\n" in told and "LlamaGen at unknown" in told
+    with pytest.raises(
+        LanternError, match=r"^nothing could be measured: llamagen: ImportError: no such name$"
+    ):
+        peers.main(words[:-1])
+
+
+def test_the_smallest_size_is_for_trying():
+    config = config_of("tiny")
+    assert config.num_tokens == 256 and config.num_layers == 2 and config_of("XL").num_layers == 36
+
+
+@pytest.mark.exhaustive  # A script that people run and watch; the tests of `lantern bench` compile the same programs.
+def test_our_rows_decode_with_replayed_lengths(capsys):
+    peers.main(["--size", "tiny", "--batch", "1", "--rounds", "12", "--only", "ours", "ours-tree"])
+    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│ ours")]
+    assert [line.split("│")[4].strip() for line in lines] == ["1.00", "3.00"]
