@@ -37,6 +37,10 @@ class IgnoredWords(UserWarning):
     """
 
 
+class Assumed(UserWarning):
+    """A warning of what a conversion took because its files leave a choice; it says what else there is."""
+
+
 def invalid(name: str, value: Any, wanted: str) -> LanternError:
     """Returns the error for a value out of its range; ``wanted`` says what to give."""
     return LanternError(f"{name} {quoted(value)} is not valid: give {wanted}".lstrip())
