@@ -13,7 +13,6 @@ from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.lumina2_weights import convert_lumina2
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import family_of
-from lantern_jax.families.token_weights import language_settings
 from lantern_jax.models.vq import VQModel
 
 
@@ -27,11 +26,11 @@ def conditioning_of(arrays, num_codes: int) -> GuidedTokens:
 def run_guided(case, assert_close, convert):
     """Compares logits of a prefix, of steps of one token and of a block, then a decoded picture."""
     arrays, codes = case.arrays, jnp.asarray(case.arrays["codes"], jnp.int32)
-    settings = language_settings(case.config) | case.config.get("told", {})
+    settings = {name: value for name, value in case.config.items() if name != "told"}
     tensors, beside = {}, {}
     for name, tensor in case.tensors.items():
         (tensors if name.startswith(("model.", "lm_head.")) else beside)[name] = tensor
-    config, params = convert(tensors, settings)
+    config, params = convert(tensors, settings | case.config.get("told", {}))
     target = family_of(config).target(config, np.dtype(np.float32))
     guidance = jnp.asarray(arrays["guidance"])
     batch, steps = codes.shape

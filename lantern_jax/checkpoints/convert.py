@@ -16,8 +16,9 @@ import numpy as np
 from jaxtyping import Int, PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.given_settings import read_settings, settings_beside
-from lantern_jax.checkpoints.store import check_dtype, check_new, load, save
+from lantern_jax.checkpoints.conversion import NEIGHBOURS, Conversion, check_codes, llamagen_grid, open_part
+from lantern_jax.checkpoints.given_settings import read_settings, settings_for
+from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
@@ -28,22 +29,16 @@ from lantern_jax.families.llamagen_weights import convert_gpt, gpt_config_from_s
 from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
-from lantern_jax.families.token_weights import language_settings
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQModel
-from lantern_jax.tensors.layer_names import normalize_settings
-from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
 
-# Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
-NEIGHBOURS = 1000
-NEIGHBOUR_SPACES = ("decoder", "raw")
 # The settings the models are usually sampled with, by what they are conditioned on or their layout.
 _DEFAULTS = {
     "class": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
@@ -60,43 +55,6 @@ Settings = Mapping[str, Any] | None
 # The target's config, the published id of every row of its table (None if they are the same), and a function that reads
 # the target: that takes longest, so what is wrong with the other parts is reported before.
 Begun = tuple[TargetConfig, Int[np.ndarray, " vocab"] | None, Callable[[], Checkpoint]]
-
-
-@dataclasses.dataclass(frozen=True)
-class Conversion:
-    """Options of a conversion, the same for every model.
-
-    Attributes:
-        dtype: float16, bfloat16 or float32, of the stored target, drafter and text encoder.
-        neighbours: columns of the neighbour table, at most the number of codes less one.
-        neighbour_space: "decoder", codes as the decoder sees them (l2-normalized for LlamaGen), or "raw", the
-            stored weights (the published table).
-        overwrite: replace a checkpoint that exists.
-        progress: called with the name of the stage, bytes done and bytes in total.
-    """
-
-    dtype: Any = "bfloat16"
-    neighbours: int = NEIGHBOURS
-    neighbour_space: str = "decoder"
-    overwrite: bool = False
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None
-
-    def __post_init__(self):
-        check_dtype(self.dtype)
-        if self.neighbour_space not in NEIGHBOUR_SPACES:
-            raise LanternError(
-                f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
-            )
-        if self.neighbours < 0:
-            raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
-
-    def stage(self, name: str) -> Callable[[int, int], None]:
-        """Returns the function that one reader calls with bytes done and bytes in total."""
-        return lambda done, total: self.progress(name, done, total)
-
-    def reading(self, part: str) -> dict[str, Any]:
-        """Returns the arguments that all readers of published tensors take."""
-        return {"dtype": jnp.dtype(self.dtype), "progress": self.stage(f"reading {part}")}
 
 
 def convert_llamagen(
@@ -128,13 +86,15 @@ def convert_llamagen(
 
     def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         # The settings beside a published .pt file belong to other files.
-        if Path(gpt).suffix != ".pt":
-            settings = settings_beside(gpt, settings, LlamaGenConfig)
+        settings, source = settings_for(LlamaGenConfig, None if Path(gpt).suffix == ".pt" else gpt, settings)
         target = gpt_config_from_shapes(tensors["gpt"], settings)
+        if "grid" not in settings:
+            grid, source = llamagen_grid(gpt)
+            target = dataclasses.replace(target, grid=grid or target.grid)
         kind = "class" if target.num_labels else "caption"
         read = partial(convert_gpt, tensors["gpt"], target, **conversion.reading("the GPT"))
         model = f"LlamaGen, {kind}-conditional"
-        return target, None, partial(_checkpoint, read, model, _DEFAULTS[kind], conversion)
+        return target, None, partial(_checkpoint, read, model, _DEFAULTS[kind], conversion, source)
 
     sources = {"gpt": gpt, "vq": vq, "drafter": drafter, "t5": t5, "t5_tokenizer": t5_tokenizer}
     return _convert(begin, sources, config, out, options)
@@ -171,14 +131,16 @@ def convert_chameleon_files(
         embedding = tensors["model"].get("model.embed_tokens.weight")
         rows = () if embedding is None else embedding.shape[:1]
         vocabulary = ChameleonVocabulary.from_file(text_tokenizer, *rows)
-        settings = settings_beside(model, settings, ChameleonConfig)
+        settings, source = settings_for(ChameleonConfig, model, settings)
         target = chameleon_config_from_shapes(tensors["model"], settings, vocabulary.num_codes, layout)
         _check_prompts(target, text_tokenizer)
         read = partial(
             convert_chameleon, tensors["model"], target, order=vocabulary.order, num_codes=vocabulary.num_codes,
             **conversion.reading("the model"),
         )  # fmt: skip
-        whole = partial(_checkpoint, read, _MODELS[layout], _DEFAULTS[layout], conversion, text_tokenizer)
+        whole = partial(
+            _checkpoint, read, _MODELS[layout], _DEFAULTS[layout], conversion, source, text_tokenizer
+        )
         return target, vocabulary.order, whole
 
     sources = {"model": model, "vqgan": vqgan, "drafter": drafter, "text_tokenizer": text_tokenizer}
@@ -213,15 +175,16 @@ def convert_guided_files(
 
     def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
         told = published.told(Path(text_tokenizer))
-        beside = normalize_settings(language_settings(settings_beside(model, None)), FAMILIES[family].config)
-        settings = {**beside, **told, **(settings or {})}
+        settings, source = settings_for(FAMILIES[family].config, model, settings, told)
         target = published.sizes(tensors["model"], settings)
         _check_prompts(target, text_tokenizer)
         inside = published.tokenizer_inside(tensors["model"])
         if inside:
             tensors.setdefault("vqgan", inside)
         read = partial(published.read, tensors["model"], target, **conversion.reading("the model"))
-        whole = partial(_checkpoint, read, published.model, published.defaults, conversion, text_tokenizer)
+        whole = partial(
+            _checkpoint, read, published.model, published.defaults, conversion, source, text_tokenizer
+        )
         return target, None, whole
 
     sources = {"model": model, "vqgan": vqgan, "text_tokenizer": text_tokenizer}
@@ -309,14 +272,15 @@ def _checkpoint(
     model: str,
     usual: Mapping[str, float],
     conversion: Conversion,
+    source: str,
     text_tokenizer: str | Path | None = None,
 ) -> Checkpoint:
-    """Reads a target; returns its checkpoint, with the settings it is usually sampled with."""
+    """Reads a target; returns its checkpoint, with its usual settings and a note on where its grid is from."""
     target, params = read()
     return Checkpoint(
         model, target, params, text_tokenizer=None if text_tokenizer is None else Path(text_tokenizer),
         defaults={**usual, "top_k": min(usual["top_k"], target.num_codes)},
-        metadata={"neighbour_space": conversion.neighbour_space},
+        metadata={"neighbour_space": conversion.neighbour_space, "grid_from": source},
     )  # fmt: skip
 
 
@@ -345,7 +309,9 @@ def _convert(
     if ("t5" in paths) != ("t5_tokenizer" in paths):
         raise LanternError("a text encoder and its tokenizer go together: give both --t5 and --t5-tokenizer")
     # Before the first tensor is read, so that a wrong name is an error immediately.
-    tensors = {part: open_tensors(path) for part, path in paths.items() if part not in _TEXTS}
+    tensors = {
+        part: open_part(part, path, conversion.weights) for part, path in paths.items() if part not in _TEXTS
+    }
     target, order, whole = begin(tensors, settings.get("target"), conversion)
     if "t5" in paths:
         if not family_of(target).text_width(target):
@@ -356,7 +322,7 @@ def _convert(
         kind = "eagle" if part == "drafter" else part
         read, chosen = DRAFTERS[kind], settings.get("drafter")
         if read.reads_config:
-            chosen = settings_beside(paths[part], chosen, read.config)
+            chosen, _ = settings_for(read.config, paths[part], chosen)
         drafters[kind] = read.read(
             tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
         )
@@ -370,6 +336,7 @@ def _convert(
         changes |= {"text_encoder_config": encoder, "text_encoder_params": params}
         changes["text_tokenizer"] = paths["t5_tokenizer"]
     for made, params in pictures:
+        check_codes(target, made)
         params = {"params": params}
         codebook = make_codebook(made, params, conversion.neighbours, conversion.neighbour_space)
         changes |= {"tokenizer_config": made, "tokenizer_params": params, "codebook": codebook}
@@ -380,7 +347,7 @@ def _convert(
 
 
 def _text_config(paths: Mapping[str, Path], tensors: Mapping[str, Any], settings: Settings) -> T5Config:
-    config = t5_config_from_shapes(tensors, settings_beside(paths["t5"], settings))
+    config = t5_config_from_shapes(tensors, settings_for(T5Config, paths["t5"], settings)[0])
     check_tokenizer(load_tokenizer(paths["t5_tokenizer"]), config.vocab_size, paths["t5_tokenizer"])
     return config
 

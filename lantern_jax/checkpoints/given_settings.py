@@ -4,35 +4,50 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json
-from lantern_jax.tensors.layer_names import normalize_settings
+from lantern_jax.io.files import parse_json, read_json
 
 # Emu3's config holds its vocabulary.
 _MOST_BYTES = 32 * 10**6
 CONFIG_PARTS = ("target", "drafter", "text_encoder")
 
 
-def settings_beside(
-    path: str | Path, settings: Mapping[str, Any] | None, kind: type | None = None
-) -> dict[str, Any]:
-    """Completes settings with those of the ``config.json`` in the tensors' folder or beside their file.
+def settings_for(
+    kind: type,
+    path: str | Path | None,
+    given: Mapping[str, Any] | None,
+    told: Mapping[str, Any] | None = None,
+) -> tuple[dict[str, Any], str]:
+    """Joins settings for a config ``kind``; returns them, and where the grid is from.
 
     Args:
-        kind: the config class whose fields are taken from that file; None takes all its entries.
+        path: tensors, whose ``config.json`` is in their folder or beside their file; None to look for none.
+        given: settings that count more than that file's.
+        told: settings from another file, between the two.
     """
-    path = Path(path)
-    beside = path / "config.json" if path.is_dir() else path.with_name("config.json")
-    found = _read_json(beside) if beside.is_file() else {}
-    return (normalize_settings(found, kind) if kind and found else found) | dict(settings or {})
+    file = (
+        Path()
+        if path is None
+        else Path(path, "config.json")
+        if Path(path).is_dir()
+        else Path(path).with_name("config.json")
+    )
+    try:
+        beside = normalize_settings(_read_json(file), kind) if path is not None and file.is_file() else {}
+    except LanternError as error:
+        raise LanternError(f"{file}: {error}") from None
+    own = normalize_settings(given or {}, kind)
+    source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else "as published"
+    return {**beside, **(told or {}), **own}, source
 
 
 def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:
-    """Reads {part: settings} from a config file; one without parts holds the settings of the part ``alone``."""
+    """Reads {part: settings} from a config, a file or JSON; one without parts has those of the part ``alone``."""
     if config is None:
         return {}
-    settings = _read_json(Path(config))
+    settings = parse_json(config, "--config") if str(config).startswith("{") else _read_json(Path(config))
     if not set(settings) & set(CONFIG_PARTS):
         return {alone: settings}
     unknown = sorted(set(settings) - set(CONFIG_PARTS))

@@ -132,11 +132,11 @@ def run(name: str, work: Callable[[], object], words: Sequence[str] | None = Non
 
 @contextlib.contextmanager
 def _warnings_as_lines(name: str) -> Iterator[None]:
-    """Prints warnings about ignored words as lines of the command, and other warnings as Python does."""
+    """Prints warnings of ours as lines of the command, and other warnings as Python does."""
     usual = warnings.showwarning
 
     def show(message, category, *where: Any) -> None:
-        if issubclass(category, errors.IgnoredWords):
+        if issubclass(category, errors.IgnoredWords | errors.Assumed):
             _say(f"{name}: {message}", 0)
         else:
             usual(message, category, *where)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from lantern_jax.commands.options import DTYPES, Command
 from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, Choice, File, Format
+from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, WEIGHTS, Choice, File, Format
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder
@@ -38,7 +38,10 @@ _FORMATS = {
         "a drafter, into a checkpoint that exists",
         at("lantern_jax.checkpoints.convert:add_drafter"),
         (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
-        choices=(Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),),
+        choices=(
+            Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),
+            WEIGHTS,
+        ),
     ),
     "t5": Format(
         "a text encoder, into a caption-conditional checkpoint that exists",
@@ -49,6 +52,7 @@ _FORMATS = {
             replace(T5_TOKENIZER, required=True),
             CONFIG,
         ),
+        choices=(WEIGHTS,),
     ),
 }
 FORMATS: Table[Format] = Table("format", _FORMATS, beside=_of_families)
@@ -65,7 +69,8 @@ def add(commands) -> None:
             take(f"--{file.option}", "PATH", file.help)
         for choice in kind.choices:
             values = choice.values()
-            take(f"--{choice.option}", None, choice.help, values[0], choices=values)
+            how = {"default": values[0], "choices": values} if values else {}
+            take(f"--{choice.option}", None if values else "NAME", choice.help, **how)
         take("--out", "DIR", "new folder for the checkpoint", required=True)
         take("--dtype", None, "of stored parameters", "bfloat16", choices=DTYPES)
         hub = "repository of the Hugging Face hub that holds the files that are not here"
@@ -89,12 +94,14 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             continue
         if path is None and file.required:
             raise LanternError(f"--{file.option} is missing: give {file.help}")
-        if path is not None and not Path(path).exists():
+        inline = file.argument == "config" and str(path).startswith("{")
+        if path is not None and not inline and not Path(path).exists():
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
     out = Path(arguments.out)
     check_new_folder(out, arguments.overwrite, with_parents=True)
 
     from lantern_jax.checkpoints.store import check_new, load
+    from lantern_jax.commands.report import show_drawn
 
     # A folder of anything other than a checkpoint is not replaced either.
     check_new(out, arguments.overwrite)
@@ -103,11 +110,13 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
         _convert(kind, given, arguments, out)
         say(f"wrote {out}")
+        made = load(out, abstract=True)
         if arguments.push is not None:
             from lantern_jax.checkpoints.hub import push
 
-            push(load(out, abstract=True), arguments.push)
+            push(made, arguments.push)
             say(f"pushed it to {arguments.push}")
+        show_drawn(made)
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:

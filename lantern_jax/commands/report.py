@@ -14,7 +14,8 @@ from lantern_jax.commands.outputs import Outputs
 from lantern_jax.devices.compilation import compiling_noted, is_compiling, note_compiling
 from lantern_jax.engine.generation import Generation, Progress, Statistics
 from lantern_jax.io.console import Console, table
-from lantern_jax.io.terminal import telling
+from lantern_jax.io.terminal import say, telling
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.inputs import prompt_encoder
@@ -215,6 +216,19 @@ def show_main_facts(checkpoint: Checkpoint) -> None:
         if text:
             console.print(_cut(f"{name:<12}{text}"))
     console.print("lantern info --verbose shows every size and setting")
+
+
+def show_drawn(checkpoint: Checkpoint) -> None:
+    """Prints what a checkpoint draws, and where a conversion has its sizes from, in a line."""
+    described, config = describe(checkpoint), checkpoint.target_config
+    rows, columns = shape_of(config)
+    size = f"{described['picture_size']} pixels" if described["picture_size"] else "no tokenizer for pictures"
+    source = checkpoint.metadata.get("grid_from")
+    say(
+        f"{checkpoint.model}: {size}, {columns} x {rows} codes, {config.num_tokens} tokens, "
+        f"{_count(described['target']['parameters'])}; sizes from the tensors"
+        + (f", grid {source}" if source else "")
+    )
 
 
 def _count(parameters: int) -> str:

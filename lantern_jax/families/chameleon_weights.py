@@ -8,34 +8,33 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.families.config_files import config_from
+from lantern_jax.families.token_weights import (
+    language_names,
+    language_sizes,
+    published_table,
+    read_model,
+    token_shapes,
+)
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig
-from lantern_jax.models.transformer import layers_alike
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
-    LLAMA_LAYER_NAMES,
-    buffers,
-    config_from,
-    count_layers,
     deciding_shapes,
     heads_of_norm,
-    layer_table,
 )
-from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 
+WHAT = "Chameleon model"
 CHAMELEON_NAMES = {
-    "tokens": "model.embed_tokens.weight",
-    "norm": "model.norm.weight",
-    "head": "lm_head.weight",
-    **{part: f"model.{name}" for part, name in (LLAMA_LAYER_NAMES | HEAD_NORM_NAMES).items()},
+    **language_names("model."),
+    **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()},
 }
 QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 # The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
@@ -77,56 +76,25 @@ def convert_chameleon(
             f"the vocabulary has {len(order)} ids, the embedding table {config.vocab_size}: "
             "give the tokenizer file of this model"
         )
-    ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
     norm = tensors.get(QUERY_NORM)
-    table = chameleon_table(config, order, None if norm is None else norm.shape[0])
-    params = read_tensors(tensors, table, what="Chameleon model", ignored=ignored, **reading)
-    return config, {"params": params}
+    rows = None if norm is None else norm.shape[0]
+    table = published_table(CHAMELEON_NAMES, config, order=order, norm_rows=rows)
+    return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)
 
 
 def chameleon_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, num_codes: int, layout: str
 ) -> ChameleonConfig:
-    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
-
-    Raises:
-        ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
-    """
-    names = CHAMELEON_NAMES
-    gate = names["gate"].format(i=0)
-    shapes = deciding_shapes(tensors, {names["tokens"]: 2, gate: 2, QUERY_NORM: 2}, "Chameleon model")
-    vocab_size, dim = shapes[names["tokens"]]
-    found = {
-        "dim": dim, "vocab_size": vocab_size, "hidden_dim": shapes[gate][0],
-        "num_heads": heads_of_norm(shapes[QUERY_NORM], dim)[0],
-        "num_layers": count_layers(tensors, names["attention_norm"]), "num_codes": num_codes, "layout": layout,
-    }  # fmt: skip
-    settings = {"grid": GRIDS.get(layout)} | dict(settings or {})
-    return config_from(ChameleonConfig, found, settings, None)
+    """Infers the config (``token_weights``)."""
+    found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
+    norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
+    found |= {"num_heads": heads_of_norm(norm, found["dim"])[0], "num_codes": num_codes, "layout": layout}
+    return config_from(ChameleonConfig, found, {"grid": GRIDS.get(layout)} | dict(settings or {}))
 
 
-def chameleon_table(
-    config: ChameleonConfig, order: Int[np.ndarray, " vocab"], norm_rows: int | None = None
-) -> dict[str, Entry]:
-    """Lists {published name: Entry}; ``order`` as in ``convert_chameleon``, ``norm_rows`` as in ``layer_table``."""
-    names, shape = CHAMELEON_NAMES, (config.vocab_size, config.dim)
-    codes = reordered_rows(order[: config.num_codes])
-    table = {
-        names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order)),
-        names["norm"]: Entry(("transformer", "norm", "scale"), (config.dim,)),
-        names["head"]: Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight))),
-    }
-    for i in range(config.num_layers):
-        table |= layer_table(names, i, config.transformer, interleaved=False, norm_rows=norm_rows)
-    return table
-
-
-@layers_alike
 def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
     """Returns the shapes of the parameters that ``Chameleon(config).init`` makes."""
-    tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
-    conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
-    return jax.eval_shape(Chameleon(config).init, jax.random.key(0), conditioning)
+    return token_shapes(Chameleon, config)
 
 
 def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:

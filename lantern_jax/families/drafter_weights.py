@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.families.config_files import config_from, normalize_settings
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
@@ -14,7 +15,6 @@ from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
     LLAMA_LAYER_NAMES,
     buffers,
-    config_from,
     deciding_shapes,
     heads_of_norm,
     layer_table,
@@ -77,7 +77,10 @@ def drafter_config_from_shapes(
     found["sees_padding"] = found.get("rotary", "grid") == "grid"
     if norm in tensors:
         found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
-    return config_from(DrafterConfig, found, settings, None if target is None else target.num_heads)
+    # What its config says of the target's pictures is compared with the target later.
+    said = normalize_settings(settings or {}, DrafterConfig)
+    found |= {name: said[name] for name in ("grid",) if name in said}
+    return config_from(DrafterConfig, found, said, None if target is None else target.num_heads)
 
 
 def drafter_table(

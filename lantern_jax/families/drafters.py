@@ -78,7 +78,6 @@ DRAFTERS: Table[DrafterKind] = Table(
             at("lantern_jax.models.medusa:MedusaConfig"),
             at("lantern_jax.models.medusa:medusa_shapes"),
             at("lantern_jax.models.medusa:medusa_drafter"),
-            at("lantern_jax.families.medusa_weights:convert_medusa"),
             one_pass=True,
             usual=at("lantern_jax.models.medusa:usual_medusa"),
         ),

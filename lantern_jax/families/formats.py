@@ -35,16 +35,16 @@ class File:
 
 @dataclass(frozen=True)
 class Choice:
-    """An option of a format that takes one of a few words, by default the first.
+    """An option of a format that takes a word, of a few the first by default.
 
     Attributes:
         option, help: as in ``File``; the function's argument is the option's name.
-        values: () -> the words.
+        values: () -> the words; none for any word, by default None.
     """
 
     option: str
     help: str
-    values: Callable[[], tuple[str, ...]]
+    values: Callable[[], tuple[str, ...]] = tuple
 
 
 @dataclass(frozen=True, eq=False)
@@ -74,7 +74,8 @@ class Format(Late):
 
 TENSORS = "a tensor file, an index or a folder"
 DRAFTER = File("drafter", f"LANTERN's drafter: {TENSORS}")
-CONFIG = File("config", "JSON with what shapes do not tell")
+CONFIG = File("config", "JSON, or a file of it, with what shapes do not tell")
+WEIGHTS = Choice("weights", "of a file with several sets of weights, the one to take, such as ema")
 T5 = File("t5", f"Flan-T5's encoder: {TENSORS}")
 T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
 
@@ -89,6 +90,7 @@ LLAMAGEN = Format(
         T5_TOKENIZER,
         CONFIG,
     ),
+    choices=(WEIGHTS,),
 )
 
 
@@ -101,7 +103,7 @@ def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
         CONFIG,
     )
     function = at("lantern_jax.checkpoints.convert:convert_guided_files")
-    return Format(help_text, function, files, (("family", family),))
+    return Format(help_text, function, files, (("family", family),), (WEIGHTS,))
 
 
 # Its picture tokenizer is among the model's tensors.
@@ -127,4 +129,4 @@ def chameleon_format(model: str, layout: str) -> Format:
         CONFIG,
     )
     function = at("lantern_jax.checkpoints.convert:convert_chameleon_files")
-    return Format(f"{model}: model, VQGAN, drafter", function, files, (("layout", layout),))
+    return Format(f"{model}: model, VQGAN, drafter", function, files, (("layout", layout),), (WEIGHTS,))

@@ -14,17 +14,17 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.families.chameleon_vq_weights import taming_place
+from lantern_jax.families.config_files import config_from
 from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, VQLayout, convert_vq
 from lantern_jax.families.token_weights import (
     language_names,
-    language_settings,
     language_sizes,
     language_table,
     token_shapes,
 )
 from lantern_jax.models.janus import SIZES, Janus, JanusConfig
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shapes
+from lantern_jax.tensors.layer_names import buffers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
 
 WHAT = "Janus-Pro model"
@@ -57,17 +57,8 @@ def janus_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
 def convert_janus(
     tensors: Mapping[str, Any], config: JanusConfig | Mapping[str, Any] | None = None, **reading: Any
 ) -> tuple[JanusConfig, dict[str, Any]]:
-    """Converts published tensors of either layout to the config and ``{"params": ...}`` of a Janus model.
-
-    Args:
-        tensors: {name: array}. The parts that understand pictures, the text head and the tokenizer are left out on
-            purpose.
-        config: the model's ``config.json`` or a mapping of ``JanusConfig`` fields; or the whole config.
-        reading: ``dtype`` and ``progress`` of ``read_tensors``.
-
-    Raises:
-        LanternError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
-            contradicts the shapes.
+    """Converts published tensors (``token_weights``); the parts that understand pictures, the text head and the
+    tokenizer are left out on purpose.
     """
     names = janus_names(tensors)
     if not isinstance(config, JanusConfig):
@@ -95,11 +86,7 @@ def _code_rows(aligner: Mapping[str, Any]) -> Float[np.ndarray, "V D"]:
 def janus_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> JanusConfig:
-    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
-
-    Raises:
-        LanternError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
-    """
+    """Infers the config (``token_weights``)."""
     names = janus_names(tensors)
     head = f"{names['code_head']}.weight"
     found = language_sizes(tensors, names, WHAT)
@@ -108,7 +95,7 @@ def janus_config_from_shapes(
     found["head_hidden_dim"] = None if hidden == found["dim"] else hidden
     heads = {(layers, dim): count for layers, count, dim, _ in SIZES.values()}
     known = heads.get((found["num_layers"], found["dim"]))
-    return config_from(JanusConfig, found, language_settings(settings), known)
+    return config_from(JanusConfig, found, settings, known)
 
 
 def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entry]:

@@ -4,6 +4,7 @@ Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hug
 (``model.layers.{i}.self_attn.q_proj.weight``). Rotary pairs are interleaved in both.
 """
 
+import warnings
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -11,12 +12,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.families.config_files import config_from
+from lantern_jax.io.errors import Assumed
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
     buffers,
-    config_from,
     count_layers,
     deciding_shapes,
     layer_table,
@@ -110,8 +112,15 @@ def gpt_config_from_shapes(
         found["num_labels"] = tensors[names["labels"]].shape[0]
     else:
         found["caption_length"], found["caption_dim"] = tensors[names["unconditional"]].shape
-    heads = {(depth, width): count for depth, count, width in SIZES.values()}.get((layers, dim))
-    return config_from(LlamaGenConfig, found, settings, heads)
+    size = next((size for size, (_, _, width) in SIZES.items() if width == dim), None)
+    depth, heads, _ = SIZES.get(size, (None, None, None))
+    config = config_from(LlamaGenConfig, found, settings, heads if depth == layers else None)
+    if size is not None and (config.num_layers, config.num_heads) != (depth, heads):
+        warnings.warn(
+            f"{config.num_layers} layers with {config.num_heads} heads, where GPT-{size} has {depth} with {heads}: are "
+            "these all of its tensors, and is num_heads right?", Assumed, stacklevel=1,
+        )  # fmt: skip
+    return config
 
 
 def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:

@@ -5,13 +5,13 @@ from typing import Any
 
 from lantern_jax.families.chameleon_vq_weights import taming_place
 from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
+from lantern_jax.families.config_files import config_from
 from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
-from lantern_jax.families.token_weights import language_sizes, published_table, token_shapes
+from lantern_jax.families.token_weights import language_sizes, published_table, read_model
 from lantern_jax.models.lumina2 import Lumina2Config
-from lantern_jax.models.tokens import TokenModel
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import buffers, config_from, deciding_shapes, heads_of_norm
-from lantern_jax.tensors.matching import Progress, read_tensors
+from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
+from lantern_jax.tensors.matching import Progress
 
 WHAT = "Lumina-mGPT 2.0 model"
 # Ignored: the networks that the training loss used, and training's averages.
@@ -21,41 +21,23 @@ MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
 def convert_lumina2(
     tensors: Mapping[str, Any], config: Lumina2Config | Mapping[str, Any] | None = None, **reading: Any
 ) -> tuple[Lumina2Config, dict[str, Any]]:
-    """Converts published tensors to the config and ``{"params": ...}`` of a Lumina-mGPT 2.0 model.
-
-    Args:
-        tensors: {name: array}; Chameleon's picture encoder among them, which is not used, is left out on purpose.
-        config: the model's ``config.json`` or a mapping of ``Lumina2Config`` fields; or the whole config.
-        reading: ``dtype`` and ``progress`` of ``read_tensors``.
-
-    Raises:
-        LanternError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
-            contradicts the shapes.
+    """Converts published tensors (``token_weights``); Chameleon's picture encoder among them, which is not used, is
+    left out on purpose.
     """
     if not isinstance(config, Lumina2Config):
         config = lumina2_config_from_shapes(tensors, config)
-    ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(ENCODER_PREFIX))]
     norm = tensors.get(QUERY_NORM)
     table = published_table(CHAMELEON_NAMES, config, norm_rows=None if norm is None else norm.shape[0])
-    return config, {"params": read_tensors(tensors, table, what=WHAT, ignored=ignored, **reading)}
+    return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)
 
 
 def lumina2_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> Lumina2Config:
-    """Infers the config of a model from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
-
-    Raises:
-        LanternError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes.
-    """
+    """Infers the config (``token_weights``)."""
     found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
     return config_from(Lumina2Config, found, settings, heads_of_norm(norm, found["dim"])[0])
-
-
-def lumina2_shapes(config: Lumina2Config) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
-    return token_shapes(TokenModel, config)
 
 
 def movqgan() -> VQConfig:

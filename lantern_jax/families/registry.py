@@ -120,7 +120,7 @@ FAMILIES: Table[Family] = Table(
         ),
         "emu3": Family(
             config=at("lantern_jax.models.emu3:Emu3Config"),
-            shapes=at("lantern_jax.families.emu3_weights:emu3_shapes"),
+            shapes=at("lantern_jax.families.token_weights:model_shapes"),
             target=at("lantern_jax.models.emu3:emu3_target"),
             prompts=at("lantern_jax.text.guided:Emu3Encoder"),
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
@@ -131,7 +131,7 @@ FAMILIES: Table[Family] = Table(
         ),
         "liquid": Family(
             config=at("lantern_jax.models.liquid:LiquidConfig"),
-            shapes=at("lantern_jax.families.liquid_weights:liquid_shapes"),
+            shapes=at("lantern_jax.families.token_weights:model_shapes"),
             target=at("lantern_jax.models.liquid:liquid_target"),
             prompts=at("lantern_jax.text.guided:LiquidEncoder"),
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
@@ -141,7 +141,7 @@ FAMILIES: Table[Family] = Table(
         ),
         "lumina2": Family(
             config=at("lantern_jax.models.lumina2:Lumina2Config"),
-            shapes=at("lantern_jax.families.lumina2_weights:lumina2_shapes"),
+            shapes=at("lantern_jax.families.token_weights:model_shapes"),
             target=at("lantern_jax.models.lumina2:lumina2_target"),
             prompts=at("lantern_jax.text.lumina2:Lumina2Encoder"),
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),

@@ -6,9 +6,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.io.errors import LanternError
+from lantern_jax.families.config_files import config_from
 from lantern_jax.models.t5 import T5Config, T5Encoder
-from lantern_jax.tensors.layer_names import config_from, count_layers, deciding_shapes
+from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, module_table, named_by, read_tensors
 
 # The embedding table goes by either name, and often by both.
@@ -27,17 +27,6 @@ LAYER_NAMES = {
 }
 # The half of the model that writes text.
 DECODER = ("decoder.", "lm_head.")
-
-# Settings as T5's config.json calls them.
-_ALIASES = {
-    "d_model": "dim",
-    "d_kv": "head_dim",
-    "d_ff": "hidden_dim",
-    "relative_attention_num_buckets": "num_buckets",
-    "relative_attention_max_distance": "max_distance",
-    "layer_norm_epsilon": "norm_eps",
-}
-FEED_FORWARD = "gated-gelu"
 
 
 def convert_t5(
@@ -75,12 +64,6 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
         ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes; the
             feed-forward layers are of another kind (T5 1.0).
     """
-    settings = {_ALIASES.get(name, name): value for name, value in (settings or {}).items()}
-    kind = settings.pop("feed_forward_proj", FEED_FORWARD)
-    if kind != FEED_FORWARD:
-        raise LanternError(
-            f"feed_forward_proj is {kind!r}: only {FEED_FORWARD!r} encoders are read (T5 1.1, Flan-T5)"
-        )
     tokens = _tokens_name(tensors)
     query, gate = (f"{LAYER_NAMES[part].format(i=0)}.weight" for part in ("query", "gate"))
     shapes = deciding_shapes(tensors, dict.fromkeys((tokens, RELATIVE_BIAS, query, gate), 2), "T5 encoder")
@@ -90,7 +73,7 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
         "num_heads": num_heads, "head_dim": shapes[query][0] // num_heads,
         "num_layers": count_layers(tensors, f"{LAYER_NAMES['attention_norm']}.weight"),
     }  # fmt: skip
-    return config_from(T5Config, found, settings, None)
+    return config_from(T5Config, found, settings)
 
 
 def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:

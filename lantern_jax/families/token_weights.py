@@ -1,5 +1,11 @@
 """What the converters of ``GuidedTokens`` models have in common: a published Llama among other parts.
 
+Each ``convert_*`` takes published tensors {name: array} of any layout, the model's config or what shapes do not tell
+(its ``config.json`` or a mapping of its config's fields), and the ``dtype`` and ``progress`` of ``read_tensors``; it
+returns the config and ``{"params": ...}``. Each ``*_config_from_shapes`` infers the config from names and shapes
+(anything with ``.shape``), and from settings. Both raise LanternError: one line that lists every missing, unexpected
+and misshapen tensor, or says which setting is unknown or contradicts the shapes.
+
 Axes: D model width, E head width, V codes.
 """
 
@@ -12,18 +18,16 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
-from lantern_jax.io import errors
-from lantern_jax.models.sizes import check_size
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
+    buffers,
     count_layers,
     deciding_shapes,
     layer_table,
-    normalize_settings,
 )
-from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
 
 # Tokens per made-up prompt, as many as in a caption.
 _PROMPT_TOKENS = 64
@@ -53,40 +57,6 @@ def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: s
     return {"dim": dim, "vocab_size": rows, "hidden_dim": shapes[gate][0], "num_layers": layers}
 
 
-def language_settings(settings: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Returns a ``config.json``'s settings of its language model, whether that stands alone or beside another model.
-
-    Rows of the vocabulary are left to the shapes; a number of key-value heads equal to that of heads is the default.
-    """
-    settings = dict(settings or {})
-    part = next((name for name in ("text_config", "language_config") if settings.get(name)), None)
-    nested = {} if part is None else settings[part]
-    if not isinstance(nested, Mapping):
-        raise errors.invalid(part, nested, "an object of settings")
-    # A file of the hub may hold anything else.
-    kept = {} if "model_type" not in settings else {"model_type": settings["model_type"]}
-    settings = {**(kept if nested else settings), **nested}
-    rope = settings.pop("rope_parameters", None)
-    if isinstance(rope, Mapping) and "rope_theta" in rope:
-        settings["rope_theta"] = rope["rope_theta"]
-    if "model_type" in settings:
-        settings.pop("vocab_size", None)
-        if settings.get("num_key_value_heads") == settings.get("num_attention_heads"):
-            settings.pop("num_key_value_heads", None)
-    return settings
-
-
-def heads_of(settings: Mapping[str, Any], kind: type) -> int:
-    """Returns the number of heads in the settings, by which shapes are divided, or ``kind``'s default if there is none.
-
-    Raises:
-        LanternError: it is not a number of heads, or a setting is unknown.
-    """
-    heads = normalize_settings(settings, kind).get("num_heads", kind.num_heads)
-    check_size("num_heads", heads)
-    return heads
-
-
 def language_table(
     names: Mapping[str, str], config: GuidedTokensConfig, norm_rows: int | None = None
 ) -> dict[str, Entry]:
@@ -98,15 +68,37 @@ def language_table(
 
 
 def published_table(
-    names: Mapping[str, str], config: GuidedTokensConfig, *, tied: bool = False, norm_rows: int | None = None
+    names: Mapping[str, str],
+    config: Any,
+    *,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    tied: bool = False,
+    norm_rows: int | None = None,
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a model whose codes' ids follow the text's; a ``tied`` head has no entry."""
-    order, shape = published_order(config), (config.vocab_size, config.dim)
+    """Lists {published name: Entry} of a model; a ``tied`` head has no entry.
+
+    Args:
+        order: published id of every row of our table; None where codes' ids follow the text's.
+        norm_rows: as in ``layer_table``.
+    """
+    order, shape = published_order(config) if order is None else order, (config.vocab_size, config.dim)
     table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
     if not tied:
         codes = reordered_rows(order[: config.num_codes])
         table[names["head"]] = Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight)))
     return table | language_table(names, config, norm_rows)
+
+
+def read_model(
+    tensors: Mapping[str, Any],
+    table: Mapping[str, Entry],
+    what: str,
+    others: tuple[str, ...] = (),
+    **reading: Any,
+) -> dict[str, Any]:
+    """Reads ``{"params": ...}`` as ``read_tensors`` does; ``others`` begin the names of what is left out on purpose."""
+    ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(others))]
+    return {"params": read_tensors(tensors, table, what=what, ignored=ignored, **reading)}
 
 
 def published_order(
@@ -121,11 +113,16 @@ def published_order(
 
 
 @layers_alike
-def token_shapes(model: type[TokenModel], config: GuidedTokensConfig) -> dict[str, Any]:
+def token_shapes(model: type[TokenModel], config: Any) -> dict[str, Any]:
     """Returns the shapes of the parameters that ``model(config).init`` makes."""
     tokens = jax.ShapeDtypeStruct((1, 1), np.int32)
     conditioning = TokenConditioning(tokens, jax.ShapeDtypeStruct((1, 1), np.bool_))
     return jax.eval_shape(model(config).init, jax.random.key(0), conditioning)
+
+
+def model_shapes(config: GuidedTokensConfig) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
+    return token_shapes(TokenModel, config)
 
 
 def random_conditioning(config: GuidedTokensConfig, count: int) -> GuidedTokens:

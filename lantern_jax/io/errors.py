@@ -39,6 +39,10 @@ class IgnoredWords(UserWarning):
     """
 
 
+class Assumed(UserWarning):
+    """A warning of what a conversion took because its files leave a choice; it says what else there is."""
+
+
 def warn_of_ignored(lines: Iterable[str]) -> None:
     """Warns with each of these lines."""
     for line in lines:

@@ -1,4 +1,4 @@
-"""Published Llama-like checkpoints: names of a layer's tensors, the order of rotary pairs, settings.
+"""Published Llama-like checkpoints: names of a layer's tensors, and the order of rotary pairs.
 
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
 Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
@@ -6,8 +6,6 @@ Chameleon); ours are half-split, so interleaved rows of queries and keys are reo
 Axes: D model width, H heads, K key-value heads, Q queries per group (H / K), E head width, F feed-forward width.
 """
 
-import dataclasses
-import math
 import re
 from collections.abc import Iterable, Mapping
 from functools import partial
@@ -39,20 +37,6 @@ LLAMA_LAYER_NAMES = {
 HEAD_NORM_NAMES = {
     "query_norm": "layers.{i}.self_attn.q_norm",
     "key_norm": "layers.{i}.self_attn.k_norm",
-}
-
-# Names of settings in other implementations' config files.
-_ALIASES = {
-    "hidden_size": "dim",
-    "n_layer": "num_layers",
-    "num_hidden_layers": "num_layers",
-    "n_head": "num_heads",
-    "num_attention_heads": "num_heads",
-    "num_key_value_heads": "kv_heads",
-    "head_dim": "head_width",
-    "intermediate_size": "hidden_dim",
-    "rms_norm_eps": "norm_eps",
-    "rope_theta": "rope_base",
 }
 
 
@@ -168,9 +152,21 @@ def deciding_shapes(
     ]
     if wrong:
         raise LanternError(
-            f"these tensors are not a {what}: missing or misshapen: {errors.listed(wrong)}; give a published one"
+            f"these tensors are not a {what}: missing or misshapen: {errors.listed(wrong)}; there are "
+            f"{errors.listed(tensors, 3, 60)}; give a published one"
         )
     return {name: tuple(tensors[name].shape) for name in wanted}
+
+
+def without_prefix(tensors: Mapping[str, Any], first: Iterable[str]) -> Mapping[str, Any]:
+    """Takes off what all names begin with ("module.", "_orig_mod.") until one is among ``first``, if that helps."""
+    found = dict(tensors)
+    while not any(name in found for name in first):
+        fronts = {name.partition(".")[0] for name in found if "." in name}
+        if len(fronts) != 1 or not all("." in name for name in found):
+            return tensors
+        found = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+    return found
 
 
 def count_layers(names: Iterable[str], norm_name: str) -> int:
@@ -192,45 +188,3 @@ def one_more(numbers: Iterable[str], most: int = 1000) -> int:
             f"these tensors name a part {errors.short(wrong[0], 20)}, expected less than {most}"
         )
     return max((int(number) + 1 for number in numbers), default=0)
-
-
-def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None):
-    """Makes a config from the sizes that shapes show and from settings, which must not contradict them."""
-    settings = normalize_settings(settings or {}, kind)
-    clashes = [
-        f"{name} is {value} in the config and {found[name]} in the tensors"
-        for name, value in settings.items()
-        if name in found and value != found[name]
-    ]
-    if clashes:
-        raise LanternError(f"{'; '.join(clashes)}: give the matching config")
-    values = {"num_heads": heads} | found | settings
-    if values["num_heads"] is None:
-        raise LanternError(
-            f"the number of heads of a model of width {values['dim']} cannot be told from shapes: "
-            "give num_heads in the config"
-        )
-    return kind(**values)
-
-
-def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Returns settings under the names of ``kind``'s fields.
-
-    A Hugging Face ``config.json`` (with ``model_type`` or ``architectures``) may hold other entries too; in other
-    settings an unknown entry raises LanternError.
-    """
-    fields = {field.name for field in dataclasses.fields(kind)}
-    known, unknown = {}, []
-    for name, value in settings.items():
-        field = _ALIASES.get(name, name)
-        if name == "block_size" and "grid" in fields and isinstance(value, int):
-            field, value = "grid", math.isqrt(value) if value > 0 else value
-        if field in fields:
-            known[field] = value
-        else:
-            unknown.append(name)
-    if unknown and not {"model_type", "architectures"} & set(settings):
-        raise LanternError(
-            f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}"
-        )
-    return known

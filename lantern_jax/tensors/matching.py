@@ -181,13 +181,24 @@ def read_tensors(
         progress: called with how much has been read.
 
     Raises:
-        LanternError: one line that lists all missing, unexpected and misshapen tensors, before any value is read.
+        LanternError: one line that lists all missing, unexpected and misshapen tensors, or those that hold no
+            floating-point numbers, before any value is read.
     """
     found = {name: tuple(np.shape(tensor)) for name, tensor in tensors.items()}
     mismatch = describe_mismatch(found, {name: entry.shape for name, entry in table.items()}, ignored)
     if mismatch:
         raise LanternError(
             f"these tensors are not a {what}: {mismatch}; give the matching checkpoint or config"
+        )
+    counts = [
+        f"{name} ({tensors[name].dtype})"
+        for name in table
+        if not jax.dtypes.issubdtype(getattr(tensors[name], "dtype", np.float32), np.floating)
+    ]
+    if counts:
+        raise LanternError(
+            f"{len(counts)} tensors of this {what} hold whole numbers or flags, not weights: {errors.listed(counts)}; "
+            "give the weights from before they were quantized"
         )
     params: dict[str, Any] = {}
     sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
@@ -197,12 +208,14 @@ def read_tensors(
         for part in entry.path[:-1]:
             parent = parent.setdefault(part, {})
         values = entry.transform(np.asarray(tensors[name]))
-        if entry.whole is None:
-            parent[entry.path[-1]] = np.asarray(values, dtype)
-        else:
-            if entry.path[-1] not in parent:
-                parent[entry.path[-1]] = np.empty(entry.whole, dtype)
-            parent[entry.path[-1]][entry.index] = values
+        if entry.whole is not None and entry.path[-1] not in parent:
+            parent[entry.path[-1]] = np.empty(entry.whole, dtype)
+        # Numbers too large for the dtype are reported when the checkpoint is written.
+        with np.errstate(over="ignore"):
+            if entry.whole is None:
+                parent[entry.path[-1]] = np.asarray(values, dtype)
+            else:
+                parent[entry.path[-1]][entry.index] = values
         done += sizes[name]
         if progress is not None:
             progress(done, total)

@@ -5,6 +5,7 @@ takes only the memory of what its reader keeps. Code from a file is never run.
 """
 
 from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
 
 from lantern_jax.io import errors
@@ -26,12 +27,14 @@ _USUAL_NAMES = (
 _GIVE = "give a .safetensors, .pt, .pth, .bin or .ckpt file, the index of a sharded one, or their folder"
 
 
-def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
+def open_tensors(path: str | Path, weights: str | None = None) -> dict[str, StoredTensor]:
     """Opens a tensor file, a sharded checkpoint or a folder that holds either, as {name: tensor, not yet read}.
 
     A sharded checkpoint is given by its index (``model.safetensors.index.json``). In a folder, the Hugging Face names
-    come first, then the only tensor file. The state dict of a PyTorch file may be the top level or sit under
-    "model", "module" or "state_dict". bfloat16 tensors come out as ``ml_dtypes.bfloat16``.
+    come first, then the only tensor file. bfloat16 tensors come out as ``ml_dtypes.bfloat16``.
+
+    Args:
+        weights: which of a PyTorch file's sets of tensors, such as "ema" (``open_torch``).
 
     Raises:
         LanternError: a file is missing, truncated, not a tensor file, or a pickle that wants to run code; a folder
@@ -43,8 +46,8 @@ def open_tensors(path: str | Path) -> dict[str, StoredTensor]:
     if not path.is_file():
         raise LanternError(f"{path} is not a file: {_GIVE}")
     if path.name.endswith(INDEX_SUFFIX):
-        return open_sharded(path, _open_file)
-    return _open_file(path)
+        return open_sharded(path, partial(_open_file, weights=weights))
+    return _open_file(path, weights)
 
 
 def choose_weights(names: Iterable[str], folder: str | Path) -> str:
@@ -73,7 +76,7 @@ def choose_weights(names: Iterable[str], folder: str | Path) -> str:
     raise LanternError(f"{folder} holds {len(found)} tensor files ({shown}): {advice}")
 
 
-def _open_file(path: Path) -> dict[str, StoredTensor]:
+def _open_file(path: Path, weights: str | None = None) -> dict[str, StoredTensor]:
     if path.suffix not in _SUFFIXES:
         raise LanternError(f"{path} has an unknown suffix: {_GIVE}")
     try:
@@ -81,7 +84,7 @@ def _open_file(path: Path) -> dict[str, StoredTensor]:
             pointer = file.read(24) == b"version https://git-lfs."
         if pointer:
             raise LanternError(f"{path} is a pointer to a file, not the file: fetch it with `git lfs pull`")
-        return open_safetensors(path) if path.suffix == ".safetensors" else open_torch(path)
+        return open_safetensors(path) if path.suffix == ".safetensors" else open_torch(path, weights)
     except OSError as error:
         raise LanternError(
             f"{path} cannot be read ({errors.short(error)}): fetch it again or name another"

@@ -8,6 +8,7 @@ a dtype that NumPy has too and lie inside its storage, which must lie inside the
 
 import io
 import os
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +23,20 @@ from lantern_jax.io.files import open_file
 from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor
 from lantern_jax.tensors.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
 
-# Training scripts keep the weights under these keys, beside optimizer state and the like.
-_WRAPPERS = ("model", "module", "state_dict")
+# Training scripts keep sets of weights under these keys, beside optimizer state and the like. LlamaGen's scripts draw,
+# and encode what its GPTs are trained on, with the first three, in this order; some of them reconstruct with "ema".
+_SETS = (
+    "model",
+    "module",
+    "state_dict",
+    "weights",
+    "params",
+    "model_ema",
+    "ema",
+    "ema_state_dict",
+    "state_dict_ema",
+)
+_USUAL = frozenset(_SETS[:3])
 _DTYPES = {
     "Double": np.float64, "Float": np.float32, "Half": np.float16, "BFloat16": ml_dtypes.bfloat16,
     "Long": np.int64, "Int": np.int32, "Short": np.int16, "Char": np.int8, "Byte": np.uint8, "Bool": np.bool_,
@@ -48,6 +61,7 @@ _HARMLESS_STARTS = ("torch._utils._rebuild_", "torch.nested._internal.nested_ten
 _LONGEST_PICKLE = 16 * 2**20
 # Tied weights, such as T5's embeddings under four names, are stored once.
 _MOST_SHARING = 4
+_MOST_KEYS = 3
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
 
@@ -55,9 +69,12 @@ _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 _Places = dict[str, tuple[int, int]]
 
 
-def open_torch(path: Path) -> dict[str, StoredTensor]:
+def open_torch(path: Path, weights: str | None = None) -> dict[str, StoredTensor]:
     """Opens a file of ``torch.save`` as {name: tensor, not yet read}: the top level, or what is under "model" and the
-    like.
+    like. Where that is a choice, a warning says what was taken and what else is there.
+
+    Args:
+        weights: the set to take, by its key or keys with dots between them: "ema", "model.state_dict".
 
     Raises:
         LanternError: the file is damaged, wants to run code, or holds something other than named plain tensors.
@@ -68,7 +85,7 @@ def open_torch(path: Path) -> dict[str, StoredTensor]:
         if start[:2] != b"PK" and start[:1] != b"\x80":
             raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
         content, places = _read_archive(path) if start[:2] == b"PK" else _read_older(path)
-        return _tensors(path, _unwrap(path, content), places)
+        return _tensors(path, _chosen(path, content, weights), places)
     except RefusedError as error:
         raise LanternError(
             f"{path} is a pickle that wants to run code: refused; name a file of tensors only "
@@ -166,13 +183,42 @@ def _bytes(dtype: np.dtype | None) -> int:
     return 1 if dtype is None else dtype.itemsize
 
 
-def _unwrap(path: Path, content: Any) -> Mapping[Any, Any]:
-    for key in _WRAPPERS:
-        if isinstance(content, Mapping) and isinstance(content.get(key), Mapping):
-            return content[key]
+def _chosen(path: Path, content: Any, weights: str | None) -> Mapping[Any, Any]:
+    """Returns the set of weights with this name, or the usual one."""
     if not isinstance(content, Mapping):
         raise _OthersError(f"holds {described(content)}: name a checkpoint with named tensors")
-    return content
+    sets = _sets(content)
+    usual = sorted(
+        (keys for keys in sets if set(keys) <= set(_SETS)), key=lambda keys: [*map(_SETS.index, keys)]
+    )
+    names = {".".join(keys): keys for keys in [*usual, *sets]}
+    if weights is not None and weights not in names and len(names) > 1:
+        raise _OthersError(f"has no weights {errors.short(weights)}: choose from {errors.listed(names, 8)}")
+    chosen = names.get(weights or "", usual[0] if usual else ())
+    taken = f"took {errors.short('.'.join(chosen) or 'the top level')}"
+    others = [".".join(keys) for keys in usual if keys != chosen]
+    note = ""
+    if weights is not None and names.get(weights) != chosen:
+        note = f"has no weights {errors.short(weights)}: {taken}"
+    elif weights is None and others:
+        note = f"has several sets of weights: {taken}, not {errors.listed(others)} (--weights {others[0]})"
+    elif weights is None and not set(chosen) <= _USUAL:
+        note = f"has no weights under model, module or state_dict: {taken}"
+    if note:
+        warnings.warn(f"{path.name} {note}", errors.Assumed, stacklevel=1)
+    if not chosen and sets and not any(map(_is_tensor, content.values())):
+        raise _OthersError(f"keeps its tensors in {errors.listed(names)}: choose with --weights")
+    return sets[chosen] if chosen else content
+
+
+def _sets(content: Mapping[Any, Any], keys: tuple[str, ...] = ()) -> dict[tuple[str, ...], Mapping[Any, Any]]:
+    """Returns the named tensors inside a mapping, by the keys that lead to them."""
+    found = {}
+    for key, value in content.items():
+        if isinstance(key, str) and isinstance(value, Mapping) and len(keys) < _MOST_KEYS:
+            inside = any(isinstance(name, str) and _is_tensor(one) for name, one in value.items())
+            found |= {(*keys, key): value} if inside else _sets(value, (*keys, key))
+    return found
 
 
 def _tensors(path: Path, content: Mapping[Any, Any], places: _Places) -> dict[str, StoredTensor]:

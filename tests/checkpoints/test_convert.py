@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pickle
+import re
 import shutil
 from pathlib import Path
 
@@ -13,13 +14,16 @@ import pytest
 from PIL import Image
 
 from lantern_jax.checkpoints import convert, store
+from lantern_jax.checkpoints.conversion import check_codes
 from lantern_jax.checkpoints.convert import add_text_encoder, convert_llamagen
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.io.errors import Assumed
 from lantern_jax.io.locks import sole
+from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.tensor_files import open_tensors
 from tests.command import assert_refused, must_not_run
 from tests.published_files import DRAFTER, GPT, VQ
@@ -125,6 +129,33 @@ def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
     capsys.readouterr()
     for prompt, line in (("5", "give a class number from 0 to 4"), ("", "empty prompt")):
         assert line in assert_refused(["generate", prompt, "--model", out], capsys)
+
+
+@pytest.mark.filterwarnings("default::lantern_jax.io.errors.Assumed")
+@pytest.mark.parametrize(("name", "config", "said", "drawn"), [
+    ("gpt.pt", '{"num_heads": 2, "grid": 4}', "", "8x8 pixels, 4 x 4 codes, 16 tokens, 0.0M parameters; sizes from the "
+     "tensors, grid from --config"),
+    ("c2i_L_384.pt", '{"num_heads": 2}', "", "48x48 pixels, 24 x 24 codes, 576 tokens, .* grid from the name c2i_L"),
+    ("t2i_XL_stage2_512.pt", '{"num_heads": 2}', "", "64x64 pixels, 32 x 32 codes, 1024 tokens, .* grid from the name"),
+    ("gpt.pt", '{"num_heads": 2}', """grid 16 assumed: pictures have 256 tokens; --config '{"grid": 32}' for 512 px""",
+     "32x32 pixels, 16 x 16 codes, 256 tokens, .* grid assumed"),
+])  # fmt: skip
+def test_the_last_line_says_what_will_be_drawn(name, config, said, drawn, folder, capsys):
+    if name != "gpt.pt":
+        shutil.move("gpt.pt", name)
+    assert main(command(gpt=name, drafter=None, config=config)) == 0
+    printed = capsys.readouterr()
+    assert printed.err == (f"lantern: {said}\n" if said else "")
+    wrote, last = printed.out.splitlines()
+    assert wrote == "wrote new" and re.fullmatch(f"LlamaGen, class-conditional: {drawn}.*", last)
+
+
+def test_a_tokenizer_of_another_size_is_noticed():
+    published = VQConfig()
+    with pytest.warns(Assumed, match="draws a code in 8 px, the published one in 16: is it this model's"):
+        check_codes(GPT, dataclasses.replace(published, ch_mult=(1, 2, 2, 4)))
+    check_codes(GPT, published)
+    check_codes(GPT, VQ)
 
 
 class Evil:

@@ -131,7 +131,8 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
     monkeypatch.setenv("HF_TOKEN", TOKEN)
     hub.files.clear()
     assert main([*conversion, "--push", REPO]) == 0
-    assert capsys.readouterr().out.endswith(f"wrote new\npushed it to {REPO}\n")
+    *_, wrote, pushed, drawn = capsys.readouterr().out.splitlines()
+    assert (wrote, pushed) == ("wrote new", f"pushed it to {REPO}") and drawn.startswith("LlamaGen, ")
     assert hub.files == {path.name: path.read_bytes() for path in Path("new").iterdir()}
     assert set(hub.files) == {"config.json", "model.safetensors", CARD}
     loaded = lantern_jax.load(REPO).checkpoint

@@ -1,6 +1,7 @@
 """Tensor files: what can be read, and a one-line error for what cannot; no code in a file is ever run."""
 
 import argparse
+import contextlib
 import json
 import subprocess
 import sys
@@ -10,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lantern_jax.io.errors import Assumed
 from lantern_jax.tensors.matching import Entry, read_tensors, transpose
 from lantern_jax.tensors.tensor_files import open_tensors
 from tests.refused import refused as lantern_error
@@ -65,6 +67,45 @@ def test_tensors_may_be_inside_a_training_checkpoint(wrapper, save, tmp_path):
     path = tmp_path / "checkpoint.pt"
     save({wrapper: tensors(), "optimizer": {"step": 3}, "args": argparse.Namespace(lr=1e-4)}, path)
     check_read(open_tensors(path))
+
+
+@pytest.mark.parametrize(("content", "weights", "taken", "said"), [
+    ({"model": 1, "ema": 2}, None, 1, "has several sets of weights: took model, not ema .--weights ema."),
+    ({"ema": 2, "state_dict": 1}, None, 1, "took state_dict, not ema"),
+    ({"model": 1, "ema": 2}, "ema", 2, ""), ({"model": 1, "ema": 2}, "model", 1, ""),
+    ({"ema": 2, "steps": 3}, None, 2, "has no weights under model, module or state_dict: took ema"),
+    ({"model": {"module": 1}, "model_ema": 2}, None, 1, "took model.module, not model_ema"),
+    ({"ema": {"state_dict": 2}, "model": 1}, "ema.state_dict", 2, ""), ({"generator": 2}, "generator", 2, ""),
+    ({"model": 1}, "ema", 1, "has no weights ema: took model"), (1, "ema", 1, "has no weights ema: took the top level"),
+    ({"model": 1, "optimizer": {"state": {0: 2}}, "rng": torch.zeros(3)}, None, 1, ""),
+])  # fmt: skip
+def test_of_several_sets_of_weights_the_usual_or_the_named_one_is_read(
+    content, weights, taken, said, tmp_path
+):
+    def filled(part):
+        if isinstance(part, dict):
+            return {key: filled(value) for key, value in part.items()}
+        return {"weight": torch.full((2,), float(part))} if isinstance(part, int) else part
+
+    torch.save(filled(content), tmp_path / "a.pt")
+    with pytest.warns(Assumed, match=f"^a.pt .*{said}") if said else contextlib.nullcontext():
+        found = open_tensors(tmp_path / "a.pt", weights)
+    assert list(found) == ["weight"] and np.asarray(found["weight"])[0] == taken
+
+
+def test_weights_that_cannot_be_chosen_are_refused(tmp_path):
+    torch.save({"model": tensors(), "ema": tensors()}, tmp_path / "model.pt")
+    with lantern_error("model.pt has no weights emma: choose from model, ema"):
+        open_tensors(tmp_path / "model.pt", "emma")
+    torch.save({"generator": tensors(), "step": 3}, tmp_path / "model.pt")
+    refused(tmp_path / "model.pt", "keeps its tensors in generator: choose with --weights")
+
+
+def test_numbers_too_large_for_a_dtype_are_infinite_without_a_warning():
+    large = {"a": np.full((2, 2), 1e9, np.float32), "b": np.full((2, 2), 1e9, np.float32)}
+    table = {"a": Entry(("a",), (2, 2)), "b": Entry(("b",), (2, 2), whole=(1, 2, 2), index=(0,))}
+    params = read_tensors(large, table, what="thing", dtype=np.float16)
+    assert np.isinf(params["a"]).all() and np.isinf(params["b"]).all()
 
 
 @pytest.mark.parametrize("name", ["a.pt", "old.pt", "a.safetensors"])

@@ -8,19 +8,19 @@ import pytest
 
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.emu3_weights import convert_emu3
 from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.families.medusa_weights import convert_medusa, medusa_table
 from lantern_jax.families.t5_weights import convert_t5
-from lantern_jax.families.token_weights import language_settings
 from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
 from lantern_jax.metrics.image_reward import convert_image_reward, reward_table
 from lantern_jax.metrics.inception import convert_inception, inception_table
 from lantern_jax.metrics.vgg import convert_vgg, vgg_table
-from lantern_jax.models.medusa import MedusaConfig
+from lantern_jax.models.janus import JanusConfig
+from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch
 from tests.fixtures import guided_layouts, guided_shapes
 from tests.fixtures import published_layouts as layouts
@@ -53,8 +53,6 @@ clip = partial(convert_clip, told={"activation": "gelu"})
 vgg = partial(convert_vgg, sizes=TINY_VGG)
 guided = {"grid": guided_layouts.GRID, "num_codes": guided_layouts.CODES}
 LIQUID, EMU3 = guided | {"num_heads": 2}, guided | {"num_heads": 4, **guided_layouts.EMU3_ENDS}
-medusa = partial(convert_medusa, target=CLASS)
-HEADS = MedusaConfig(CLASS.dim, CLASS.num_codes, CLASS.num_codes, heads=2, layers=1)
 # Reader -> (what converts, what returns names and shapes, tensors that decide no size: one to drop, one to misshape).
 READERS = {
     "GPT": (
@@ -79,8 +77,6 @@ READERS = {
         drafter, lambda: published.drafter_shapes(layouts.drafter_of(CAPTION)),
         "fc.bias", "layers.0.mlp.down_proj.weight",
     ),
-    "heads": (medusa, lambda: of_table(medusa_table(HEADS, CLASS.num_codes)),
-        "0.0.linear.bias", "1.1.weight"),
     "Liquid": (
         partial(convert_liquid, config=LIQUID), lambda: guided_shapes.liquid_shapes(guided_layouts.TINY_LIQUID),
         "model.norm.weight", "model.layers.1.mlp.down_proj.weight",
@@ -140,6 +136,27 @@ def test_every_wrong_tensor_is_listed(reader):
     assert f"{bent} is {list(wrong)}, expected {list(shapes[bent])}" in str(error.value)
 
 
+@pytest.mark.parametrize("reader", READERS)
+def test_whole_numbers_and_flags_are_no_weights(reader):
+    read, _, lost, bent = READERS[reader]
+    tensors = {name: Claimed(shape) for name, shape in shapes_of(reader).items()}
+    tensors[lost].dtype, tensors[bent].dtype = np.dtype(bool), np.dtype(np.int8)
+    with refused(r"^2 tensors of this .* hold whole numbers or flags, not weights: ") as error:
+        read(tensors)
+    assert f"{lost} (bool)" in str(error.value) and f"{bent} (int8)" in str(error.value)
+
+
+def test_what_training_programs_put_before_names_is_taken_off():
+    first = ("tok_embeddings.weight", "model.embed_tokens.weight")
+    names = shapes_of("GPT")
+    for prefix in ("module.", "_orig_mod.", "model.", "module.model._orig_mod."):
+        assert dict(without_prefix({prefix + name: 1 for name in names}, first)) == dict.fromkeys(names, 1)
+    for kept in (names, {f"module.{name}": 1 for name in shapes_of("VQ")}, {"a.b": 1, "c": 1}, {}):
+        assert dict(without_prefix(kept, first)) == dict(kept)
+    with refused("missing or misshapen: tok_embeddings.weight, .*; there are module.norm.weight; give"):
+        gpt({"module.norm.weight": Claimed((3,))})
+
+
 BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 PATCHES = "vision_model.embeddings.position_embedding.weight"
 LONG = "9" * 5000
@@ -169,8 +186,6 @@ NO_END = "these tensors name a part .*, expected less than"
     ("T5", {f"encoder.block.{LONG}.layer.0.layer_norm.weight": (4,)}, NO_END),
     ("VQ", {f"encoder.conv_blocks.{LONG}.res.0.conv1.weight": (4,)}, NO_END),
     ("VQGAN", {f"encoder.down.{LONG}.block.0.conv1.weight": (4,)}, NO_END),
-    ("heads", {f"{LONG}.0.linear.weight": (4,)}, NO_END),
-    ("heads", {"0.1000.linear.weight": (4,)}, NO_END),
 ], ids=lambda value: value[:20] if isinstance(value, str) else "")  # fmt: skip
 def test_impossible_sizes_are_refused(reader, changes, match):
     with refused(match) as error:
@@ -189,8 +204,6 @@ GPT = {"num_heads": 2, "grid": 4}
     ("T5", {"config": {"d_model": 32}}, "dim is 32 in the config and 24 in the tensors"),
     ("T5", {"config": {"feed_forward_proj": "relu"}}, "feed_forward_proj is 'relu'"),
     ("T5", {"config": {"heads": 3}}, "unknown setting heads"),
-    ("heads", {"config": {"wings": 2}}, "unknown setting wings"),
-    ("heads", {"target": replace(CAPTION, dim=64)}, "not a set of Medusa heads: .*misshapen"),
     ("drafter", {"target": replace(CAPTION, vocab_size=48)}, "vocab_size is 64, the target's 48"),
     ("drafter", {"target": replace(CAPTION, dim=64)}, "dim is 32, the target's 64"),
     *(
@@ -209,7 +222,7 @@ def test_settings_of_another_model_are_refused(reader, options, match):
 
 
 def test_a_null_text_config_is_ignored():
-    assert language_settings({"text_config": None, "dim": 3})["dim"] == 3
+    assert normalize_settings({"text_config": None, "dim": 3}, JanusConfig) == {"dim": 3}
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -18,7 +18,7 @@ from PIL import Image
 
 import lantern_jax
 from lantern_jax.commands.main import main
-from lantern_jax.families import chameleon_weights
+from lantern_jax.families import token_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from tests.command import assert_refused, files, must_not_run
 from tests.fixtures import published_layouts as layouts
@@ -255,7 +255,7 @@ def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
 ):
     link(published, monkeypatch, tmp_path)
     Path("grid-5.json").write_text('{"grid": 5}')
-    monkeypatch.setattr(chameleon_weights, "read_tensors", must_not_run)
+    monkeypatch.setattr(token_weights, "read_tensors", must_not_run)
     line = assert_refused(["convert", *CONVERSIONS["lumina"][:-1], "grid-5.json", "--out", "new"], capsys)
     assert "5 cells a side cannot be named: give an even number" in line
 

@@ -1,0 +1,109 @@
+"""A conversion's options, how its files are opened, and what their names tell."""
+
+import dataclasses
+import re
+import warnings
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import jax.numpy as jnp
+
+from lantern_jax.checkpoints.store import check_dtype
+from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io.errors import Assumed, LanternError
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.layer_names import without_prefix
+from lantern_jax.tensors.tensor_files import open_tensors
+
+# Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
+NEIGHBOURS = 1000
+NEIGHBOUR_SPACES = ("decoder", "raw")
+_LANGUAGE_MODELS = (
+    "model",
+    "language_model.model",
+    "model.language_model",
+    "model.text_model",
+    "text_model.model",
+)
+# Part -> names of which one is in every published file.
+_FIRST = {
+    "gpt": ("tok_embeddings.weight", "model.embed_tokens.weight"),
+    "model": tuple(f"{place}.embed_tokens.weight" for place in _LANGUAGE_MODELS),
+    "drafter": ("embed_tokens.weight",),
+    "t5": ("shared.weight", "encoder.embed_tokens.weight"),
+    "vq": ("encoder.conv_in.weight",),
+    "vqgan": ("encoder.conv_in.weight",),
+}
+# Pixels of a code's side in LlamaGen's published pictures, by which its files are named.
+_CELL = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Conversion:
+    """Options of a conversion, the same for every model.
+
+    Attributes:
+        dtype: float16, bfloat16 or float32, of the stored target, drafter and text encoder.
+        neighbours: columns of the neighbour table, at most the number of codes less one.
+        neighbour_space: "decoder", codes as the decoder sees them (l2-normalized for LlamaGen), or "raw", the
+            stored weights (the published table).
+        overwrite: replace a checkpoint that exists.
+        weights: which set, of files with several, such as "ema"; None for the one that published scripts read.
+        progress: called with the name of the stage, bytes done and bytes in total.
+    """
+
+    dtype: Any = "bfloat16"
+    neighbours: int = NEIGHBOURS
+    neighbour_space: str = "decoder"
+    overwrite: bool = False
+    weights: str | None = None
+    progress: Callable[[str, int, int], None] = lambda stage, done, total: None
+
+    def __post_init__(self):
+        check_dtype(self.dtype)
+        if self.neighbour_space not in NEIGHBOUR_SPACES:
+            raise LanternError(
+                f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
+            )
+        if self.neighbours < 0:
+            raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
+
+    def stage(self, name: str) -> Callable[[int, int], None]:
+        """Returns the function that one reader calls with bytes done and bytes in total."""
+        return lambda done, total: self.progress(name, done, total)
+
+    def reading(self, part: str) -> dict[str, Any]:
+        """Returns the arguments that all readers of published tensors take."""
+        return {"dtype": jnp.dtype(self.dtype), "progress": self.stage(f"reading {part}")}
+
+
+def open_part(part: str, path: Path, weights: str | None = None) -> Mapping[str, Any]:
+    """Opens a part's file as ``open_tensors`` does, without what training programs put in front of all names."""
+    tensors = open_tensors(path, weights)
+    return without_prefix(tensors, _FIRST[part]) if part in _FIRST else tensors
+
+
+def llamagen_grid(gpt: str | Path) -> tuple[int | None, str]:
+    """Returns the grid that a GPT's published name tells (c2i_L_384.pt), or None; and where the grid is from."""
+    name = Path(gpt).name
+    found = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
+    if found is not None:
+        return int(found[1]) // _CELL, f"from the name {name}"
+    warnings.warn(
+        "grid 16 assumed: pictures have 256 tokens; --config '{\"grid\": 32}' for 512 px",
+        Assumed,
+        stacklevel=1,
+    )
+    return None, "assumed"
+
+
+def check_codes(target: TargetConfig, tokenizer: VQConfig) -> None:
+    """Warns of a tokenizer that has as many codes as the target's usual one and draws them in another size."""
+    usual = family_of(target).tokenizer()
+    alike = usual is not None and usual.codebook_size == tokenizer.codebook_size
+    if alike and usual.downsampling != tokenizer.downsampling:
+        warnings.warn(
+            f"the tokenizer draws a code in {tokenizer.downsampling} px, the published one in {usual.downsampling}: is "
+            "it this model's?", Assumed, stacklevel=1,
+        )  # fmt: skip
