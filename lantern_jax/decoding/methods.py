@@ -57,7 +57,7 @@ _METHODS = {
     ),
     "jacobi": Method(
         "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens",
-        _STRICT | {"drafting": "jacobi", "nodes": {"cpu": 8, "gpu": 56, "tpu": 31}},
+        _STRICT | {"drafting": "jacobi", "nodes": {"cpu": 4, "gpu": 56, "tpu": 31}},
     ),
     "lantern-g": Method(
         "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}
