@@ -4,7 +4,6 @@ import argparse
 import json
 import re
 import shlex
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,10 +16,8 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax.commands import outputs
 from lantern_jax.commands.command_line import Parser
 from lantern_jax.commands.main import main, make_parser
-from lantern_jax.commands.report import _comparison
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
-from lantern_jax.engine.generation import Statistics
 from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings import recipe
@@ -138,17 +135,6 @@ def test_comparison_overlay_and_statistics(folder, capsys, monkeypatch):
     assert re.search(r"\d s in place of \d+\.\d\d s on this machine: \d+\.\d\d times as fast\n", printed)
     assert printed.endswith("\nwrote a.png, a-compare.png, a-accepted.png, a.json\n")
     assert "plain" in printed
-
-
-def test_a_ratio_below_the_tokens_per_pass_is_explained():
-    plain = Statistics(1, 16, 15, 1.0, 1.0, 0, 0, 16, 0, 0, (15,))
-    ours = Statistics(1, 16, 6, 2.5, 1.25, 0, 0, 12, 0, 0, (2, 2, 2), speedup=0.8, same_tokens=1.0)
-    passes, seconds, why = _comparison(ours, plain)
-    assert passes.startswith("6 passes in place of 15;")
-    assert seconds == "1.25 s in place of 1.00 s on this machine: 0.80 times as fast"
-    assert why.startswith("a pass that checks guesses takes 3.12 times as long as a plain one here;")
-    as_expected = replace(ours, speedup=2.5)
-    assert len(list(_comparison(as_expected, plain))) == 2
 
 
 def test_several_pictures_into_a_folder_or_a_grid(folder):

@@ -16,8 +16,9 @@ from lantern_jax import (
     Lumina2Config,
     VQConfig,
 )
-from lantern_jax.families.chameleon_weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.families.token_weights import token_shapes
+from lantern_jax.models.chameleon import Chameleon
 from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
 from tests.refused import refused
 
@@ -56,12 +57,12 @@ def test_numpy_numbers_are_sizes_and_a_parallel_drafter_needs_no_markov_term():
         dataclasses.replace(config, markov_rank=-1)
 
 
-@pytest.mark.parametrize(("shapes", "config"), [
-    (gpt_shapes, CONFIGS["llamagen"]), (chameleon_shapes, CONFIGS["chameleon"]),
+@pytest.mark.parametrize(("shapes", "model", "config"), [
+    (gpt_shapes, (), CONFIGS["llamagen"]), (token_shapes, (Chameleon,), CONFIGS["chameleon"]),
 ])  # fmt: skip
-def test_shapes_of_two_layers_are_those_of_all(shapes, config):
+def test_shapes_of_two_layers_are_those_of_all(shapes, model, config):
     config = dataclasses.replace(config, num_layers=4)
-    of_two, of_all = shapes(config), shapes.__wrapped__(config)
+    of_two, of_all = shapes(*model, config), shapes.__wrapped__(*model, config)
     assert jax.tree.structure(of_two) == jax.tree.structure(of_all)
     assert [leaf.shape for leaf in jax.tree.leaves(of_two)] == [
         leaf.shape for leaf in jax.tree.leaves(of_all)

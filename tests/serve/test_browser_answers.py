@@ -3,7 +3,9 @@
 import pytest
 from PIL import Image
 
-from tests.serve.test_browser import api, browser, done, page, paint, pytestmark  # noqa: F401
+api = pytest.importorskip("playwright.sync_api")
+
+from tests.serve.test_browser import browser, done, page, paint, pytestmark  # noqa: E402, F401
 
 
 @pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
