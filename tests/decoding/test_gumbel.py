@@ -22,6 +22,8 @@ def test_kept_noise_is_that_of_each_round(positions):
 @pytest.mark.parametrize(
     ("levels", "vocab_size", "temperature"), [(1, VOCAB, 1.0), (LEVELS, 2**20, 1.0), (LEVELS, VOCAB, 0.0)]
 )
-def test_no_noise_is_kept_for_plain_decoding_large_vocabularies_or_temperature_0(levels, vocab_size, temperature):
+def test_no_noise_is_kept_for_plain_decoding_large_vocabularies_or_temperature_0(
+    levels, vocab_size, temperature
+):
     keys, sampling = jax.random.split(jax.random.key(3), 1), SamplingParams.create(temperature)
     assert Gumbel().noise_of(keys, LENGTH, levels, vocab_size, sampling) is None
