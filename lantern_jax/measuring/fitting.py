@@ -24,7 +24,7 @@ from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of
 MOST = 256
 # The variable that sets the share of a GPU's memory that JAX takes, and the share it takes otherwise.
 _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
-# Arrays of float32 as large as a pass's distributions that live at once: logits, log-probabilities, noise, their sum.
+# Arrays of float32 as large as a pass's distributions that live together: logits, log-probabilities, noise, their sum.
 _DISTRIBUTIONS = 4
 # Bytes per pixel of drawing, as XLA compiles LlamaGen's tokenizer.
 _DRAWING = 1600
