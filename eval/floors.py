@@ -15,13 +15,13 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from lantern_jax.ahead.fit import limit_of
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
 from lantern_jax.devices.data_sheets import DEVICES, Device
 from lantern_jax.devices.figures import sheet_figures
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.io import errors
+from lantern_jax.measuring.fitting import limit_of
 from lantern_jax.measuring.random_models import SIZES
 from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
 from lantern_jax.settings.auto import sizes_of

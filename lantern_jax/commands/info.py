@@ -15,9 +15,6 @@ if TYPE_CHECKING:
 # The default methods of a model with an EAGLE drafter, and of one without.
 DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
 UNDRAFTED = "ar,jacobi"
-# Fewer for a device that is not here: compiling for it is slow.
-THERE = "ar,jacobi"
-
 
 # The value of ``--fit`` without a number.
 _NO_NUMBER = 0.0
@@ -31,19 +28,16 @@ def add(commands) -> None:
     info.switch("--verify", "instead: read every file and say whether it is as it was written")
     fit = (
         "instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and tree, "
-        "as the compiler counts; nothing is read and nothing runs"
+        "by shapes and a formula; nothing is read and nothing runs"
     )
     info.take("--fit", "GB", fit, type=number(above=True), nargs="?", const=_NO_NUMBER)
     info.take("--size", "NAME", "with --fit: a published size, such as llamagen-xl, in place of a checkpoint")
-    there = (
-        "with --fit, in place of GB: a device that need not be here, such as v5e, v5e:4x4, h100 or h100:8, by its own "
-        'compiler; TPUs need the extra "ahead", GPUs jax[cuda13]'
-    )
+    there = "with --fit, in place of GB: a device that need not be here, such as v5e, v5e:4x4, h100 or h100:8"
     info.take("--for", "NAME", there, dest="device")
     info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
-    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')}; with --for {THERE})"
+    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')})"
     info.take("--methods", "LIST", methods)
-    dtype = "with --fit: of parameters and products (default: bfloat16; with --for what the device has)"
+    dtype = "with --fit: of parameters and products (default: bfloat16)"
     info.take("--dtype", None, dtype, choices=DTYPES)
 
 
@@ -80,33 +74,25 @@ def _fit(arguments: argparse.Namespace) -> None:
     """Shows what fits on a device with this many gigabytes, or on the one that was named."""
     _check_fit(arguments)
 
-    from lantern_jax.ahead.fit import fitting, limit_of
-    from lantern_jax.ahead.survey import job_for
-    from lantern_jax.ahead.tables import fit_table
-    from lantern_jax.ahead.topology import devices_of
     from lantern_jax.commands.report import working
-    from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.devices.data_sheets import slice_of
-    from lantern_jax.engine.parameters import parameter_dtype
     from lantern_jax.io.console import Console
+    from lantern_jax.measuring.fitting import fit_table, largest, limit_of
 
     if arguments.device is None:
-        keep_compiled_programs()
-        shapes, limit, there = _shapes(arguments, arguments.dtype or "bfloat16"), int(arguments.fit * 1e9), {}
-        methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
-        jobs = {name: shapes.job(knobs) for name, knobs in parse_methods(methods).items()}
-        title = place = f"in {arguments.fit:g} GB"
+        limit, title, data, model = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", 1, 1
     else:
         slice_ = slice_of(arguments.device, arguments.mesh)
-        methods = parse_methods(arguments.methods or THERE)
-        there = {"devices": devices_of(slice_), "platform": slice_.device.platform}
-        shapes = _shapes(arguments, parameter_dtype(arguments.dtype, there["devices"].flat[0]))
-        limit, place = limit_of(slice_.device), f"for {slice_.name}"
-        jobs = {name: job_for(shapes, knobs, slice_) for name, knobs in methods.items()}
+        limit, data, model = limit_of(slice_.device), slice_.data, slice_.model
         mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
         title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
-    with working(f"compiling {place}") as tell:
-        found = fitting(shapes, jobs, limit, tell, **there)
+    shapes = _shapes(arguments, arguments.dtype or "bfloat16")
+    methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
+    with working("counting bytes") as tell:
+        found = {}
+        for name, knobs in parse_methods(methods).items():
+            tell(name)
+            found[name] = largest(shapes, knobs, limit, data, model)
     Console().print(fit_table(found, limit, title))
 
 

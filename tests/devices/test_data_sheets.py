@@ -4,11 +4,11 @@ import re
 
 import pytest
 
-from lantern_jax.ahead import topology
-from lantern_jax.ahead.fit import MOST
+from eval.ahead import topology
 from lantern_jax.commands.main import main
 from lantern_jax.devices.data_sheets import DEVICES, GPU, slice_of, target_config
 from lantern_jax.io.errors import LanternError, MissingExtra
+from lantern_jax.measuring.fitting import MOST
 from tests.command import assert_refused
 
 
@@ -71,7 +71,7 @@ def test_a_missing_compiler_names_its_extra(monkeypatch):
         topology.devices_of(slice_of("h100"))
 
 
-def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
+def test_the_command_counts_for_a_size_and_reads_nothing(capsys):
     assert main(["info", "--fit", "1", "--size", "tiny", "--methods", "ar", "--dtype", "float32"]) == 0
     printed = capsys.readouterr().out
     assert "in 1 GB" in printed and f"{MOST}" in printed
@@ -90,10 +90,3 @@ def test_the_command_compiles_for_a_size_and_reads_nothing(capsys):
 def test_bad_input_is_refused_in_one_line(line, said, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert said in assert_refused(["info", *line.split()], capsys)
-
-
-def test_the_command_says_which_extra_is_missing(capsys, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(topology, "find_spec", lambda name: None)
-    assert main(["info", "--fit", "--for", "v5e", "--size", "tiny"]) == 2
-    assert "jax[tpu]" in capsys.readouterr().err

@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.ahead.arguments import Batch
-from lantern_jax.ahead.fit import need_there
+from eval.ahead.arguments import Batch
+from eval.ahead.fit import need_there
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import parameter_spec

@@ -21,7 +21,7 @@ SMALL = {name: 300 for name in _GROWING}
 # The rooms of the package from the ground up: a room imports only those before it.
 ROOMS = (
     *("io", "kernels", "devices", "decoding", "models", "tensors", "text", "pictures", "families", "metrics"),
-    *("checkpoints", "engine", "settings", "pipeline", "measuring", "ahead", "serve", "sets", "commands"),
+    *("checkpoints", "engine", "settings", "pipeline", "measuring", "serve", "sets", "commands"),
 )
 
 

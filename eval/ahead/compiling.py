@@ -11,7 +11,7 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.ahead.arguments import KINDS, Batch, Call
+from eval.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.devices.data_sheets import GIB
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors

@@ -47,9 +47,9 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 
 def _survey(arguments: argparse.Namespace) -> None:
-    from lantern_jax.ahead.rows import changes, read_ahead_rows, to_json
-    from lantern_jax.ahead.survey import survey
-    from lantern_jax.ahead.tables import ahead_table, changes_table, parts_of_rounds
+    from eval.ahead.rows import changes, read_ahead_rows, to_json
+    from eval.ahead.survey import survey
+    from eval.ahead.tables import ahead_table, changes_table, parts_of_rounds
     from lantern_jax.commands.report import working
     from lantern_jax.devices.data_sheets import slice_of
     from lantern_jax.io.console import Console

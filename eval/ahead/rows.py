@@ -6,8 +6,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.ahead.account import Account, Work, account_of
-from lantern_jax.ahead.compiling import Compiled
+from eval.ahead.account import Account, Work, account_of
+from eval.ahead.compiling import Compiled
 from lantern_jax.devices.data_sheets import GIB, GPU, Slice
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from lantern_jax.ahead.arguments import KINDS, Batch
-from lantern_jax.ahead.compiling import compile_batch
-from lantern_jax.ahead.rows import AheadRow, row_of
-from lantern_jax.ahead.topology import check_compiler, devices_of
+from eval.ahead.arguments import KINDS, Batch
+from eval.ahead.compiling import compile_batch
+from eval.ahead.rows import AheadRow, row_of
+from eval.ahead.topology import check_compiler, devices_of
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.devices.data_sheets import GPU, Slice
 from lantern_jax.engine.jobs import Job

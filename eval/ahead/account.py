@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lantern_jax.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
+from eval.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
 from lantern_jax.devices.data_sheets import GPU, Device
 from lantern_jax.measuring.profile import part_of
 

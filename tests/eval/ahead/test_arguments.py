@@ -4,11 +4,11 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.ahead.arguments import KINDS, Batch
-from lantern_jax.ahead.compiling import compile_batch, compile_call, grids_of
-from lantern_jax.ahead.fit import least_of, need_there
-from lantern_jax.ahead.rows import row_of
-from lantern_jax.ahead.survey import shapes_of_size
+from eval.ahead.arguments import KINDS, Batch
+from eval.ahead.compiling import compile_batch, compile_call, grids_of
+from eval.ahead.fit import least_of, need_there
+from eval.ahead.rows import row_of
+from eval.ahead.survey import shapes_of_size
 from lantern_jax.devices.data_sheets import slice_of
 from lantern_jax.engine import compiler
 from lantern_jax.engine.engine import Engine

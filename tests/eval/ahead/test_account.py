@@ -4,11 +4,11 @@ from types import SimpleNamespace
 
 import pytest
 
-from lantern_jax.ahead import account, compiling
-from lantern_jax.ahead.program_text import arrays_of, read_program
+from eval.ahead import account, compiling
+from eval.ahead.program_text import arrays_of, read_program
 from lantern_jax.devices.data_sheets import DEVICES
 from lantern_jax.measuring.profile import PARTS
-from tests.ahead import programs
+from tests.eval.ahead import programs
 
 V5E, H100 = DEVICES["v5e"], DEVICES["h100"]
 

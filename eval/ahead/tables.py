@@ -1,31 +1,15 @@
-"""Rows of the account, and what fits, as tables for people."""
+"""Rows of the account as tables for people."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from rich.table import Table
 
-from lantern_jax.ahead.fit import Need
-from lantern_jax.ahead.rows import COMPARED, AheadRow
+from eval.ahead.rows import COMPARED, AheadRow
 from lantern_jax.devices.data_sheets import DEVICES, GIB, GPU
-from lantern_jax.io import console
 
 _MIB = 2**20
 # How many parts of a round are shown; the rest are summed.
 _MOST_PARTS = 8
-
-
-def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
-    """Returns a table of the largest batches that a device of ``limit`` bytes can decode, and what they need."""
-    heads = ("method", "pictures together", "GB in all", "parameters", "caches per picture", "working memory")
-
-    def cells(name: str, need: Need) -> tuple[str, ...]:
-        pictures = need.pictures if need.total <= limit else 0
-        sizes = (need.total, need.parameters, need.state / need.pictures, need.working)
-        return name, str(pictures), *(f"{size / 1e9:.3g}" for size in sizes)
-
-    caption = "Programs come in powers of two; a method with 0 needs more memory even for one picture."
-    rows = (cells(name, need) for name, need in found.items())
-    return console.table(heads, rows, title=title, caption=caption)
 
 
 def ahead_table(rows: Sequence[AheadRow]) -> Table:

@@ -1,0 +1,27 @@
+"""What fits on a device, beside what its own compiler said of the same programs (docs/scale.md)."""
+
+import pytest
+
+from lantern_jax.devices.data_sheets import DEVICES, slice_of
+from lantern_jax.measuring.fitting import largest, limit_of, need
+from lantern_jax.measuring.shapes import size_shapes
+
+
+def test_a_v5e_takes_as_much_as_its_compiler_says():
+    limit = limit_of(slice_of("v5e").device)
+    found = largest(size_shapes("chameleon-7b", "bfloat16"), {"method": "ar"}, limit)
+    assert found.pictures == 2
+    assert found.total == pytest.approx(16.67e9, rel=0.02)
+
+
+def test_devices_share_pictures_and_a_model(monkeypatch):
+    shapes = size_shapes("llamagen-b", "bfloat16")
+    job = shapes.job({"method": "ar"})
+    one, two = need(shapes, job, 1, 2), need(shapes, job, 1, 4, data=2, model=2)
+    assert two.pictures == 4 and two.state == one.state // 2
+    assert one.parameters / 2 < two.parameters < one.parameters, "the tokenizer is whole on each"
+
+
+def test_of_a_gpu_jax_takes_a_share(monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_MEM_FRACTION", "0.5")
+    assert limit_of(DEVICES["h100"]) == DEVICES["h100"].memory // 2
