@@ -89,6 +89,8 @@ def test_a_picture_with_wrong_pixels_is_named_where_a_set_stops(tmp_path, monkey
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.sets.request, "checkpoint_digest", lambda _: "", raising=False)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
     words = f"set --prompts {tmp_path}/prompts.txt --out {tmp_path}/set --seed 7 --method ar".split()
     said = assert_refused(words, capsys)
     assert f"the pixels of picture {', '.join(map(str, wrong))} are not finite: " in said and whole in said
