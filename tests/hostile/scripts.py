@@ -161,7 +161,7 @@ WRONG = {
             "top-k": "-1 99999", "dtype": "int3", "out": "none/file.json empty",
         }),
     ],
-    "eval.ahead": [
+    "eval.ahead.__main__": [
         *calls("", "--for=v5e:4x4 --mesh=data=3,model=4"),
         *wrong("", {"for": "v9 v5e:3x3 h100:9"}),
         *wrong("--for=v5e", {

@@ -65,6 +65,6 @@ def test_training_without_its_extra_is_refused_in_one_line(tmp_path):
 
 
 def test_every_script_has_cases():
-    files = [file for package in ("train", "eval") for file in (ROOT / package).glob("*.py")]
+    files = [file for package in ("train", "eval") for file in (ROOT / package).rglob("*.py")]
     run_as_one = {file for file in files if "run_script(main)" in file.read_text()}
-    assert set(WRONG) >= {f"{file.parent.name}.{file.stem}" for file in run_as_one}
+    assert set(WRONG) >= {".".join(file.relative_to(ROOT).with_suffix("").parts) for file in run_as_one}
