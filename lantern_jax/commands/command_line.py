@@ -148,7 +148,7 @@ def _warnings_as_lines(name: str) -> Iterator[None]:
 
 def run_script(main: Callable[[], object]) -> NoReturn:
     """Runs ``main``, the work of ``python -m PACKAGE.SCRIPT``, and ends the process."""
-    leave(run(sys.modules["__main__"].__spec__.name, main))
+    leave(run(sys.modules["__main__"].__spec__.name.removesuffix(".__main__"), main))
 
 
 def leave(status: int) -> NoReturn:

@@ -26,7 +26,7 @@ from tests.command import files
 
 SECONDS = 10
 # How a refusal by a command or a script begins.
-ERROR = re.compile(r"(lantern|(train|eval)\.\w+): error: ")
+ERROR = re.compile(r"(lantern|(train|eval)\.[\w.]+): error: ")
 # What an overlong value of VALUES would look like if it were quoted whole.
 QUOTED = re.compile(r"(9|x|é|\\xe9){202}|int_max_str_digits")
 # The status of a process that would now compute.

@@ -15,7 +15,7 @@ import pytest
 
 from lantern_jax.decoding.methods import methods
 
-ROOT = Path(__file__).resolve().parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 MIB = 2**20
 HAS_TPU = find_spec("libtpu") is not None
 HAS_CUDA = any("cuda" in entry.name for entry in metadata.entry_points(group="jax_plugins"))
@@ -47,13 +47,13 @@ KERNELS = {"ar": (352, 492), "jacobi:nodes=18": (408, 657), "gumbel:tree=mc_sim_
 WITHOUT_TRITON = """
 import sys
 sys.modules["jax.experimental.pallas.triton"] = None
-from eval.ahead import main
+from eval.ahead.__main__ import main
 main()
 """
 
 
 def compiled(
-    folder: Path, *arguments: str, script: str = "from eval.ahead import main; main()"
+    folder: Path, *arguments: str, script: str = "from eval.ahead.__main__ import main; main()"
 ) -> list[dict]:
     """Returns the rows of ``eval.ahead``."""
     file = folder / "rows.json"
