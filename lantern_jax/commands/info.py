@@ -80,19 +80,19 @@ def _fit(arguments: argparse.Namespace) -> None:
     from lantern_jax.measuring.fitting import fit_table, largest, limit_of
 
     if arguments.device is None:
-        limit, title, data, model = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", 1, 1
+        limit, title, mesh = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", ()
     else:
         slice_ = slice_of(arguments.device, arguments.mesh)
-        limit, data, model = limit_of(slice_.device), slice_.data, slice_.model
-        mesh = "" if slice_.mesh is None else f", {slice_.mesh}"
-        title = f"{slice_.name}{mesh}: {limit / 1e9:.4g} GB of each device"
+        limit, mesh = limit_of(slice_.device), (slice_.data, slice_.model, slice_.device.platform)
+        name = slice_.name if slice_.mesh is None else f"{slice_.name}, {slice_.mesh}"
+        title = f"{name}: {limit / 1e9:.4g} GB of each device"
     shapes = _shapes(arguments, arguments.dtype or "bfloat16")
     methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
     with working("counting bytes") as tell:
         found = {}
         for name, knobs in parse_methods(methods).items():
             tell(name)
-            found[name] = largest(shapes, knobs, limit, data, model)
+            found[name] = largest(shapes, knobs, limit, *mesh)
     Console().print(fit_table(found, limit, title))
 
 

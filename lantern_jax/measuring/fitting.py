@@ -11,9 +11,10 @@ from typing import Any
 
 import jax
 import numpy as np
+from jaxtyping import PyTree
 from rich.table import Table
 
-from lantern_jax.devices.data_sheets import GPU, Device
+from lantern_jax.devices.data_sheets import GPU, TPU, Device
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
@@ -28,6 +29,8 @@ _FRACTION, _GPU_SHARE = "XLA_PYTHON_CLIENT_MEM_FRACTION", "0.75"
 _DISTRIBUTIONS = 4
 # Bytes per pixel of drawing, as XLA compiles LlamaGen's tokenizer.
 _DRAWING = 1600
+# A TPU pads the last axis of large arrays to a multiple of this: caches of heads of 64 take twice their bytes.
+_LANES = 128
 
 
 @dataclass(frozen=True)
@@ -57,7 +60,9 @@ def limit_of(device: Device) -> int:
     return int(device.memory * share)
 
 
-def need(shapes: Shapes, job: Job, nodes: int, pictures: int, data: int = 1, model: int = 1) -> Need:
+def need(
+    shapes: Shapes, job: Job, nodes: int, pictures: int, data: int = 1, model: int = 1, platform: str = GPU
+) -> Need:
     """Returns what a batch needs on each of ``data`` x ``model`` devices, over which it is split evenly; a pass has
     ``nodes`` nodes."""
     each = -(-pictures // data)
@@ -73,20 +78,34 @@ def need(shapes: Shapes, job: Job, nodes: int, pictures: int, data: int = 1, mod
         4 * guided * each * nodes * job.program.target.vocab_size, programs.PIXELS_PER_PASS * _DRAWING
     )
     split = size_of((inputs.target_params, drafting)) // model
-    return Need(pictures, split + size_of(inputs.codebook) + tokenizer, size_of(state) // model, working)
+    own = size_of(_padded(state) if platform == TPU else state) // model
+    return Need(pictures, split + size_of(inputs.codebook) + tokenizer, own, working)
 
 
-def largest(shapes: Shapes, knobs: Mapping[str, Any], limit: int, data: int = 1, model: int = 1) -> Need:
+def largest(
+    shapes: Shapes, knobs: Mapping[str, Any], limit: int, data: int = 1, model: int = 1, platform: str = GPU
+) -> Need:
     """Returns the need of the largest batch, a power of two for each group of devices, that fits in ``limit`` bytes; if
     even the smallest does not fit, its need."""
     what = shapes, shapes.job(knobs), shapes.recipe.settings(knobs).tree.num_nodes
-    found = need(*what, data, data, model)
+    found = need(*what, data, data, model, platform)
     while found.pictures < MOST * data:
-        twice = need(*what, 2 * found.pictures, data, model)
+        twice = need(*what, 2 * found.pictures, data, model, platform)
         if twice.total > limit:
             break
         found = twice
     return found
+
+
+def _padded(state: PyTree) -> PyTree:
+    """Returns the shapes of caches, which have four axes or more, as a TPU lays them out."""
+
+    def pad(leaf):
+        if len(leaf.shape) < 4:
+            return leaf
+        return jax.ShapeDtypeStruct((*leaf.shape[:-1], -(-leaf.shape[-1] // _LANES) * _LANES), leaf.dtype)
+
+    return jax.tree.map(pad, state)
 
 
 def fit_table(found: Mapping[str, Need], limit: float, title: str) -> Table:
