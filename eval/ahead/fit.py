@@ -3,34 +3,12 @@
 Programs are compiled from shapes alone: no parameter is read and nothing runs.
 """
 
-from dataclasses import dataclass
-
 import jax
 
 from eval.ahead.arguments import Batch
 from eval.ahead.compiling import bytes_on_each, compile_batch
+from lantern_jax.measuring.fitting import Need
 from lantern_jax.measuring.shapes import size_of
-
-
-@dataclass(frozen=True)
-class Need:
-    """The bytes that a device needs while n pictures are decoded and drawn.
-
-    Attributes:
-        pictures: n.
-        parameters: those of target, drafter, codebook and VQ tokenizer.
-        state: caches, and what else the loop keeps from round to round.
-        working: what the largest program needs besides.
-    """
-
-    pictures: int
-    parameters: int
-    state: int
-    working: int
-
-    @property
-    def total(self) -> int:
-        return self.parameters + self.state + self.working
 
 
 def least_of(batch: Batch) -> Need:
