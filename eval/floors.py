@@ -5,8 +5,8 @@
 A picture has two rows of cache, conditional and unconditional. Pictures together: the memory left beside the
 parameters, in bfloat16, divided by those rows. A plain step of one picture takes at least as long as reading the
 parameters it uses and the cache at the data sheet's bandwidth (on average half the cache, where attention stops at the
-filled part: GPUs). The window is the one that `auto` would choose without a drafter: its tokens per pass are those that
-`settings.choice` assumes for a checkpoint that says nothing, and a pass costs what `settings.costs` expects.
+filled part: GPUs). The window is the one that `auto` would choose without a drafter, and its passes cost and give what
+`settings.auto` expects of a checkpoint that says nothing.
 """
 
 import argparse
@@ -17,16 +17,14 @@ import numpy as np
 
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.devices.data_sheets import DEVICES, Device
-from lantern_jax.devices.figures import sheet_figures
+from lantern_jax.devices.data_sheets import DEVICES, GPU, Device
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.families.registry import TargetConfig
 from lantern_jax.io import errors
 from lantern_jax.measuring.fitting import limit_of
 from lantern_jax.measuring.random_models import SIZES
 from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
-from lantern_jax.settings.auto import sizes_of
-from lantern_jax.settings.choice import Known, chosen
-from lantern_jax.settings.costs import Sizes, expected_costs
+from lantern_jax.settings.auto import choose
 
 MODELS = (
     "janus-pro-1b",
@@ -41,7 +39,8 @@ MODELS = (
 )
 CHIPS = ("v5e", "v6e", "a100", "h100")
 BFLOAT16 = jax.numpy.dtype("bfloat16")
-
+# Parameters of which a pass reads a few rows at most, by names in their paths.
+NOT_READ = ("tokens", "labels", "caption")
 
 HEADS = (
     "model",
@@ -64,32 +63,41 @@ def table(models: Sequence[str] = MODELS, devices: Sequence[str] = CHIPS) -> str
 def rows_of(name: str, devices: Sequence[str]) -> list[list[str]]:
     """Returns the rows of a model."""
     shapes = size_shapes(name, BFLOAT16)
-    config = shapes.recipe.config
     target = batch_inputs(shapes, shapes.job({"method": "ar"}), 1).target_params
-    sizes = sizes_of(config, target, {}, BFLOAT16)
+    read = size_of([
+        leaf for path, leaf in jax.tree_util.tree_leaves_with_path(target)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
+    ])  # fmt: skip
     kept = size_of(target) + (0 if shapes.tokenizer is None else size_of(vq_shapes(shapes.tokenizer)))
-    made = [(device, on_device(shapes, sizes, kept, DEVICES[device])) for device in devices]
+    made = [(device, on_device(shapes, read, kept, DEVICES[device])) for device in devices]
     return [[name, device, *cells] for device, cells in made if cells]
 
 
-def cache_of(sizes: Sizes) -> float:
+def cache_of(config: TargetConfig) -> float:
     """Returns the bytes of keys and values of a picture's two rows, without prompts."""
-    return 2 * 2 * sizes.layers * sizes.width * sizes.tokens * sizes.itemsize
+    layer = config.transformer
+    return (
+        2 * 2 * config.num_layers * layer.key_heads * layer.head_dim * config.num_tokens * BFLOAT16.itemsize
+    )
 
 
-def on_device(shapes: Shapes, sizes: Sizes, kept: int, device: Device) -> list[str]:
-    """Returns a device's cells: pictures together; one picture plainly and by a window; no cells if no picture fits."""
-    cache, free = cache_of(sizes), int(np.sum(shapes.recipe.target().forced < 0))
+def on_device(shapes: Shapes, read: int, kept: int, device: Device) -> list[str]:
+    """Returns a device's cells: pictures together; one picture plainly and by a window; no cells if no picture fits.
+
+    Args:
+        read: bytes of parameters that a pass reads.
+        kept: bytes of all parameters.
+    """
+    cache, free = cache_of(shapes.recipe.config), int(np.sum(shapes.recipe.target().forced < 0))
     together = int((limit_of(device) - kept) / cache)
     if together < 1:
         return []
-    figures = sheet_figures(device, is_full=False)
-    plain = free * (sizes.target + figures.cached * cache) / device.bandwidth
-    way = chosen(expected_costs(sizes, figures, 2), {}, Known(), 1, shapes.recipe.config.num_codes).way
-    passes = free / way.tokens
-    window = f"{way.point[0]}, {way.nodes} nodes"
+    step = (read + (0.5 if device.platform == GPU else 1.0) * cache) / device.bandwidth
+    window, _ = choose("gpu" if device.platform == GPU else "tpu", BFLOAT16.itemsize, 2, {}, False)
+    passes = free / window.tokens
     return [
-        f"{together}", f"{plain:.1f}", window, f"{way.tokens:.2f}", f"{passes:.0f}", f"{passes * way.ms / 1e3:.1f}"
+        f"{together}", f"{free * step:.1f}", f"{window.guesses}", f"{window.tokens:.2f}", f"{passes:.0f}",
+        f"{passes * window.cost * step:.1f}",
     ]  # fmt: skip
 
 

@@ -2,13 +2,12 @@
 
     python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--minutes 12] [--out FILE.json]
     python -m eval.never_slower --size llamagen-b --batches 1,4,16 --minutes 40
-    python -m eval.never_slower --batches 1 --tuned "$(ls ~/.cache/lantern_jax/tuned/*.json)"
+    python -m eval.never_slower --batches 1 --tuned tuned-batch1-0123456789ab.json
 
-At each batch size, ``auto``, plain decoding, ``led``, ``jacobi`` and ``gumbel`` with a chain make the same pictures in
-turns of random order, a batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times).
-``auto`` begins with an empty cache directory and learns from its own runs alone. A row has the seconds per batch of
-each (the median), and the best one's seconds over those of ``auto``: in its first run; the median of the later runs,
-each against those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+At each batch size, ``auto``, plain decoding, ``led`` and ``jacobi`` make the same pictures in turns of random order, a
+batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). A row has the seconds per
+batch of each (the median), and the best one's seconds over those of ``auto``: the median of the turns, each against
+those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
 
 ``--size`` takes a published size with random weights, whose windows accept as many tokens per pass as the demo's: these
 lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is also compared at the batch it is for.
@@ -17,10 +16,8 @@ lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is als
 import argparse
 import random
 import statistics
-import tempfile
 import time
 from collections.abc import Sequence
-from pathlib import Path
 from typing import Any
 
 import lantern_jax
@@ -33,7 +30,7 @@ from lantern_jax.io.console import Console, table
 from lantern_jax.io.files import write_file
 from lantern_jax.measuring.subject import sample_prompts
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.tuned import Shelf, Tuned, read_tuned
+from lantern_jax.settings.tuned import Tuned, read_tuned
 
 AUTO = "auto"
 WAYS: dict[str, dict[str, Any]] = {
@@ -41,51 +38,41 @@ WAYS: dict[str, dict[str, Any]] = {
     "plain": {"method": "ar"},
     "led": {"method": "led"},
     "jacobi": {"method": "jacobi"},
-    "chain": {"method": "gumbel", "tree": "chain"},
 }
-FEWEST, MOST = 1, 9
+FEWEST, MOST = 2, 10
 
 
-def compare(
-    learning: Pipeline, fixed: Pipeline, batch: int, seconds: float, tuned: Tuned | None = None
-) -> dict[str, Any]:
+def compare(pipeline: Pipeline, batch: int, seconds: float, tuned: Tuned | None = None) -> dict[str, Any]:
     """Returns the row of a batch size, made in about this many seconds."""
-    prompts = sample_prompts(fixed.checkpoint, batch)
-    names = WAYS if fixed.checkpoint.drafters else (AUTO, "plain", "jacobi")
-    drafted = {name: WAYS[name] for name in names}
+    prompts = sample_prompts(pipeline.checkpoint, batch)
+    names = WAYS if pipeline.checkpoint.drafters else (AUTO, "plain", "jacobi")
+    knobs = {name: WAYS[name] for name in names}
     if tuned is not None and tuned.key.batch == batch:
-        drafted["tuned"] = dict(tuned.knobs)
-    spent: dict[str, list[float]] = {name: [] for name in drafted}
-    said: list[str] = []
+        knobs["tuned"] = dict(tuned.knobs)
+    spent: dict[str, list[float]] = {name: [] for name in knobs}
 
     def run(name: str, first: int) -> float:
-        pipeline = learning if name == AUTO else fixed
-        made = pipeline.generate(prompts, batch=batch, first=first, seed=1, **drafted[name])
-        if name == AUTO:
-            said.append(made.notes[0])
-        return made.statistics.seconds
+        return pipeline.generate(prompts, batch=batch, first=first, seed=1, **knobs[name]).statistics.seconds
 
     began = time.monotonic()
-    for name in drafted:
-        if name != AUTO:
-            run(name, 0)
+    for name in knobs:
+        run(name, 0)
     compiling = time.monotonic() - began
-    repeats, repeat = FEWEST + 1, 0
+    repeats, repeat = 1, 0
     while repeat < repeats:
         began = time.monotonic()
         # What ran before a program changes its time by a tenth: each turn has an order of its own.
-        for name in random.Random(repeat).sample(list(drafted), len(drafted)):
+        for name in random.Random(repeat).sample(list(knobs), len(knobs)):
             spent[name].append(run(name, repeat * batch))
         if not repeat:
             left = seconds - compiling
-            repeats = 1 + int(min(MOST, max(FEWEST, left / max(time.monotonic() - began, 1e-6) - 1)))
+            repeats = int(min(MOST, max(FEWEST, left / max(time.monotonic() - began, 1e-6))))
         repeat += 1
     ratios = [min(times[i] for times in spent.values()) / spent[AUTO][i] for i in range(repeats)]
     medians = {name: statistics.median(times) for name, times in spent.items()}
     return {
-        "batch": batch, "repeats": repeats, "seconds": medians, "first": ratios[0],
-        "later": statistics.median(ratios[1:]), "later_of_medians": min(medians.values()) / medians[AUTO],
-        "said_first": said[0], "said_last": said[-1],
+        "batch": batch, "repeats": repeats, "seconds": medians, "turns": statistics.median(ratios),
+        "medians": min(medians.values()) / medians[AUTO], "said": pipeline.tuning(batch, batch=batch).note,
     }  # fmt: skip
 
 
@@ -111,29 +98,23 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_compiled_programs()
     batches, rows = options.batches, []
     tuned = None if options.tuned is None else read_tuned(options.tuned)
-    with tempfile.TemporaryDirectory() as folder:
-        place = Path(folder)
-        fixed = (
-            replaying(options.size, place) if options.size else lantern_jax.load(options.model, tuned="off")
-        )
-        learning = Pipeline(fixed.checkpoint, fixed.dtype, Shelf(place / "tuned"), fixed.engine.devices)
-        learning.recipe, learning.engine = fixed.recipe, fixed.engine
-        for number, batch in enumerate(batches):
-            left = 60 * options.minutes * (1 - number / len(batches))
-            rows.append(compare(learning, fixed, batch, left / (len(batches) - number), tuned))
-            print(rows[-1], flush=True)
-    heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "first", "later", "of medians")
+    pipeline = replaying(options.size) if options.size else lantern_jax.load(options.model)
+    for number, batch in enumerate(batches):
+        left = 60 * options.minutes * (1 - number / len(batches))
+        rows.append(compare(pipeline, batch, left / (len(batches) - number), tuned))
+        print(rows[-1], flush=True)
+    heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "turns", "medians")
     cells = [
         (
-            str(row["batch"]), *(f"{value:.2f}" for value in row["seconds"].values()), f"{row['first']:.2f}",
-            f"{row['later']:.2f}", f"{row['later_of_medians']:.2f}",
+            str(row["batch"]), *(f"{value:.2f}" for value in row["seconds"].values()), f"{row['turns']:.2f}",
+            f"{row['medians']:.2f}",
         )
         for row in rows
     ]  # fmt: skip
     console = Console(soft_wrap=True)
     console.print(table(heads, cells))
     for row in rows:
-        console.print(f"batch {row['batch']}: {row['said_last']}", markup=False)
+        console.print(f"batch {row['batch']}: {row['said']}", markup=False)
     if options.out is not None:
         write_file(options.out, to_json(rows))
 

@@ -1,14 +1,9 @@
 """Models of published sizes with random weights whose windows accept as many tokens per pass as the demo's do."""
 
 import dataclasses
-import json
-from functools import cache, partial
-from pathlib import Path
-from typing import Any
+from functools import partial
 
-import lantern_jax
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.windows import ACCEPTANCE, read_acceptance
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of
@@ -17,9 +12,10 @@ from lantern_jax.measuring.forced import Forced
 from lantern_jax.measuring.random_models import TINY, random_model
 from lantern_jax.models.drafter import drafter_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.choice import point_of
+from lantern_jax.settings.auto import TOKENS, Guesses
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import AUTO
 
 # Class-conditional ones: no text is encoded.
 SIZES = (TINY, *(f"llamagen-{size}" for size in ("b", "l", "xl", "xxl", "3b")))
@@ -35,22 +31,24 @@ class Replaying(Recipe):
         job = super().job(settings, plain)
         if plain or settings.is_plain:
             return job
-        demo = read_acceptance(_acceptance()[ACCEPTANCE])
         depth = job.program.drafting.max_depth
-        mean = demo.get(point_of(settings), sum(_CHANCE**level for level in range(depth + 1)))
+        refine = settings.refine if settings.drafting == "led" else None
+        guesses = Guesses(settings.drafting, settings.tree.num_nodes - 1, refine)
+        mean = TOKENS.get(guesses, sum(_CHANCE**level for level in range(depth + 1)))
         coupling = Forced(job.program.coupling, AcceptLengths(mean).over(depth))
         return dataclasses.replace(job, program=job.program._replace(coupling=coupling))
 
 
-def replaying(size: str, folder: Path) -> Pipeline:
-    """Opens a model of a size; writes a config to ``folder``, by which notes about the model are found again."""
+def replaying(size: str) -> Pipeline:
+    """Opens a model of a size."""
     model = random_model(size)
-    (folder / "config.json").write_text(json.dumps({"size": size}))
     shapes = family_of(model.config).shapes(model.config)
     eagle = model.drafters["eagle"]
     drafters = {"eagle": (eagle, drafter_shapes(eagle))}
-    parts = {"drafters": drafters, "defaults": {"guidance": _GUIDANCE}, "metadata": _acceptance()}
-    pipeline = Pipeline(Checkpoint(size, model.config, shapes, directory=folder, **parts))
+    pipeline = Pipeline(
+        Checkpoint(size, model.config, shapes, drafters=drafters, defaults={"guidance": _GUIDANCE}),
+        tuned=AUTO,
+    )
     pipeline.engine = Engine(
         partial(model.read, pipeline.dtype),
         devices=pipeline.engine.devices,
@@ -58,9 +56,3 @@ def replaying(size: str, folder: Path) -> Pipeline:
     )
     pipeline.recipe = Replaying(**vars(pipeline.recipe))
     return pipeline
-
-
-@cache
-def _acceptance() -> dict[str, Any]:
-    """Returns the demo's acceptance statistics, which a trained checkpoint holds about itself."""
-    return {ACCEPTANCE: lantern_jax.load("demo", tuned="off").checkpoint.metadata[ACCEPTANCE]}

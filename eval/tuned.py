@@ -112,7 +112,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     if tuned is None:
         knobs = {"batch": options.batch}
         settings = vars(subject.settings(knobs))
-        key = Key.of(pipeline.checkpoint, pipeline.dtype, settings, devices=pipeline.engine.devices)
+        key = Key.of(pipeline.checkpoint, pipeline.recipe, settings, devices=pipeline.engine.devices)
         tuned = Tuner(subject, Goal(knobs, minutes=options.minutes), key, print).run().tuned
     rows = compare(subject, tuned, options.repeats, not options.no_trees)
     show(rows, tuned)

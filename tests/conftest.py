@@ -16,18 +16,14 @@ os.environ.setdefault(
 os.environ.setdefault("JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS", "0.3")
 
 import gc
-import math
 import time
 
 import jax
 import numpy as np
 import pytest
 
-from lantern_jax.devices import compilation
-from lantern_jax.devices.figures import Figures
 from lantern_jax.io import terminal
 from lantern_jax.kernels import ways
-from lantern_jax.settings import auto, tuned
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")
 jax.config.update("jax_numpy_rank_promotion", "raise")
@@ -82,17 +78,9 @@ def few_memory_maps():
 
 
 @pytest.fixture(autouse=True)
-def nothing_tuned(monkeypatch):
-    """Hides what this machine's user tuned and what runs noted, lets none note anything, and measures no machine."""
-    monkeypatch.setattr(tuned, "user_cache_directory", lambda: Path(os.devnull) / "nowhere")
-    monkeypatch.setattr(auto, "figures_of", lambda *_: Figures(2e10, 7e10, 2e-6))
-
-
-@pytest.fixture(autouse=True)
 def nothing_told(monkeypatch):
-    """Keeps what slow commands say about their work out of what tests read, and notes no seconds of compiling."""
+    """Keeps what slow commands say about their work out of what tests read."""
     monkeypatch.setattr(terminal, "FIRST", 3600.0)
-    monkeypatch.setattr(compilation, "_LEAST_NOTED", math.inf)
 
 
 @pytest.fixture(scope="session")

@@ -25,7 +25,6 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
-from lantern_jax.checkpoints.windows import ACCEPTANCE
 from lantern_jax.commands import arguments
 from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding import loop
@@ -41,9 +40,10 @@ from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.measuring.subject import Subject
-from lantern_jax.measuring.windows import window_acceptance
+from lantern_jax.measuring.windows import tokens_of_guesses
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.auto import METADATA
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.text.encoders import Conditioning
 from train import script
@@ -264,8 +264,8 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
     made = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | weights)
     recipe, grid = Recipe.of(made, pipeline.dtype), made.target_config.grid
     subject = Subject(made.model, recipe, pipeline.engine, conditioning, grid, SEED)
-    acceptance = {ACCEPTANCE: window_acceptance(subject, pictures)}
-    return dataclasses.replace(made, metadata=made.metadata | acceptance)
+    tokens = {METADATA: tokens_of_guesses(subject, pictures)}
+    return dataclasses.replace(made, metadata=made.metadata | tokens)
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import jax
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.windows import ACCEPTANCE, read_acceptance, write_acceptance
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
@@ -101,9 +100,11 @@ class Checkpoint:
         if told:
             metadata["drafters"] = told
         if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
-            if ACCEPTANCE in metadata:
-                measured = read_acceptance(metadata[ACCEPTANCE]).items()
-                metadata[ACCEPTANCE] = write_acceptance(row for row in measured if not row[0].passes)
+            if "tokens_per_pass" in metadata:
+                rows = metadata["tokens_per_pass"].items()
+                metadata["tokens_per_pass"] = {
+                    name: tokens for name, tokens in rows if not name.startswith("led")
+                }
             for name in ("sharpness", "mixture"):
                 defaults.pop(name, None)
         return dataclasses.replace(self, drafters=together, defaults=defaults, metadata=metadata)

@@ -60,9 +60,7 @@ def add(commands) -> None:
     race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
     take("--race", "FILE.webp", race)
     take("--stats", "FILE", "write the statistics as JSON")
-    generate.switch(
-        "--explain", "show the ways of guessing that auto chose from, and what it expects of each"
-    )
+    generate.switch("--explain", "show the table that auto chose from")
     generate.overwrite()
 
 
@@ -96,13 +94,10 @@ def _run(arguments: argparse.Namespace) -> None:
     if writes:
         say_notes(plan.notes)
         if arguments.explain:
-            together = min(plan.count, plan.settings.batch)
-            tuned = pipeline.tuning(plan.count, **arguments.knobs).file
-            choice = pipeline.auto.choice(together, arguments.knobs, plan.count / together)
-            show_choice(choice, tuned)
+            show_choice(pipeline.tuning(plan.count, **arguments.knobs))
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare, pipeline.checkpoint.model) as progress:
+        with decoding_progress(plan.count, compare) as progress:
             generation = plan.run(progress, compare)
         if writes:
             outputs = _write(outputs, plan, generation, arguments.overwrite)

@@ -11,7 +11,7 @@ from typing import Any
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.commands.outputs import Outputs
-from lantern_jax.devices.compilation import compiling_noted, is_compiling, note_compiling
+from lantern_jax.devices.compilation import is_compiling
 from lantern_jax.engine.generation import Generation, Progress, Statistics
 from lantern_jax.io.console import Console, table
 from lantern_jax.io.terminal import say, telling
@@ -20,8 +20,8 @@ from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_s
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.plan import Plan
-from lantern_jax.settings.choice import Choice
 from lantern_jax.settings.settings import settings_json
+from lantern_jax.settings.tuned import Found
 
 # The numbers among a model's sampling defaults, which fit one short line.
 _NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
@@ -35,30 +35,22 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def decoding_progress(count: int, compare: bool, key: str) -> Iterator[Callable[[Progress], None]]:
-    """Shows how far the decoding of ``count`` pictures has come, and before that the compiling.
-
-    Args:
-        key: identifies such calls, to look up how many seconds compiling took the last time.
-    """
+def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress], None]]:
+    """Shows how far the decoding of ``count`` pictures has come, and before that the compiling."""
     count *= 2 if compare else 1
     told: list[Progress] = []
-    usual, began, compiles = compiling_noted(key), time.monotonic(), threading.Event()
+    began, compiles = time.monotonic(), threading.Event()
 
     def now() -> str:
         if is_compiling():
             compiles.set()
         if compiles.is_set() and not told:
-            spent = time.monotonic() - began
-            last = "a first run compiles" if usual is None else f"about {usual:.0f} s the last time"
-            return f"compiling: {spent:.0f} s, {last}"
+            return f"compiling: {time.monotonic() - began:.0f} s, a first run compiles"
         return (
             f"decoding {_bar(told[-1])} {rates(told[-1], count)}" if told else "loading the model's weights"
         )
 
     def show(one: Progress) -> None:
-        if not told:
-            note_compiling(key, time.monotonic() - began)
         told[:] = [one]
 
     with telling(now):
@@ -167,31 +159,25 @@ def _comparison(ours: Statistics, plain: Statistics) -> Iterator[str]:
         )
 
 
-def show_choice(choice: Choice | None, tuned: Path | None) -> None:
-    """Prints the ways that ``auto`` chose from, with the chosen one marked, or why it chose none.
-
-    Args:
-        tuned: the file whose settings are used in place of a choice; None for none.
-    """
+def show_choice(found: Found) -> None:
+    """Prints the table that ``auto`` chose from, with the chosen row marked, or why it chose nothing."""
     console = Console(soft_wrap=True)
-    if tuned is not None:
-        console.print(f"auto chooses nothing: the settings are those of {tuned}")
-        return
-    if choice is None:
+    if found.file is not None:
+        console.print(f"auto chooses nothing: the settings are those of {found.file}")
+    elif not found.rows:
         console.print(
-            "auto chooses nothing: the call says how to decode, has a relaxed rule, --tuned is off or a file, "
-            "or several processes share the mesh"
+            "auto chooses nothing: the call says how to decode, has a relaxed rule, or --tuned is off or a file"
         )
-        return
-    heads = ("", "nodes", "tokens per pass", "ms per pass", "times plain", "")
-    rows = (
-        (
-            f"{way.name} *" if way == choice.way else way.name, str(way.nodes), f"{way.tokens:.2f}", f"{way.ms:.2f}",
-            f"{way.speedup:.2f}", "measured" if way.is_noted else "expected",
+    else:
+        heads = ("", "tokens per pass", "a pass in steps", "times plain")
+        rows = (
+            (
+                f"{row.guesses} *" if row.guesses.knobs == found.knobs else f"{row.guesses}",
+                *(f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup)),
+            )
+            for row in found.rows
         )
-        for way in choice.ways
-    )  # fmt: skip
-    console.print(table(heads, rows, box=None, pad_edge=False))
+        console.print(table(heads, rows, box=None, pad_edge=False))
 
 
 def show_main_facts(checkpoint: Checkpoint) -> None:

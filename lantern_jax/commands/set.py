@@ -125,10 +125,7 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
         check = stack.enter_context(_resumable(opened, directory, left))
-        if writes:
-            progress = stack.enter_context(decoding_progress(count, False, opened.pipeline.checkpoint.model))
-        else:
-            progress = None
+        progress = stack.enter_context(decoding_progress(count, False)) if writes else None
 
         def told(now) -> None:
             check()

@@ -43,7 +43,11 @@ def add(commands) -> None:
     # At least two, for the errors of the measurements.
     pictures = f"decoded together for statistics (default: {PICTURES}, fewer where --minutes are)"
     take("--pictures", "N", pictures, type=whole(2, MOST_PICTURES))
-    take("--out", "FILE.json", "write here, not to your cache directory, where `generate` looks")
+    take(
+        "--out",
+        "FILE.json",
+        "write here (default: in the folder of --model, where `generate` looks, else here)",
+    )
     tune.overwrite()
 
 
@@ -54,12 +58,10 @@ def _run(arguments: argparse.Namespace) -> None:
     check_knobs(knobs)
     prompts = _prompts(arguments)
 
-    from lantern_jax.checkpoints.windows import PLAIN
     from lantern_jax.measuring.choose import Budget
     from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
     from lantern_jax.measuring.tune import Goal, Tuner
-    from lantern_jax.settings.auto import Auto
-    from lantern_jax.settings.tuned import AUTO, Key, Shelf, tuned_directory, tuned_file
+    from lantern_jax.settings.tuned import Key, file_name
 
     pipeline = open_pipeline(arguments)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
@@ -69,33 +71,31 @@ def _run(arguments: argparse.Namespace) -> None:
             f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
-    settings = pipeline.check(prompts, **knobs)
-    key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings), devices=pipeline.engine.devices)
-    file = tuned_file(key)
-    if arguments.out is not None:
-        file = Path(arguments.out)
+    pipeline.check(prompts, **knobs)
+    key = Key.of(pipeline.checkpoint, pipeline.recipe, knobs, devices=pipeline.engine.devices)
+    # In its folder it is found; a model of another's, or the demo, has none to write to.
+    folder = Path(arguments.model) if Path(arguments.model).is_dir() else None
+    if arguments.out is None:
+        file = (Path() if folder is None else folder) / file_name(key)
+        check_makeable(file.parent)
     else:
-        check_makeable(tuned_directory())
+        file = Path(arguments.out)
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
     pictures = arguments.pictures or int(min(PICTURES, max(2, PICTURES_A_MINUTE * arguments.minutes)))
     goal = Goal(knobs, budget, pictures, arguments.minutes)
-    notes = Auto(pipeline.checkpoint, pipeline.recipe, pipeline.engine.devices, Shelf.of(AUTO)).notes(key)
-    best = sorted(notes.known().ms.items(), key=lambda noted: noted[1])
-    starts = [point for point, _ in best if point != PLAIN][:1]
     with telling("tuning") as tell:
 
         def report(text: str) -> None:
             tell(lambda: f"tuning, {timedelta(seconds=round(max(clock.remaining, 0)))} left: {text}")
 
-        tuning = Tuner(subject, goal, key, report, clock, starts).run()
+        tuning = Tuner(subject, goal, key, report, clock).run()
     try:
-        write_file(file, tuning.tuned.to_json(), parents=True)
-        if arguments.out is None:
-            notes.add(*tuning.runs())
+        write_file(file, tuning.tuned.to_json())
     finally:
         # Results are shown even if they cannot be written.
         _show(tuning)
-    wrote = f"wrote {file}: {tuning.tuned.words}"
+    use = "" if file.parent == folder else f"; `lantern generate --tuned {file}` decodes so"
+    wrote = f"wrote {file}: {tuning.tuned.words}{use}"
     if tuning.is_stopped:
         raise KeyboardInterrupt(f"interrupted, {wrote}")
     say(wrote)

@@ -1,7 +1,6 @@
 """Compiling ahead of time, with timing, and keeping compiled programs between runs."""
 
 import contextlib
-import json
 import os
 import sys
 import tempfile
@@ -16,10 +15,7 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from lantern_jax.devices.partition import outside_mesh
-from lantern_jax.io.files import read_json, write_file
 
-# The most bytes of the file of compile times, and the seconds below which all programs were found compiled.
-_MOST_NOTED, _LEAST_NOTED = 10**5, 3.0
 # How many programs are being compiled now, and how many of them JAX's cache must leave alone.
 _compiled_now, _apart, _counting = 0, 0, threading.Lock()
 
@@ -128,29 +124,6 @@ def _set(options: dict[str, Any]) -> None:
 def is_compiling() -> bool:
     """Tells whether a thread of this process is compiling a program."""
     return _compiled_now > 0
-
-
-def compiling_noted(key: str) -> float | None:
-    """Returns the seconds that this kind of call took to start decoding when it last compiled; None if unknown."""
-    with contextlib.suppress(ValueError, OSError, AttributeError):
-        seconds = read_json(_noted(), _MOST_NOTED).get(key)
-        return seconds if isinstance(seconds, float) else None
-    return None
-
-
-def note_compiling(key: str, seconds: float) -> None:
-    """Notes the seconds that this kind of call took to start decoding, unless they are too few for any compiling."""
-    if seconds < _LEAST_NOTED:
-        return
-    noted = {}
-    with contextlib.suppress(ValueError, OSError):
-        noted = read_json(_noted(), _MOST_NOTED)
-    with contextlib.suppress(OSError, TypeError):
-        write_file(_noted(), json.dumps(noted | {key: round(seconds, 1)}) + "\n", parents=True)
-
-
-def _noted() -> Path:
-    return user_cache_directory() / "lantern_jax" / "compiling.json"
 
 
 @outside_mesh()

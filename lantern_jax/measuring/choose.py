@@ -11,21 +11,17 @@ from typing import Any, TypeVar
 import numpy as np
 from jaxtyping import Float
 
-from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
+from lantern_jax.settings.auto import Guesses
 
 Point = TypeVar("Point")
 # Nodes of the trees considered, the root not counted.
 SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
 # Fields that a candidate's entry in a file has under their own names.
 _WRITTEN = ("name", "nodes", "tokens_a_pass", "predicted", "measured", "speedup")
-# Windows considered; neighbours stand beside each other.
-WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 24, 32, 46, 64)
-PASSES = (1, 2, 3, 4, 5, 6)
-# Nodes of trees that are chosen by gaps.
-BY_GAPS = (24, 32, 40, 56, 72, 96)
-# Guesses per place, and how many of the first places have several.
-FRONTS = ((1, 0), (2, 1), (3, 1), (2, 2), (3, 2), (4, 2))
+# Nodes of the windows considered, and passes of led's drafter after its first: neighbours stand beside each other.
+WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 31, 40, 56, 72)
+REFINE = (0, 1, 2, 3, 4, 5)
 
 
 @dataclass(frozen=True)
@@ -191,18 +187,9 @@ def beside(scale: Sequence[Point], value: Point) -> list[Point]:
     return [scale[i] for i in (at + 1, at - 1) if 0 <= i < len(scale)]
 
 
-def window_neighbours(point: WindowPoint) -> list[WindowPoint]:
-    """Returns windows with one knob changed by one notch; a front is never deeper than its window."""
-    near = [point._replace(window=window) for window in beside(WINDOWS, point.window)]
-    if point.nodes:
-        near += [point._replace(nodes=nodes) for nodes in beside(BY_GAPS, point.nodes)]
-    else:
-        fronts = beside(FRONTS, (point.branches, point.levels))
-        near += [point._replace(branches=branches, levels=levels) for branches, levels in fronts]
-    if point.passes:
-        near += [point._replace(passes=passes) for passes in beside(PASSES, point.passes)]
-    return [
-        at
-        for at in near
-        if at.levels <= at.window and (not at.nodes or at.window <= at.nodes <= 2 * at.window)
-    ]
+def neighbours(guesses: Guesses) -> list[Guesses]:
+    """Returns guesses of the same method with one of their sizes changed by one notch."""
+    near = [guesses._replace(nodes=nodes) for nodes in beside(WINDOWS, guesses.nodes)]
+    if guesses.method == "led":
+        near += [guesses._replace(refine=refine) for refine in beside(REFINE, guesses.refine)]
+    return near

@@ -26,8 +26,8 @@ from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.program_cache import ProgramKey
 from lantern_jax.measuring.clock import Clock, alternate
+from lantern_jax.measuring.round_costs import Costs, Drafts, on_line
 from lantern_jax.measuring.subject import Subject
-from lantern_jax.settings.costs import Costs, Drafts, on_line
 from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 

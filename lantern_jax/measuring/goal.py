@@ -4,10 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from lantern_jax.checkpoints.windows import PLAIN as NO_WINDOW
 from lantern_jax.measuring.choose import Budget, Candidate
-from lantern_jax.settings.choice import point_of_knobs
-from lantern_jax.settings.notes import Run
 from lantern_jax.settings.tuned import Tuned
 
 PLAIN = "plain"
@@ -45,12 +42,3 @@ class Tuning:
     rows: tuple[Candidate, ...]
     default: str
     is_stopped: bool = False
-
-    def runs(self) -> list[Run]:
-        """Returns what the confirming run measured for plain decoding and for windows, as runs are noted."""
-        batch, found = self.tuned.key.batch, []
-        for row in self.rows:
-            point = NO_WINDOW if row.name == PLAIN else point_of_knobs(row.knobs)
-            if row.measured is not None and point is not None:
-                found.append(Run(point, row.tokens_a_pass[0], 1e3 * batch / row.measured[0]))
-        return found

@@ -33,11 +33,13 @@ from lantern_jax.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.measuring.rows import PLAIN, Row
 from lantern_jax.measuring.subject import Subject
 from lantern_jax.measuring.sweep import Configuration
-from lantern_jax.settings.costs import NOT_READ
 from lantern_jax.settings.recipe import without_effect
 from lantern_jax.settings.settings import Settings
 
 LEAST_REPEATS = 3
+# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
+# only prefill reads.
+_NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first timed one.
 _WARM_UP = 4
 
@@ -366,5 +368,5 @@ def _size(tree: Any) -> int:
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if not any(getattr(key, "key", None) in NOT_READ for key in path)
+        if not any(getattr(key, "key", None) in _NOT_READ for key in path)
     )

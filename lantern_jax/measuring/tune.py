@@ -6,14 +6,13 @@ candidates are decoded side by side on the third.
 Axes: n pictures, T stream tokens.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
 import jax
 import numpy as np
 
-from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
@@ -27,7 +26,7 @@ from lantern_jax.measuring.goal import PLAIN, Goal, Tuning
 from lantern_jax.measuring.paths import TreePath
 from lantern_jax.measuring.ranks import collect_ranks
 from lantern_jax.measuring.subject import Decodings, Subject
-from lantern_jax.settings.choice import point_of, window_knobs, window_name
+from lantern_jax.settings.auto import Guesses
 from lantern_jax.settings.resolution import for_platform
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Key, Tuned
@@ -57,7 +56,6 @@ class Tuner:
         key: the key of the calls that it is for.
         report: told what is going on.
         clock: a clock for the plan's minutes; None begins one.
-        starts: windows known to be good, from which others are searched for.
 
     Raises:
         LanternError: knobs that are not valid.
@@ -70,10 +68,8 @@ class Tuner:
         key: Key,
         report: Callable[[str], None],
         clock: Clock | None = None,
-        starts: Sequence[WindowPoint] = (),
     ):
         self.subject, self.plan, self.key, self.report = subject, plan, key, report
-        self.starts = starts
         self.base = {name: value for name, value in plan.knobs.items() if value is not None}
         self.settings = subject.settings(self.base | {"method": "ar"})
         self.clock = Clock(60 * plan.minutes) if clock is None else clock
@@ -187,29 +183,28 @@ class Tuner:
     def _windows(self) -> None:
         """Climbs from the platform's own windows: tokens per pass are measured, costs are predicted."""
         kind = next(iter(self.costs.drafts), None)
-        starts = dict.fromkeys(
-            self.starts if kind else [point for point in self.starts if not point.passes], "known"
-        )
-        for method in ("led", "jacobi") if kind else ("jacobi",):
-            starts[point_of(self.subject.settings(self.base | {"method": method}))] = method
-        codes = self.subject.recipe.config.num_codes
 
-        def value(point: WindowPoint) -> float:
-            self.report(f"a window of {point.window}")
-            tree, knobs = point.tree, window_knobs(point)
-            ms = self.costs.window(tree, kind if point.passes else None, point.passes)
-            rounds = self._decoded(knobs).rounds
-            self.found.append(self._candidate(window_name(point), knobs, tree.num_nodes, rounds, ms))
+        def settings(guesses: Guesses) -> Settings:
+            return self.subject.settings(self.base | guesses.knobs)
+
+        def usual(method: str) -> Guesses:
+            made = self.subject.settings(self.base | {"method": method})
+            return Guesses(method, made.tree.num_nodes - 1, made.refine if method == "led" else None)
+
+        def value(guesses: Guesses) -> float:
+            self.report(f"a window of {guesses.nodes}")
+            tree, passes = settings(guesses).tree, guesses.passes
+            ms = self.costs.window(tree, kind if passes else None, passes)
+            rounds = self._decoded(guesses.knobs).rounds
+            self.found.append(self._candidate(str(guesses), guesses.knobs, tree.num_nodes, rounds, ms))
             return self.found[-1].predicted[0]
-
-        def near(point: WindowPoint) -> list[WindowPoint]:
-            return [other for other in choose.window_neighbours(point) if other.branches <= codes]
 
         def more() -> bool:
             return self.clock.fits(_WINDOWS_UNTIL, pictures=1)
 
         if more():
-            choose.climb(starts, near, value, more)
+            starts = [usual(method) for method in (("led", "jacobi") if kind else ("jacobi",))]
+            choose.climb(starts, choose.neighbours, value, more)
 
     def _relaxed(self, strict: list[Candidate]) -> None:
         """Tries the best strict candidates under the loosest rules that keep to the budget."""

@@ -30,10 +30,9 @@ from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.inputs import Call, Grid, Start, first_tokens, listed, negatives, prompt_encoder
 from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
-from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.recipe import Recipe, without_effect
 from lantern_jax.settings.settings import Knobs, Settings
-from lantern_jax.settings.tuned import AUTO, Found, Shelf
+from lantern_jax.settings.tuned import AUTO, OFF, Found, Key, Shelf, steers
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -50,9 +49,8 @@ def load(
         model: "demo"; a directory that ``lantern convert`` wrote; or, if none has that name, a repository on the
             Hugging Face hub: "owner/name" or "owner/name@revision".
         dtype: of the target's and drafter's parameters and products; None: float32 on CPUs and old GPUs, else bfloat16.
-        tuned: a file from ``lantern tune``; "auto" takes what that found for such a call, else what should be fastest,
-            judging by the machine and by notes of earlier runs, unless the call says how to decode or several processes
-            share the mesh; "off" takes nothing and notes nothing.
+        tuned: a file from ``lantern tune``; "auto" takes one for such a call from the checkpoint's folder, else what
+            should be fastest on this platform, unless the call says how to decode; "off" neither.
         mesh: how devices share the work: "data=2,model=4" spreads pictures over two groups of four devices and
             splits the model over each four; an axis left out has one. Or a mesh with axes of those names. None for
             all devices of this process, each with a whole model.
@@ -66,7 +64,7 @@ def load(
     keep_programs_in_notebooks()
     devices = device_grid(mesh)
     checkpoint = store.load(store.model_directory(model), abstract=True)
-    return Pipeline(sized(checkpoint, size), dtype, Shelf.of(tuned), devices, strict_words)
+    return Pipeline(sized(checkpoint, size), dtype, tuned, devices, strict_words)
 
 
 class Pipeline:
@@ -74,13 +72,12 @@ class Pipeline:
 
     Args:
         checkpoint: the models and their parameters; abstract ones are read from the checkpoint's directory.
-        dtype, strict_words: as in ``load``.
-        tuned: files of tuned settings; None for none, so that nothing is chosen.
+        dtype, tuned, strict_words: as in ``load``.
         devices: as in ``Engine``, or a mesh as in ``load``.
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, dtype: Any = None, tuned: Shelf | None = None, devices: Any = None,
+        self, checkpoint: Checkpoint, dtype: Any = None, tuned: str | Path | None = OFF, devices: Any = None,
         strict_words: bool = False,
     ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
@@ -95,9 +92,7 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
-        # Hosts have cache directories of their own, but must decode alike.
-        shared = self.engine.spans and tuned is not None and not tuned.named
-        self.auto = Auto(checkpoint, self.recipe, self.engine.devices, None if shared else tuned)
+        self._chooses, self._shelf = tuned == AUTO, Shelf.of(tuned, checkpoint.directory)
 
     def __repr__(self) -> str:
         drafters = ", ".join(self.recipe.drafters) or "none"
@@ -246,13 +241,21 @@ class Pipeline:
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
         return self.plan(prompts, **call).settings
 
-    def tuning(self, pictures: int, **knobs: Unpack[Knobs]) -> Found:
+    def tuning(self, pictures: int, /, **knobs: Unpack[Knobs]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a note on it.
 
         Raises:
-            LanternError: an invalid number of pictures or of the sampling distribution, or an invalid batch.
+            LanternError: an invalid number of pictures, or knobs that do not fit.
         """
-        return self.auto.find(check_count("pictures", pictures), knobs)
+        check_count("pictures", pictures)
+        if steers(knobs):
+            return Found()
+        key = partial(Key.of, self.checkpoint, self.recipe, knobs, pictures, self.engine.devices)
+        found = self._shelf.find(key)
+        if found.file or not self._chooses or not (settings := self.settings(knobs)).keeps_tokens:
+            return found
+        best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))
+        return Found(best.guesses.knobs, "; ".join(filter(None, [best.words, found.note])), rows=rows)
 
     def settings(self, knobs: Knobs) -> Settings:
         """Returns the settings of these knobs with this checkpoint; raises LanternError if they do not fit."""
@@ -280,17 +283,14 @@ class Pipeline:
     ) -> Plan:  # fmt: skip
         """Settles a call for prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
-        found = self.auto.find(count, knobs)
-        given = {name: value for name, value in knobs.items() if value is not None}
-        settings = self.settings(found.under(given))
+        found = self.tuning(count, **knobs)
+        settings = self.settings(found.under(knobs))
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
-        rows = None if begun is None else begun[1]
         return Plan(
-            settings=settings, notes=(*filter(None, [found.note]), *without_effect(given, settings)),
-            prompts=prompts, num=int(num), seed=int(seed), first=int(first), keep_rows=rows,
+            settings=settings, notes=(*filter(None, [found.note]), *without_effect(knobs, settings)),
+            prompts=prompts, num=int(num), seed=int(seed), first=int(first), keep_rows=begun and begun[1],
             recipe=self.recipe, engine=self.engine, draws=self.draws,
             encode=encode if begun is None else lambda: self._completion(encode(), *begun),
-            note=self.auto.noting(settings, count) if start is None else None,
         )  # fmt: skip
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:

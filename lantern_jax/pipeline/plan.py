@@ -13,7 +13,6 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Float, Int, UInt8
 
-from lantern_jax.checkpoints.windows import PLAIN, WindowPoint
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
@@ -23,7 +22,6 @@ from lantern_jax.engine.generation import (
     Interrupted,
     Picture,
     Progress,
-    Statistics,
     Timing,
     compared,
     summarise,
@@ -34,7 +32,6 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import hearing
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.notebook import bar, is_notebook
-from lantern_jax.settings.choice import point_of
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
@@ -60,7 +57,6 @@ class Plan:
         recipe, engine: what decodes.
         encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
-        note: called with the window that all pictures were decoded with and their statistics; or None.
 
     Example:
         >>> plan = lantern_jax.load("demo").plan("a foggy forest", num=2, tau=1.0)
@@ -79,7 +75,6 @@ class Plan:
     engine: Engine
     encode: Callable[[], Conditioning]
     draws: bool
-    note: Callable[[WindowPoint | None, Statistics], None] | None = None
     negatives: tuple[str, ...] = ()
     ignored: tuple[str, ...] = ()
 
@@ -177,8 +172,6 @@ class Plan:
                             progress(Progress(known, count * run.total, pictures, held.spent.decoding))
                     held = self._draw_waiting(held)
             made = self._generation(held)
-            if self.note is not None:
-                self.note(PLAIN if plain else point_of(self.settings), made.statistics)
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):

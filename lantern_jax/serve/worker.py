@@ -25,7 +25,6 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.limits import Limits, Refused
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.ticket import Queued, Ticket
-from lantern_jax.settings.choice import keeps_tokens
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import steers
 
@@ -227,18 +226,14 @@ class Worker:
         return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
     def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
-        """Returns how a batch of this size is decoded: as a picture alone, except for guesses, which change no token.
-
-        Its ``batch`` is 1 if so few pictures are as quick one after the other.
-        """
+        """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
         if size == self._tools.slots(1):
             return dataclasses.replace(alone, batch=size)
         # A size above what a call decodes together must be stated.
         together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
-        # Slots take in waiting pictures, and those that stay free are given back.
-        found = self.pipeline.auto.find(size, {**knobs, **together}, turns=math.inf)
+        found = self.pipeline.tuning(size, **knobs, **together)
         settings = self.pipeline.settings({"batch": size, **found.under(knobs)})
-        chosen = keeps_tokens(alone) and keeps_tokens(settings)
+        chosen = alone.keeps_tokens and settings.keeps_tokens
         return settings if chosen else dataclasses.replace(alone, batch=size)
 
     def _decode(self) -> None:
@@ -249,7 +244,6 @@ class Worker:
         try:
             try:
                 settings = self._settings(size, first.ticket.request.knobs, alone)
-                orders = orders[: self._tools.slots(settings.batch)]
             finally:  # A picture that fails must not stay first in the line.
                 self._remove(orders)
             self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))

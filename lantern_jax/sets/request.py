@@ -64,7 +64,6 @@ class OpenedSet:
     Attributes:
         knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
         notes: lines for people: on tuned settings, and on each knob that changes nothing.
-        asked: the knobs requested, if ``auto`` chose the others and may choose again; else None.
     """
 
     pipeline: "Pipeline"
@@ -72,7 +71,6 @@ class OpenedSet:
     knobs: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     reader: "FeatureReader | None" = None
-    asked: Mapping[str, Any] | None = None
 
 
 def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
@@ -99,15 +97,14 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
     _check_prompts(request, pipeline)
     pipeline.check_draws()
     reader = _reader(request)
-    # Looked up once for the whole set, so that all of it is decoded in the same way.
     count = len(request.prompts) * request.num
     tuned = pipeline.tuning(count, **request.knobs)
-    choice = pipeline.auto.choice(count, request.knobs)
-    if choice is not None and directory is not None and is_set(directory):
+    if tuned.rows and directory is not None and is_set(directory):
+        # Another platform may choose other guesses, which make the same pictures.
         begun = read_plan(directory).settings
-        for way in choice.ways:
-            if settings_json(pipeline.settings(Found(way.knobs).under(request.knobs))) == begun:
-                tuned = Found(way.knobs, f"auto: {way.name}, as the set was begun")
+        for guesses in (row.guesses for row in tuned.rows):
+            if settings_json(pipeline.settings(Found(guesses.knobs).under(request.knobs))) == begun:
+                tuned = Found(guesses.knobs, f"auto: {guesses}, as the set was begun")
     knobs = tuned.under(request.knobs)
     settings = pipeline.settings(knobs)
     plan = SetPlan(
@@ -125,10 +122,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         size=pipeline.checkpoint.size,
     )
     notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
-    open_ways = [] if choice is None else [way.knobs for way in choice.ways]
-    return OpenedSet(
-        pipeline, plan, knobs, notes, reader, request.knobs if tuned.knobs in open_ways else None
-    )
+    return OpenedSet(pipeline, plan, knobs, notes, reader)
 
 
 def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:

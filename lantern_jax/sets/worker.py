@@ -26,7 +26,6 @@ from lantern_jax.sets.kept import EVERY, Known, keep, read_kept
 from lantern_jax.sets.plan import SetPlan, Worker, is_leftover, shard_paths
 from lantern_jax.sets.request import OpenedSet
 from lantern_jax.sets.shards import is_whole, write_shard
-from lantern_jax.sets.trials import decoded
 
 # Pictures drawn together, for any batch size: a picture's bytes depend on nothing but its shard.
 DRAWN = 8
@@ -171,7 +170,7 @@ def _drawn_shards(
         return
     call, job, rows = _call(opened, numbers)
     began = time.perf_counter()
-    for run, part in decoded(opened, call, job, numbers, rows):
+    for run, part in call.stream(job, numbers, rows):
         fresh = () if part is None else part.numbers.tolist()
         if part is not None:
             made = zip(part.decoded.tokens, part.decoded.rounds, strict=True)

@@ -1,5 +1,6 @@
 """What a model decodes with: from knobs to settings, and on to the values that a program is made from."""
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -23,6 +24,8 @@ from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.plugins import called
 from lantern_jax.models.sizes import shape_of
+from lantern_jax.settings import auto
+from lantern_jax.settings.auto import Row
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
@@ -41,6 +44,7 @@ class Recipe:
         dtype: dtype of parameters and matrix products.
         defaults: the model's defaults for knobs, as in ``resolve_settings``.
         codebook: for relaxed rules: arrays or their shapes; None where there is none.
+        tokens: the model's tokens per pass by guesses, as ``choose`` takes them.
     """
 
     config: TargetConfig
@@ -48,14 +52,16 @@ class Recipe:
     dtype: np.dtype
     defaults: Mapping[str, Any] = field(default_factory=dict)
     codebook: Codebook | None = None
+    tokens: Mapping[str, Any] = field(default_factory=dict)
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, dtype: Any) -> "Recipe":
         """Returns a checkpoint's recipe."""
         drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         return cls(
-            checkpoint.target_config, drafters, np.dtype(dtype), checkpoint.defaults, checkpoint.codebook
-        )
+            checkpoint.target_config, drafters, np.dtype(dtype), checkpoint.defaults, checkpoint.codebook,
+            checkpoint.metadata.get(auto.METADATA, {}),
+        )  # fmt: skip
 
     def settings(self, knobs: Mapping[str, Any], platform: str | None = None) -> Settings:
         """Returns the settings that these knobs make with this model; ``platform`` None means this process's.
@@ -75,6 +81,17 @@ class Recipe:
             try_rule(rule, _coupling(self.config, made), self.codebook, self.config.num_codes)
         check_codebook(rule, self.codebook, self.config.num_codes)
         return made
+
+    def choice(self, settings: Settings, pictures: int, platform: str, groups: int) -> tuple[Row, list[Row]]:
+        """Returns what ``auto`` chooses, and from what (``choose``), for a call with these settings.
+
+        Args:
+            groups: of devices that share a batch.
+        """
+        # A CPU's devices share its cores.
+        together = min(settings.batch, pictures) / (1 if platform == "cpu" else groups)
+        sequences = math.ceil(together) * (1 if settings.guidance == 1 else 2)
+        return auto.choose(platform, self.dtype.itemsize, sequences, self.tokens, bool(self.drafters))
 
     def values(self, knobs: Mapping[str, Any], names: Iterable[str], platform: str) -> dict[str, Any]:
         """Returns the values of knobs that no method fixes, without resolving the others.

@@ -145,6 +145,11 @@ class Settings:
         """Whether the rule, the drafting or the coupling was given as an object instead of a name."""
         return not all(isinstance(value, str) for value in (self.rule, self.drafting, self.coupling))
 
+    @property
+    def keeps_tokens(self) -> bool:
+        """Whether any guesses give plain decoding's tokens with these settings."""
+        return self.rule == "strict" and self.coupling == "gumbel" and DRAFTINGS[self.drafting].nodes != ROWS
+
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
         """Returns the sampling distribution's knobs as the decoding loops take them."""
         from lantern_jax.decoding.sampling import SamplingParams

@@ -6,7 +6,7 @@ does not use it; nor does one that says itself how it wants to be decoded.
 
 import hashlib
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -17,11 +17,12 @@ import jax
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.knobs import Knob, check_count
 from lantern_jax.decoding.tree import NO_TREE, tree_names
-from lantern_jax.devices.compilation import user_cache_directory
 from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
+from lantern_jax.settings.auto import Row
+from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.settings.settings import KNOBS
 from lantern_jax.tensors.checksums import checkpoint_digest
@@ -32,8 +33,8 @@ AUTO, OFF = "auto", "off"
 SAMPLING = ("guidance", "temperature", "top_k", "top_p")
 CALL = (*SAMPLING, "batch")
 _BOUNDS = ("max_substituted", "max_distance")
-# The most bytes of a file.
-_LARGEST = 10**6
+# How the names of files in a checkpoint's folder begin, and the most bytes of one.
+_PREFIX, _LARGEST = "tuned-", 10**6
 
 
 @dataclass(frozen=True)
@@ -64,23 +65,24 @@ class Key:
     def of(
         cls,
         checkpoint: Checkpoint,
-        dtype: Any,
-        values: Mapping[str, Any],
+        recipe: Recipe,
+        knobs: Mapping[str, Any],
         pictures: int | None = None,
         devices: Any = None,
     ) -> "Key":
         """Returns the key of a call.
 
         Args:
-            values: the call's knobs ``CALL``, and any others.
+            knobs: the call's; only those of ``CALL`` are read.
             pictures: how many the call makes; no batch is larger. None for whole batches.
             devices: the engine's.
         """
+        values = recipe.values(knobs, CALL, jax.default_backend())
         batch = values["batch"] if pictures is None else min(values["batch"], pictures)
         return cls(
             model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=int(batch),
             # Equal numbers, NumPy's included, are written alike in files.
-            dtype=str(jax.numpy.dtype(dtype)), **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
+            dtype=recipe.dtype.name, **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
@@ -142,11 +144,13 @@ class Found:
         knobs: what the call should be given; empty where there is nothing for it.
         note: a line for people; empty where there is nothing to say.
         file: the file of tuned settings that the knobs are from; None where they are from none.
+        rows: what ``auto`` chose the knobs from, the fastest first; empty where it chose nothing.
     """
 
     knobs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     file: Path | None = None
+    rows: Sequence[Row] = ()
 
     def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns these knobs with those that a call gives, which take precedence."""
@@ -161,24 +165,22 @@ class Shelf:
     """The files that a pipeline may use.
 
     Attributes:
-        place: the folder of all files, or one file.
+        place: the checkpoint's folder, or one file; None for no files.
         named: whether that one file was asked for: then there is always a note about it.
     """
 
-    place: Path
+    place: Path | None
     named: bool = False
 
     @classmethod
-    def of(cls, tuned: str | Path | None) -> "Shelf | None":
-        """Returns the user's cache directory for ``auto``, None for ``off`` or None, else one file.
+    def of(cls, tuned: str | Path | None, folder: Path | None) -> "Shelf":
+        """Returns a checkpoint's folder for ``auto``, an empty shelf for ``off`` or None, else one file.
 
         Raises:
             LanternError: there is no such file.
         """
-        if tuned in (None, OFF):
-            return None
-        if tuned == AUTO:
-            return cls(tuned_directory())
+        if tuned in (None, OFF, AUTO):
+            return cls(folder if tuned == AUTO else None)
         if not Path(tuned).is_file():
             raise LanternError(
                 f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}"
@@ -188,9 +190,8 @@ class Shelf:
     @cached_property
     def _read(self) -> tuple[list[Tuned], list[str]]:
         """Returns the files that can be read, and what is wrong with the others."""
-        files = (
-            [self.place] if self.named else sorted(self.place.glob("*.json")) if self.place.is_dir() else []
-        )
+        folder = [] if self.place is None else sorted(self.place.glob(f"{_PREFIX}*.json"))
+        files = [self.place] if self.named else folder
         good, bad = [], []
         for file in files:
             try:
@@ -266,16 +267,10 @@ def _check(tuned: Tuned) -> None:
     check_knobs(knobs)
 
 
-def tuned_directory() -> Path:
-    """Returns the folder of this user's tuned settings."""
-    return user_cache_directory() / "lantern_jax" / "tuned"
-
-
-def tuned_file(key: Key) -> Path:
-    """Returns the file of a key's settings in that folder."""
-    name = "".join(letter if letter.isalnum() else "-" for letter in key.model)
+def file_name(key: Key) -> str:
+    """Returns the name of a key's file in a checkpoint's folder."""
     mark = hashlib.sha256(json.dumps(asdict(key), sort_keys=True).encode()).hexdigest()[:12]
-    return tuned_directory() / f"{name}-batch{key.batch}-{mark}.json"
+    return f"{_PREFIX}batch{key.batch}-{mark}.json"
 
 
 def digest(checkpoint: Checkpoint) -> str:

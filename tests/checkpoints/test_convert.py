@@ -89,14 +89,17 @@ def test_a_config_beside_a_safetensors_file_belongs_to_it(published, tmp_path):
 
 def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path):
     old = load(convert_llamagen(**published, out=tmp_path / "old"), None)
-    told = {"drafters": {"eagle": {"steps": 9}}, "tokens_per_pass": {"16,1,0,0,0": 2.3, "16,1,0,4,0": 2.0}}
+    told = {
+        "drafters": {"eagle": {"steps": 9}},
+        "tokens_per_pass": {"jacobi:nodes=16": 2.3, "led:nodes=16,refine=3": 2.0},
+    }
     old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
     save(tmp_path / "old", old, overwrite=True)
     back = load(
         convert.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"), abstract=True
     )
     assert "sharpness" not in back.defaults and "drafters" not in back.metadata
-    assert back.metadata["tokens_per_pass"] == {"16,1,0,0,0": 2.3}
+    assert back.metadata["tokens_per_pass"] == {"jacobi:nodes=16": 2.3}
 
 
 @pytest.fixture

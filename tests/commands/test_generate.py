@@ -89,8 +89,11 @@ def test_a_drafter_of_another_model_is_pointed_out(folder, capsys):
 def test_explain_shows_the_settings_of_a_file_in_place_of_a_choice(capsys, monkeypatch):
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "--tuned is off or a file" in capsys.readouterr().out
-    monkeypatch.setattr(tiny_pipeline(), "tuning", lambda *_, **__: Found(file=Path("tuned.json")))
-    monkeypatch.setattr(tiny_pipeline().auto, "choice", lambda *_: "what a file comes before")
+    monkeypatch.setattr(
+        tiny_pipeline(),
+        "tuning",
+        lambda *_, **__: Found(file=Path("tuned.json"), rows=["what a file comes before"]),
+    )
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "auto chooses nothing: the settings are those of tuned.json\n" in capsys.readouterr().out
 

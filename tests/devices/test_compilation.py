@@ -7,11 +7,8 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.windows import PLAIN
 from lantern_jax.devices import compilation, kept
 from lantern_jax.devices.compilation import user_cache_directory
-from lantern_jax.settings.notes import Notes, Run
-from lantern_jax.settings.tuned import Found, Key, Shelf
 
 
 def configuration() -> dict:
@@ -71,8 +68,6 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
     before = jax.config.jax_compilation_cache_dir
     monkeypatch.setattr(compilation.Path, "home", none)
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
-    compilation.note_compiling("tiny", 9.0)
-    assert compilation.compiling_noted("tiny") is None
     try:
         jax.config.update("jax_compilation_cache_dir", None)
         assert compilation.keep_compiled_programs() is None
@@ -80,10 +75,6 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         assert kept.place_of(1) is None
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
-    key = Key("tiny", "0123", "a cpu", 2, "float32", 2.0, 1.0, 0, 1.0)
-    shelf = Shelf.of("auto")
-    Notes(shelf.place / "notes", key).add(Run(PLAIN, 1.0, 5.0))
-    assert shelf.find(lambda: key) == Found() and not Notes(shelf.place / "notes", key).known().ms
 
 
 def test_cpu_programs_that_run_once_compile_faster_and_flags_win(monkeypatch):

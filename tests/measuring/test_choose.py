@@ -5,12 +5,12 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.windows import WindowPoint
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.measuring import choose
 from lantern_jax.measuring.choose import Budget, best_trees, climb, tokens_a_second
 from lantern_jax.measuring.costs import Costs, Drafts, _rising, chains, draft_costs, filler
 from lantern_jax.measuring.paths import path_counts
+from lantern_jax.settings.auto import Guesses
 
 PASSES = {1: 4.0, 2: 5.0, 3: 5.5, 5: 6.1, 9: 8.6}
 
@@ -97,25 +97,21 @@ def test_budgets_bound_what_is_substituted():
 
 
 def test_climbing_finds_the_top_and_stops_in_time():
-    def value(point):
-        return -((point[0] - 12) ** 2) - 3 * (point[3] - 4) ** 2 - point[2]
+    def value(guesses):
+        refined = 50 if guesses.refine is None else 3 * (guesses.refine - 3) ** 2
+        return -((guesses.nodes - 12) ** 2) - refined
 
-    starts = [WindowPoint(5, passes=2), WindowPoint(8)]
-    seen = climb(starts, choose.window_neighbours, value)
-    assert max(seen, key=seen.get) == WindowPoint(12, passes=4)
-    assert len(seen) < len(choose.WINDOWS) * len(choose.PASSES) * len(choose.FRONTS) / 4
+    starts = [Guesses("led", 5, 1), Guesses("jacobi", 8)]
+    seen = climb(starts, choose.neighbours, value)
+    assert max(seen, key=seen.get) == Guesses("led", 12, 3)
+    assert len(seen) < len(choose.WINDOWS) * len(choose.REFINE) / 4
     left = iter([True] * 3 + [False] * 99)
-    assert len(climb(starts, choose.window_neighbours, value, lambda: next(left))) == 4
-    assert len(climb(starts, choose.window_neighbours, value, lambda: False)) == 1
+    assert len(climb(starts, choose.neighbours, value, lambda: next(left))) == 4
+    assert len(climb(starts, choose.neighbours, value, lambda: False)) == 1
 
 
-def test_neighbours_of_a_window_are_windows():
-    for window, (branches, levels), passes in itertools.product(choose.WINDOWS, choose.FRONTS, (0, 1, 4)):
-        for nodes in (0, 56) if (branches, levels) == (1, 0) else (0,):
-            point = WindowPoint(window, branches, levels, passes, nodes)
-            if levels > window or (nodes and not window <= nodes <= 2 * window):
-                continue
-            for near in choose.window_neighbours(point):
-                assert near.tree.max_depth == near.window and (near.passes > 0) == (passes > 0)
-                assert (near.nodes > 0) == (nodes > 0)
-    assert choose.beside(choose.WINDOWS, 5) == [6, 4] and choose.beside(choose.WINDOWS, 23) == [24, 20]
+def test_neighbours_differ_in_one_size():
+    assert set(choose.neighbours(Guesses("jacobi", 5))) == {Guesses("jacobi", 4), Guesses("jacobi", 6)}
+    sizes = {(4, 1), (6, 1), (5, 0), (5, 2)}
+    assert set(choose.neighbours(Guesses("led", 5, 1))) == {Guesses("led", *size) for size in sizes}
+    assert choose.beside(choose.WINDOWS, 23) == [25, 20]

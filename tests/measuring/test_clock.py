@@ -85,7 +85,7 @@ def machine(monkeypatch):
 
         settings = subject.settings({"batch": 1})
         goal = tune.Goal({"batch": 1}, choose.Budget(most), pictures=2, minutes=minutes)
-        key = Key.of(pipeline.checkpoint, pipeline.dtype, vars(settings))
+        key = Key.of(pipeline.checkpoint, pipeline.recipe, vars(settings))
         return tune.Tuner(subject, goal, key, told, Clock(60 * minutes, now))
 
     tuner.now, tuner.subject = now, subject

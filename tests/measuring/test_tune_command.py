@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.commands.main import main
 from lantern_jax.measuring import choose, costs, subject, tune
 from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
-from lantern_jax.settings import tuned
+from lantern_jax.settings.tuned import file_name
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
@@ -24,12 +25,9 @@ ONE_DEVICE = ("--mesh", "data=1")
 
 
 @pytest.fixture(autouse=True)
-def folder(tmp_path, monkeypatch):
-    """An empty current folder and cache directory, the tiny checkpoint's programs, and few things to measure."""
+def folder(tiny_folder, tmp_path, monkeypatch):
+    """The tiny checkpoint in a folder of a test's own, its programs, an empty current folder, and little to measure."""
     monkeypatch.chdir(tmp_path)
-    cache = tmp_path.parent / f"{tmp_path.name}-cache"
-    cache.mkdir()
-    monkeypatch.setattr(tuned, "user_cache_directory", lambda: cache)
     load = sharing_programs(lantern_jax.pipeline.pipeline.load)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", load)
     # One window, no drafter but the first; a grown tree of three nodes and the shipped chain, whose rounds
@@ -38,7 +36,7 @@ def folder(tmp_path, monkeypatch):
         costs: {"NODES": (1, 4), "WIDTHS": (1,), "_WINDOW": 3, "PIECE_SECONDS": 0.005},
         tune: {"_TREES": 1, "_KINDS_UNTIL": 0.0, "tree_names": lambda: ("chain",)},
         choose: {
-            "window_neighbours": lambda point: [],
+            "neighbours": lambda guesses: [],
             "best_trees": partial(choose.best_trees, sizes=(3,), depth=3),
         },
     }.items():
@@ -46,17 +44,17 @@ def folder(tmp_path, monkeypatch):
             monkeypatch.setattr(module, name, value)
     before = jax.config.jax_compilation_cache_dir
     jax.config.update("jax_compilation_cache_dir", before or str(tmp_path.parent / "xla"))
-    yield cache / "lantern_jax" / "tuned"
+    yield Path(shutil.copytree(tiny_folder, tmp_path.parent / f"{tmp_path.name}-tiny"))
     jax.config.update("jax_compilation_cache_dir", before)
 
 
 @pytest.mark.slow
-def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
-    common = ["--model", str(tiny_folder), "--guidance", "2", *ONE_DEVICE]
+def test_what_was_tuned_is_used(folder, capsys):
+    common = ["--model", str(folder), "--guidance", "2", *ONE_DEVICE]
     # As large a batch as statistics are taken from: the same programs.
     assert main(["tune", *common, "--minutes", "30", "--pictures", "2", "--batch", "2"]) == 0
     printed = capsys.readouterr()
-    (file,) = folder.glob("*.json")
+    (file,) = folder.glob("tuned-*.json")
     lines = printed.out.splitlines()
     assert lines[-1].startswith(f"wrote {file}: ") and "times as fast as plain decoding" in lines[-1]
     assert any("(default)" in line for line in lines) and sum(" * " in line for line in lines) == 1
@@ -88,15 +86,15 @@ def test_what_was_tuned_is_used(tiny_folder, folder, capsys):
 
 
 @pytest.mark.slow
-def test_a_budget_lets_relaxed_rules_in(tiny_folder, folder, capsys):
+def test_a_budget_lets_relaxed_rules_in(folder, capsys):
     """All that is measured of one is written; settings tuned into a file of one's own are used by naming it."""
     Path("prompts.txt").write_text("a lake\nhills at noon\n")
     # The batch of the test above, to share its programs.
-    model = ["--model", str(tiny_folder), *ONE_DEVICE]
+    model = ["--model", str(folder), *ONE_DEVICE]
     more = "--minutes 30 --pictures 2 --batch 2 --prompts prompts.txt --max-substituted 0.9 --out mine.json"
     assert main(["tune", *model, *more.split()]) == 0
     written = json.loads(Path("mine.json").read_text())
-    assert not folder.exists() and written["budget"] == {"max_substituted": 0.9}
+    assert not list(folder.glob("tuned-*")) and written["budget"] == {"max_substituted": 0.9}
     relaxed = [row for row in written["found"]["candidates"] if "rule" in row["knobs"]]
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
@@ -119,26 +117,17 @@ def test_bad_input_is_refused_in_one_line_before_any_work(tiny_folder, arguments
     assert words in assert_refused(["tune", *given], capsys)
 
 
-def test_a_cache_that_cannot_be_written_is_reported_before_any_work(tiny_folder, folder, capsys, monkeypatch):
-    folder.parent.mkdir()
-    folder.symlink_to("/proc")
-    monkeypatch.setattr(tune.Tuner, "run", must_not_run)
-    told = assert_refused(["tune", "--model", str(tiny_folder), *ONE_DEVICE], capsys)
-    assert f"cannot write into {folder}" in told
-
-
-def test_a_table_that_cannot_be_written_is_shown(tiny_folder, folder, capsys, monkeypatch):
+def test_a_table_that_cannot_be_written_is_shown(folder, capsys, monkeypatch):
     """Something happened to the folder in the meantime."""
     made = SimpleNamespace(tuned=SimpleNamespace(to_json=lambda: "{}"))
 
     def run(self):
-        folder.parent.mkdir(exist_ok=True)
-        folder.write_text("a file")
+        (folder / file_name(self.key)).mkdir()
         return made
 
     monkeypatch.setattr(tune.Tuner, "run", run)
     monkeypatch.setattr("lantern_jax.commands.tune._show", lambda tuning: print("a table" * (tuning is made)))
-    assert main(["tune", "--model", str(tiny_folder), *ONE_DEVICE]) != 0
+    assert main(["tune", "--model", str(folder), *ONE_DEVICE]) != 0
     printed = capsys.readouterr()
     assert printed.out == "a table\n" and "cannot write" in printed.err
 

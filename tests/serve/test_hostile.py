@@ -19,7 +19,6 @@ from lantern_jax.serve.counters import Counters
 from lantern_jax.serve.requests import PictureRequest
 from lantern_jax.serve.server import Escaped
 from lantern_jax.serve.worker import Worker
-from lantern_jax.settings.tuned import Shelf
 from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
 from tests.serve.running import BATCH, LIMITS, in_threads, outlive, said, strange_lines
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
@@ -139,15 +138,11 @@ def test_a_failed_run_is_reported_in_one_line_and_logged(server, monkeypatch, ca
 
 
 def test_settings_that_cannot_be_found_are_reported_once(server, monkeypatch, caplog):
-    plain = server.pipeline.auto.find
-
-    def find(pictures, knobs, turns=None):
-        if turns is not None:  # A batch looks for its settings.
-            raise LanternError("the folder of the model is gone")
-        return plain(pictures, knobs)
+    def settings(*given):
+        raise LanternError("the folder of the model is gone")
 
     with monkeypatch.context() as failing:
-        failing.setattr(server.pipeline.auto, "find", find)
+        failing.setattr(server.worker, "_settings", settings)
         answer = server.ask(n=2)
     assert answer.status_code == 500 and "is gone" in error_of(answer)["message"]
     assert server.worker.waiting == 0 and len(caplog.records) == 1
@@ -156,7 +151,7 @@ def test_settings_that_cannot_be_found_are_reported_once(server, monkeypatch, ca
 def test_a_missing_folder_is_not_the_requests_fault(tmp_path):
     """What is in memory is still served."""
     checkpoint = dataclasses.replace(tiny_checkpoint(), directory=tmp_path / "gone")
-    worker = Worker(Pipeline(checkpoint, tuned=Shelf(tmp_path)), LIMITS, Counters(), BATCH)
+    worker = Worker(Pipeline(checkpoint, tuned="auto"), LIMITS, Counters(), BATCH)
     worker.check(PictureRequest("a lake", 1, 0, {}, stream=False, partial_images=0, details=False))
 
 

@@ -130,22 +130,22 @@ def test_slots_are_refilled(server, gate, monkeypatch, refillable):
 
 
 def test_every_batch_guesses_in_the_best_way_for_its_size(server, monkeypatch):
-    """Here four are decoded plainly and two one after the other; requests share batches, and tokens stay the same."""
+    """Here four are decoded plainly and two with guesses; requests share batches, and tokens stay the same."""
     started, plain = [], server.engine.start
-    ways = {1: {}, 2: {"batch": 1}, BATCH: PLAIN}
+    ways = {1: {}, 2: {}, BATCH: PLAIN}
 
     def start(job, conditioning, **options):
         started.append((options["most"], job.program.drafting.max_depth > 0))
         return plain(job, conditioning, **options)
 
-    def find(pictures, knobs, turns=None):
+    def tuning(pictures, **knobs):
         return Found(ways[min(pictures, knobs.get("batch") or pictures)])
 
     monkeypatch.setattr(server.engine, "start", start)
     monkeypatch.setattr(server.engine, "has_program", lambda run, count: False)
-    monkeypatch.setattr(server.pipeline.auto, "find", find)
+    monkeypatch.setattr(server.pipeline, "tuning", tuning)
     library = server.library()
-    for count, runs in ((BATCH, [(BATCH, False)]), (2, [(1, True), (1, True)])):
+    for count, runs in ((BATCH, [(BATCH, False)]), (2, [(2, True)])):
         answer = server.ask(n=count, seed=9, details=True)
         expected = library.generate("a lake", num=count, seed=9, batch=BATCH)
         assert np.array_equal(codes_of(answer), expected.tokens)

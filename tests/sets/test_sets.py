@@ -23,9 +23,8 @@ from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
 from lantern_jax.sets.request import SetRequest, open_set
 from lantern_jax.sets.shards import read_arrays, write_shard
 from lantern_jax.sets.worker import discard_damaged
-from lantern_jax.settings.auto import Auto
 from lantern_jax.settings.settings import settings_json
-from lantern_jax.settings.tuned import Found, Shelf
+from lantern_jax.settings.tuned import Found
 from tests.sets.making import KNOBS, READER, SUMS, a_plan, contents, make, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_pipeline
 
@@ -354,15 +353,14 @@ def test_a_set_continues_with_the_guesses_that_were_chosen_for_it(
     tiny_folder, tiny_loaded, tmp_path, monkeypatch
 ):
     request, pipeline = SetRequest(str(tiny_folder), PROMPTS, KNOBS), tiny_pipeline()
-    auto = Auto(pipeline.checkpoint, pipeline.recipe, pipeline.engine.devices, Shelf(tmp_path / "tuned"))
-    monkeypatch.setattr(pipeline, "auto", auto)
-    choice = auto.choice(len(PROMPTS), KNOBS)
-    other = next(way for way in choice.ways if way != choice.way)
+    monkeypatch.setattr(pipeline, "_chooses", True)
+    found = pipeline.tuning(len(PROMPTS), **KNOBS)
+    other = next(row.guesses for row in found.rows if row.guesses.knobs != found.knobs)
     chosen = settings_json(pipeline.settings({**other.knobs, **KNOBS}))
     begun = dataclasses.replace(open_set(request).plan, settings=chosen)
     begin(tmp_path / "set", begun)
     opened = open_set(request, tmp_path / "set")
-    assert opened.plan == begun and opened.notes == (f"auto: {other.name}, as the set was begun",)
+    assert opened.plan == begun and opened.notes == (f"auto: {other}, as the set was begun",)
     check_plan(tmp_path / "set", opened.plan)
 
 

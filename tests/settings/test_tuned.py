@@ -3,6 +3,8 @@
 import dataclasses
 import json
 import os
+import shutil
+from pathlib import Path
 
 import jax.numpy as jnp
 import numpy as np
@@ -13,9 +15,7 @@ from lantern_jax.checkpoints.store import save
 from lantern_jax.decoding.methods import methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
-from lantern_jax.settings.auto import Auto
-from lantern_jax.settings.notes import Notes
-from lantern_jax.settings.tuned import Key, Shelf, Tuned, read_tuned, tuned_file
+from lantern_jax.settings.tuned import Key, Shelf, Tuned, file_name, read_tuned
 from lantern_jax.tensors import checksums
 from tests.command import must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
@@ -23,46 +23,55 @@ from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 KNOBS = {"method": "led", "window": 3, "refine": 1}
 
 
-@pytest.fixture(scope="module")
-def opened(tiny_folder):
-    """tuned -> what ``load`` of the checkpoint gives; it is read once."""
-    checkpoint = load_checkpoint(tiny_folder, abstract=True)
-    return lambda tuned="auto": Pipeline(checkpoint, None, Shelf.of(tuned))
+@pytest.fixture
+def folder(tiny_folder, tmp_path) -> Path:
+    """A checkpoint's folder that is a test's own."""
+    return Path(shutil.copytree(tiny_folder, tmp_path / "tiny"))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
+def opened(folder):
+    """tuned -> what ``load`` of the checkpoint gives; where there is no file for a call, nothing is chosen either."""
+    checkpoint = load_checkpoint(folder, abstract=True)
+
+    def opening(tuned="auto"):
+        pipeline = Pipeline(checkpoint, None, tuned)
+        pipeline._chooses = False
+        return pipeline
+
+    return opening
+
+
+@pytest.fixture
 def key(opened) -> Key:
     """Returns the key of a call for one picture."""
     pipeline = opened("off")
-    return Key.of(pipeline.checkpoint, pipeline.dtype, vars(pipeline.check("a lake")), 1)
+    return Key.of(pipeline.checkpoint, pipeline.recipe, {}, 1)
 
 
-@pytest.fixture(autouse=True)
-def shelf(tmp_path, monkeypatch):
-    """The cache directory of a test; where it has no file for a call, nothing is chosen either."""
-    monkeypatch.setattr(tuned, "user_cache_directory", lambda: tmp_path)
-    monkeypatch.setattr(Auto, "choice", lambda *_: None)
-    return tmp_path / "lantern_jax" / "tuned"
+@pytest.fixture
+def write(folder):
+    """(key, file, changed values) -> the written file, by default in the checkpoint's folder."""
+
+    def writing(key: Key, file=None, **changed):
+        made = Tuned(**{"key": key, "knobs": KNOBS, "name": "led, window 3", "speedup": 1.5} | changed)
+        file = folder / file_name(key) if file is None else file
+        file.write_text(made.to_json())
+        return file
+
+    return writing
 
 
-def write(key: Key, file=None, **changed):
-    made = Tuned(**{"key": key, "knobs": KNOBS, "name": "led, window 3", "speedup": 1.5} | changed)
-    file = tuned_file(key) if file is None else file
-    file.parent.mkdir(parents=True, exist_ok=True)
-    file.write_text(made.to_json())
-    return file
-
-
-def test_a_file_for_this_very_call_is_used(tiny_folder, key):
+def test_a_file_for_this_very_call_is_used(folder, key, write):
     file = write(key)
-    pipeline = load(tiny_folder)
+    pipeline = load(folder)
     assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
     settings = pipeline.check("a lake")
     assert (settings.method, settings.window, settings.refine) == ("led", 3, 1)
     note = pipeline.tuning(1).note
     assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
     # Off, or steered by any knob of how to decode: as if there were no file.
-    untuned = load(tiny_folder, tuned="off")
+    untuned = load(folder, tuned="off")
     assert untuned.check("a lake").method == "gumbel"
     assert pipeline.check("a lake", method="auto") == settings
     steered = {"tree": "chain", "method": "gumbel", "rule": "strict", "window": 4, "path": "longest"}
@@ -79,7 +88,7 @@ def test_a_file_for_this_very_call_is_used(tiny_folder, key):
     ({"dtype": "bfloat16"}, "dtype bfloat16, not float32"), ({"guidance": 7.5}, "guidance 7.5, not 2.0"),
     ({"temperature": 0.0}, "temperature 0.0, not 1.0"), ({"batch": 8, "top_k": 9}, "batch 8, not 1; top_k 9, not 0"),
 ])  # fmt: skip
-def test_a_file_for_anything_else_is_ignored_with_a_note(opened, key, changed, words):
+def test_a_file_for_anything_else_is_ignored_with_a_note(opened, key, write, changed, words):
     file = write(dataclasses.replace(key, **changed))
     pipeline = opened()
     assert pipeline.check("a lake") == opened("off").check("a lake")
@@ -88,7 +97,7 @@ def test_a_file_for_anything_else_is_ignored_with_a_note(opened, key, changed, w
     assert "\n" not in note
 
 
-def test_a_file_is_for_what_is_decoded_together(opened, key):
+def test_a_file_is_for_what_is_decoded_together(opened, key, write):
     """One picture is a batch of one, however many a batch may have."""
     write(key)
     pipeline = opened()
@@ -99,7 +108,7 @@ def test_a_file_is_for_what_is_decoded_together(opened, key):
     assert pipeline.check("a lake", guidance=3.0).method == "gumbel"
 
 
-def test_files_for_other_models_are_mentioned_only_when_named(opened, key, tmp_path):
+def test_files_for_other_models_are_mentioned_only_when_named(opened, key, write, tmp_path):
     other = write(dataclasses.replace(key, model="another", checkpoint="1" * 16))
     assert opened().tuning(1).note == ""
     assert opened(other).tuning(1).note == f"{other} is tuned for model another: not used"
@@ -113,7 +122,7 @@ def test_files_for_other_models_are_mentioned_only_when_named(opened, key, tmp_p
         opened(tmp_path / "none.json")
 
 
-def test_a_damaged_file_is_ignored_with_a_note(opened, key):
+def test_a_damaged_file_is_ignored_with_a_note(opened, key, write):
     file = write(key)
     file.write_text(file.read_text()[:-40])
     pipeline = opened()
@@ -148,7 +157,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("place", WRONG)
-def test_every_part_of_a_file_is_checked(key, tmp_path, place):
+def test_every_part_of_a_file_is_checked(key, write, tmp_path, place):
     """A wrong one is reported when it is read, not when something stumbles over it later."""
     file = write(key, tmp_path / "a.json")
     read_tuned(file)
@@ -166,7 +175,7 @@ def test_every_part_of_a_file_is_checked(key, tmp_path, place):
             read_tuned(file)
 
 
-def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
+def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key, write):
     knobs = KNOBS | {"rule": "near", "tau": 1.0}
     write(key, knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
     pipeline = opened()
@@ -174,11 +183,11 @@ def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key):
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
 
 
-def test_a_file_is_looked_up_without_resolving_a_call(tiny_folder, key, monkeypatch):
+def test_a_file_is_looked_up_without_resolving_a_call(folder, key, write, monkeypatch):
     """No method sets what a file is for; a config is read only once until it changes."""
     assert not any(set(method.knobs) & set(tuned.CALL) for method in methods().values())
     write(key)
-    pipeline, reads = load(tiny_folder), []
+    pipeline, reads = load(folder), []
     read = checksums.read_bounded
     monkeypatch.setattr(checksums, "read_bounded", lambda *given: reads.append(given) or read(*given))
     checksums._digest.cache_clear()
@@ -186,12 +195,12 @@ def test_a_file_is_looked_up_without_resolving_a_call(tiny_folder, key, monkeypa
     assert [pipeline.tuning(1).knobs for _ in range(3)] == [KNOBS] * 3 and len(reads) == 1
     with pytest.raises(ValueError, match="temperature 'hot' is not valid"):
         pipeline.tuning(1, temperature="hot")
-    config = tiny_folder / "config.json"
+    config = folder / "config.json"
     os.utime(config, ns=(1, 1))
     assert pipeline.tuning(1).knobs == KNOBS and len(reads) == 2
 
 
-def test_tuning_does_not_change_tokens(opened, key):
+def test_tuning_does_not_change_tokens(opened, key, write):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
     for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}):
         write(key, knobs=knobs)
@@ -207,19 +216,19 @@ def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, ke
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
     digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (tiny_folder, again)}
     assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
-    assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off") is None
-    files = {tuned_file(dataclasses.replace(key, batch=batch, dtype=dtype))
+    assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off", tiny_folder).place is None
+    files = {file_name(dataclasses.replace(key, batch=batch, dtype=dtype))
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
     assert len(files) == 4 and json.loads(Tuned(key, KNOBS, "x", 1.0).to_json())["key"]["batch"] == 1
     assert key.dtype == jnp.dtype(jnp.float32).name
 
 
-def test_equal_numbers_of_any_type_share_files(opened, tmp_path):
+def test_equal_numbers_of_any_type_share_files(opened):
     pipeline, sampling = opened("off"), {"temperature": 1, "top_p": 1}
     given = (
         {"guidance": 4, "top_k": 9, "batch": 2},
         {"guidance": 4.0, "top_k": np.int64(9), "batch": np.int32(2)},
         {"guidance": np.float32(4), "top_k": 9, "batch": 2},
     )
-    keys = [Key.of(pipeline.checkpoint, pipeline.dtype, sampling | values) for values in given]
-    assert len({Notes(tmp_path, each).file for each in keys}) == len(set(map(tuned_file, keys))) == 1
+    keys = [Key.of(pipeline.checkpoint, pipeline.recipe, sampling | values) for values in given]
+    assert len(set(map(file_name, keys))) == 1

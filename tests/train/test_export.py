@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.store import load, save
-from lantern_jax.checkpoints.windows import ACCEPTANCE
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from lantern_jax.settings.auto import METADATA
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
@@ -46,16 +46,16 @@ def test_a_drafter_replaces_the_one_of_its_kind(runs, tmp_path):
 def test_what_was_measured_with_a_drafter_is_dropped_with_it(runs, tmp_path):
     """The first kind leads windows: none of these measurements were made with heads beside it."""
     fitted = {"sharpness": 1.41, "mixture": [0.5, 0.5] * 4}
-    tokens = {"16,1,0,0,0": 2.289, "16,1,0,4,0": 2.048}
+    tokens = {"jacobi:nodes=16": 2.289, "led:nodes=16,refine=3": 2.048}
     made = tiny_checkpoint()
     made = dataclasses.replace(
-        made, defaults=made.defaults | fitted, metadata=made.metadata | {ACCEPTANCE: tokens}
+        made, defaults=made.defaults | fitted, metadata=made.metadata | {METADATA: tokens}
     )
     old = save(tmp_path / "old", made, dtype="float16")
     kept, replaced = (export.with_drafters(old, [name]) for name in ("heads", "eagle"))
-    assert kept.defaults == made.defaults and kept.metadata[ACCEPTANCE] == tokens
+    assert kept.defaults == made.defaults and kept.metadata[METADATA] == tokens
     assert replaced.defaults == tiny_checkpoint().defaults
-    assert replaced.metadata[ACCEPTANCE] == {"16,1,0,0,0": 2.289}
+    assert replaced.metadata[METADATA] == {"jacobi:nodes=16": 2.289}
 
 
 def test_each_kind_has_one_drafter(runs):

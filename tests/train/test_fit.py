@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.windows import ACCEPTANCE
 from lantern_jax.decoding.echo import LEAST, Echo, blended
+from lantern_jax.settings.auto import METADATA
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import drafters, tiny_checkpoint
@@ -49,12 +49,12 @@ def test_fitting_takes_other_pictures_than_features_and_measures_windows_with_th
         seen.update(labels=np.asarray(conditioning), seed=seed)
         return Fit(2.0, echo, (1,) * KINDS)
 
-    def window_acceptance(subject, pictures):
+    def tokens_of_guesses(subject, pictures):
         seen.update(subject=subject)
         return {}
 
     monkeypatch.setattr(fitting, "fit", fit)
-    monkeypatch.setattr(fitting, "window_acceptance", window_acceptance)
+    monkeypatch.setattr(fitting, "tokens_of_guesses", tokens_of_guesses)
     found = fitted(checkpoint, "eagle", 8)
     nothing = np.zeros((0, checkpoint.vocabulary.num_attributes), np.int32)
     trained = landscapes(checkpoint, nothing, nothing, 8, 0)[1].conditioning(np.arange(8))
@@ -63,21 +63,21 @@ def test_fitting_takes_other_pictures_than_features_and_measures_windows_with_th
     np.testing.assert_array_equal(subject.conditioning, seen["labels"])
     assert Echo.of(subject.settings({"method": "led"}).mixture) == echo
     assert subject.recipe.defaults == found.defaults and found.defaults["sharpness"] == 2.0
-    assert found.metadata[ACCEPTANCE] == {}
+    assert found.metadata[METADATA] == {}
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("sampling", [{}, {"top_k": 8, "top_p": 0.9}, {"temperature": 0.0}])
 def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, sampling):
     monkeypatch.setattr(fitting, "WINDOW", 6)
-    monkeypatch.setattr(fitting, "window_acceptance", lambda _, pictures: {"windows": pictures})
+    monkeypatch.setattr(fitting, "tokens_of_guesses", lambda _, pictures: {"windows": pictures})
     checkpoint = tiny_checkpoint()
     checkpoint = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | sampling)
     found = fitted(checkpoint, "eagle", 8)
     assert found.defaults["sharpness"] in np.round(BETAS, 2)
     of_token = found.defaults["mixture"][2:4]
     assert of_token[1] > of_token[0], found.defaults
-    assert found.metadata == checkpoint.metadata | {ACCEPTANCE: {"windows": 8}}
+    assert found.metadata == checkpoint.metadata | {METADATA: {"windows": 8}}
     assert checkpoint.defaults == tiny_checkpoint().defaults | sampling
     assert found.target_params is checkpoint.target_params
 

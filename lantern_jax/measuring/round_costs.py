@@ -1,29 +1,15 @@
 """What a round costs: a pass by its nodes, a level of drafting by its width, and each place of a window.
 
-``measuring.costs`` times them; ``expected_costs`` estimates them from a model's sizes and a device's figures. All
-milliseconds are for a whole batch.
+All milliseconds are for a whole batch.
 """
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.tree import DraftTree
-
-if TYPE_CHECKING:
-    from lantern_jax.devices.figures import Figures
-
-# Operations that wait for each other, counted in programs for an H100: of a pass outside its layers, of a layer, of
-# making and verifying guesses, and of a level of a draft.
-_BESIDE, _OF_LAYER, _OF_GUESSES, _OF_LEVEL = 45, 9.5, 50, 30
-# Nodes of a pass, and widths of a level of a draft, between which times are interpolated linearly.
-_NODES, _WIDTHS = (2, 4, 8, 16, 32, 64, 512), (1, 4, 16, 64)
-# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
-# only prefill reads.
-NOT_READ = ("tokens", "labels", "caption")
 
 
 @dataclass(frozen=True)
@@ -105,50 +91,3 @@ def on_line(measured: Mapping[int, float], at: int) -> float:
     low, high = known[-2:]
     slope = max(0.0, (measured[high] - measured[low]) / (high - low))
     return measured[high] + slope * (at - high)
-
-
-@dataclass(frozen=True)
-class Sizes:
-    """The sizes of a model that decide how long its passes take.
-
-    Attributes:
-        target: bytes of the target's parameters that a pass reads.
-        drafters: the same by kind of drafter, with the head that it shares.
-        itemsize: bytes per parameter and per cached number.
-        layers, width, tokens: the target's layers, the width of the cached keys of all heads, and stream tokens T.
-    """
-
-    target: int
-    drafters: Mapping[str, int]
-    itemsize: float
-    layers: int
-    width: int
-    tokens: int
-
-
-def expected_costs(sizes: Sizes, figures: "Figures", sequences: int) -> Costs:
-    """Returns what rounds should cost if reading, computing and starting operations happen one after the other.
-
-    Args:
-        sequences: sequences per device; with guidance, two per picture.
-    """
-
-    def pass_ms(weights: int, layers: int, operations: float, nodes: int) -> float:
-        cached = 2 * layers * sizes.width * sizes.tokens
-        products = weights * figures.product(sequences * nodes, sizes.itemsize)
-        attended = max(nodes, figures.nodes) if nodes > 1 else nodes
-        read = sizes.itemsize * figures.cached / figures.bandwidth
-        attention = sequences * cached * (read + 2 * attended / (figures.rate * figures.attending))
-        return 1e3 * (products + attention + operations * figures.launch)
-
-    target, operations = (sizes.target, sizes.layers), _BESIDE + sizes.layers * _OF_LAYER
-    passes = {1: pass_ms(*target, operations, 1)}
-    passes |= {nodes: pass_ms(*target, operations + _OF_GUESSES, nodes) for nodes in _NODES}
-    drafts = {
-        kind: Drafts(
-            pass_ms(weights, 1, _OF_LEVEL, 2),
-            {width: pass_ms(weights, 1, _OF_LEVEL, width) for width in _WIDTHS},
-        )
-        for kind, weights in sizes.drafters.items()
-    }
-    return Costs(passes, drafts=drafts)

@@ -1,0 +1,119 @@
+"""``auto``: what it chooses where it was measured, and that nothing but the call and the platform decides."""
+
+import dataclasses
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+
+from lantern_jax.pipeline.pipeline import Pipeline, load
+from lantern_jax.settings import auto
+from lantern_jax.settings.auto import METADATA, PLAIN, TOKENS, Guesses, choose
+from lantern_jax.settings.tuned import Found
+from tests.refused import refused
+from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
+
+
+@pytest.fixture
+def opened(tiny_folder):
+    return lambda tuned="auto": sharing_programs(load)(tiny_folder, tuned=tuned)
+
+
+# Rounds in plain steps, docs/results.md and docs/methods.md: LlamaGen-XL, Chameleon-7B and the demo, H100 and H200.
+@pytest.mark.parametrize(("itemsize", "sequences", "nodes", "measured"), [
+    (2, 2, 18, 1.22), (2, 2, 18, 1.18), (2, 16, 14, 1.56), (2, 128, 14, 3.14), (4, 16, 16, 2.8), (4, 16, 56, 7.4),
+])  # fmt: skip
+def test_passes_cost_what_was_measured_on_an_h100(itemsize, sequences, nodes, measured, monkeypatch):
+    monkeypatch.setattr(auto, "TOKENS", {Guesses("jacobi", nodes): 2.0})
+    _, rows = choose("gpu", itemsize, sequences, {}, True)
+    assert max(rows).cost == pytest.approx(measured, rel=0.15)
+
+
+@pytest.mark.parametrize(("platform", "itemsize", "sequences", "method"), [
+    ("gpu", 2, 2, "jacobi"), ("gpu", 2, 16, "jacobi"), ("gpu", 2, 128, "ar"), ("gpu", 4, 16, "ar"),
+    ("cpu", 4, 2, "jacobi"), *(("cpu", 4, sequences, "ar") for sequences in (4, 8, 16, 32, 64, 128)),
+])  # fmt: skip
+def test_the_choice_is_what_was_measured_to_be_best(platform, itemsize, sequences, method):
+    best, rows = choose(platform, itemsize, sequences, {}, True)
+    assert best.guesses.method == method
+    assert rows == sorted(rows, key=lambda row: -row.speedup) and len(rows) == len(TOKENS) + 1
+
+
+def test_a_checkpoint_brings_its_own_tokens_and_drafters():
+    few = {str(Guesses("jacobi", 31)): 1.0, str(Guesses("led", 25, 3)): 9.0}
+    assert choose("gpu", 2, 2, few, True)[0].guesses == Guesses("led", 25, 3)
+    assert {row.guesses.method for row in choose("gpu", 2, 2, few, False)[1]} == {"ar", "jacobi"}
+    expected = choose("gpu", 2, 2, {}, True)
+    for wrong in ("9", None, 0.5, 40.0, float("nan"), [3]):
+        assert choose("gpu", 2, 2, {str(Guesses("jacobi", 31)): wrong}, True) == expected
+    assert str(Guesses("led", 9, 1)) == "led:nodes=9,refine=1" and str(Guesses()) == "ar"
+
+
+def test_a_call_decodes_as_chosen_and_keeps_its_tokens(opened, monkeypatch):
+    plain, pipeline, seen = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens, opened(), set()
+    for best in (
+        PLAIN,
+        *(auto.Row(guesses, 9.0, 1.0) for guesses in (Guesses("led", 5, 1), Guesses("jacobi", 5))),
+    ):
+        monkeypatch.setattr(auto, "choose", lambda *_, best=best: (best, [best]))
+        made = pipeline.generate("a lake", seed=5)
+        assert made.notes == (best.words,) and made.notes[0].startswith("auto: ")
+        np.testing.assert_array_equal(made.tokens, plain)
+        assert pipeline.check("a lake", method="auto") == pipeline.check("a lake")
+        seen.add(pipeline.check("a lake").method)
+    assert seen == {"ar", "led", "jacobi"}
+
+
+def test_all_guesses_are_settings_with_as_many_nodes():
+    pipeline = tiny_pipeline()
+    for guesses in TOKENS:
+        settings = pipeline.settings(guesses.knobs)
+        assert settings.keeps_tokens and settings.tree.num_nodes == guesses.nodes + 1
+        assert guesses.passes == (settings.refine + 1 if settings.drafting == "led" else 0)
+
+
+def test_nothing_is_chosen_for_calls_that_steer_or_relax(opened):
+    pipeline, off = opened(), opened("off")
+    for knobs in (
+        {"rule": "near"},
+        {"tree": "chain"},
+        {"method": "jacobi"},
+        {"window": 3},
+        {"method": "near"},
+    ):
+        assert pipeline.tuning(1, **knobs) == Found()
+        assert pipeline.check("a lake", **knobs) == off.check("a lake", **knobs)
+    relaxed = dataclasses.replace(pipeline.checkpoint, defaults={"rule": "near", "guidance": 2.0})
+    assert Pipeline(relaxed, None, "auto").tuning(1) == off.tuning(1) == Found()
+    with refused("no prompts: give at least one"):
+        pipeline.generate([])
+    with refused("pictures 0 is not valid: give a whole number >= 1"):
+        pipeline.tuning(0)
+
+
+def test_what_is_decoded_together_decides(opened, monkeypatch):
+    """With guidance a picture has two sequences; groups of devices share a batch, those of a CPU its cores."""
+    pipeline, seen = opened(), []
+    monkeypatch.setattr(auto, "choose", lambda *given: seen.append(given) or (PLAIN, [PLAIN]))
+    monkeypatch.setattr(pipeline.engine, "devices", np.tile(pipeline.engine.devices[:1], (2, 1)))
+    for knobs in ({}, {"batch": 4}, {"guidance": 1}):
+        pipeline.tuning(7, **knobs)
+    pipeline.platform = "gpu"
+    pipeline.tuning(7)
+    assert [sequences for _, _, sequences, *_ in seen] == [14, 8, 7, 8]
+    assert seen[0][0] == jax.default_backend() and seen[0][3] == tiny_checkpoint().metadata.get(METADATA, {})
+
+
+def test_two_processes_choose_the_same_whatever_ran_between_them(tiny_folder, tmp_path):
+    """Nothing is written but compiled programs."""
+    told = []
+    for pictures in (1, 2, 1):
+        script = f"import lantern_jax; made = lantern_jax.load({str(tiny_folder)!r}).generate('a lake', num={pictures})"
+        run = [sys.executable, "-c", f"{script}; print(made.notes)"]
+        environment = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "PATH": ""}
+        done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
+        told.append(done.stdout)
+    assert told[0] == told[2] and "auto: " in told[0]
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix == ".json"]
