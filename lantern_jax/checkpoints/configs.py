@@ -11,7 +11,7 @@ from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
 from lantern_jax.checkpoints.folder import FORMAT, VERSION, Folder
-from lantern_jax.devices.kept import remembered
+from lantern_jax.devices import kept
 from lantern_jax.families.drafters import drafter_kind, misfits
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
@@ -163,4 +163,9 @@ def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
 
 @cache
 def _traced(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:
-    return remembered(shapes, config)
+    place = kept.place_of(shapes.__module__, shapes.__qualname__, config)
+    found = kept.read(place)
+    if found is None:
+        found = shapes(config)
+        kept.write(place, found)
+    return found

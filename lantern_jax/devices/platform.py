@@ -1,8 +1,12 @@
 """The devices that compute here, and the versions of the software."""
 
+import contextlib
+import hashlib
 import os
 import platform
+from functools import cache
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -80,3 +84,32 @@ def versions() -> dict[str, str]:
         "jaxlib": metadata.version("jaxlib"),
         "python": platform.python_version(),
     }
+
+
+def environment(device: Any = None) -> tuple:
+    """Returns what decides a compiled program beside what it is made from: source, versions, flags, configuration.
+
+    Args:
+        device: the device that it is for; None for what runs nowhere.
+    """
+    kind = device and (str(device), device.device_kind, device.client.platform_version, _processor())
+    flags = sorted(item for item in os.environ.items() if item[0].startswith(("XLA_", "LIBTPU_")))
+    configured = sorted(
+        (name, repr(value)) for name, value in jax.config.values.items() if "cache" not in name
+    )
+    return kind, _source(), versions(), metadata.version("flax"), flags, configured
+
+
+@cache
+def _source() -> str:
+    """Returns a digest of this package's source."""
+    source = map(Path.read_bytes, sorted(Path(__file__).parents[1].rglob("*.py")))
+    return hashlib.sha256(b"".join(source)).hexdigest()
+
+
+@cache
+def _processor() -> str:
+    """Returns what this machine's processor can do, if the system tells: machines may share home directories."""
+    with contextlib.suppress(OSError), open("/proc/cpuinfo", encoding="utf-8") as lines:
+        return next((line for line in lines if line.startswith(("flags", "Features"))), "")
+    return ""

@@ -45,11 +45,11 @@ class Compiler:
         """
 
         def make() -> Compiled:
-            began, place = time.perf_counter(), self._place(key, function, arguments)
+            began, place = time.perf_counter(), self._place(key, arguments)
             program = kept.load_program(place, self._placement.devices[0, 0])
             if program is not None:
                 return program, time.perf_counter() - began
-            with self._placement.tracing(), apart(kept.may_keep(place)):
+            with self._placement.tracing(), apart(place is not None and kept.read(place) is not False):
                 compiled = compile_ahead(function, *arguments, repeats=key.kind == "advance", **options)
             if self._placement.spans:
                 hosts.wait()
@@ -58,20 +58,25 @@ class Compiler:
 
         return self.programs.obtain(key, make)
 
-    def _find(self, key: ProgramKey, function: Callable, *arguments: Any) -> Callable | None:
+    def _find(self, key: ProgramKey, *arguments: Any) -> Callable | None:
         """Returns a program from memory, or one that an earlier process kept on disk, else None."""
         program = self.programs.get(key)
         if program is None:
-            place = self._place(key, function, arguments)
+            place = self._place(key, arguments)
             program = kept.load_program(place, self._placement.devices[0, 0])
             if program is not None:
                 program, _ = self.programs.obtain(key, lambda: (program, 0.0))
         return program
 
-    def _place(self, key: ProgramKey, function: Callable, arguments: tuple) -> Path | None:
+    def _place(self, key: ProgramKey, arguments: tuple) -> Path | None:
         """Returns the file that keeps a program; None if none is kept, as for several devices."""
         placement = self._placement
-        if key.own or placement.spans or placement.chooses_layouts or placement.mesh(key.groups) is not None:
+        if (
+            not key.name
+            or placement.spans
+            or placement.chooses_layouts
+            or placement.mesh(key.groups) is not None
+        ):
             return None
         # Without keys and state: an earlier program of the same parts makes them.
         arguments = tuple(
@@ -79,7 +84,8 @@ class Compiler:
             for one in arguments
             if not isinstance(one, State)
         )
-        return kept.place_of(key, function, arguments=arguments, device=placement.devices[0, 0])
+        key = replace(key, program=None)
+        return kept.place_of(key, shape_of(arguments), device=placement.devices[0, 0])
 
     def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
@@ -95,8 +101,8 @@ class Compiler:
         begin, first = partial(programs.start, key.program, mesh), beginning.replace(active=active)
         state_lies = self._placement.state_lies(self.programs.get(key))
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
-            stepping = beside.submit(self._find, key, self._step(key), inputs, one)
-            starter, step = self._find(start_key, begin, first, sequences), stepping.result()
+            stepping = beside.submit(self._find, key, inputs, one)
+            starter, step = self._find(start_key, first, sequences), stepping.result()
             # Over several devices the first program decides how the state is laid out.
             alone = state_lies is None and mesh is None and not self._placement.spans
             if starter is None and step is None and alone:
@@ -189,4 +195,5 @@ class Compiler:
         if kind == "encode":
             # Parameters already on more groups of devices stay there: what is encoded is decoded on those.
             groups = max(groups, self._placement.groups)
-        return ProgramKey(kind, size + -size % (groups * devices.shape[1]), groups, (shape,))
+        size += -size % (groups * devices.shape[1])
+        return ProgramKey(kind, size, groups, (shape,), name=repr(self._tokenizer))

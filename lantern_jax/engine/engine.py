@@ -87,7 +87,7 @@ class Engine:
         taken, _ = completion.parts(conditioning)
         key = ProgramKey(
             "advance", size, groups, shape_of(taken, 1), job.program, job.sampling.greedy, job.sampling.filters,
-            job.guidance != 1, shape_of(job.rule), own=job.own,
+            job.guidance != 1, shape_of(job.rule), own=job.own, name=job.name,
         )  # fmt: skip
         conditioning = self.placement.given(conditioning)
         sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))

@@ -27,6 +27,7 @@ class Job:
         sampling, rule: can be swept too, except for what is static in them.
         drafter: the drafter whose parameters the drafting takes; None if it takes none.
         own: whether it holds a rule, a drafting or a coupling of the caller's: few such programs are kept.
+        made_from: text that determines a program, and that program; None where no such text is known.
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
@@ -41,6 +42,12 @@ class Job:
     rule: Rule = field(default_factory=Strict)
     drafter: str | None = None
     own: bool = False
+    made_from: tuple[str, Program] | None = None
+
+    @property
+    def name(self) -> str:
+        """The text that determines its program; empty if there is none, as for a program that was changed since."""
+        return self.made_from[0] if self.made_from and self.made_from[1] is self.program else ""
 
 
 @dataclass(frozen=True)

@@ -32,6 +32,7 @@ class ProgramKey:
         rule: the tree structure of the rule and its leaves' shapes and dtypes, if it is read.
         rows: F, the new sequences of a refill; B of the state that a regroup takes from.
         own: whether it holds a caller's own rule, drafting or coupling; ignored when keys are compared.
+        name: text that determines ``program``, or the tokenizer, in any process; empty if there is none; likewise.
     """
 
     kind: str
@@ -45,6 +46,7 @@ class ProgramKey:
     rule: Any = None
     rows: int = 0
     own: bool = field(default=False, compare=False)
+    name: str = field(default="", compare=False)
 
 
 def shape_of(values: Any, axes: int = 0) -> tuple:

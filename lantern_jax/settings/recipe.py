@@ -1,5 +1,6 @@
 """What a model decodes with: from knobs to settings, and on to the values that a program is made from."""
 
+import dataclasses
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -30,6 +31,10 @@ from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
 
+# Settings that no program depends on: they are read when it runs, or are part of a rule.
+_SWEPT = {"method": None, "guidance": 1.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "batch": 1} | {
+    name: knob.default for name, knob in rule_knobs().items()
+}
 # Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
 _IDLE, _SEEN = 1.2, 100
 
@@ -117,16 +122,27 @@ class Recipe:
         guidance, sampling = settings.guidance, settings.sampling(self.config.num_codes)
         if plain or settings.is_plain:
             # Nothing is drafted, so there is nothing to accept: all acceptance knobs share one program.
-            return Job(Program(self.target()), guidance, sampling)
+            program = Program(self.target())
+            return Job(program, guidance, sampling, made_from=(self._text(), program))
         kind = DRAFTINGS[settings.drafting]
         name = next((name for name in kind.drafters() if name in self.drafters), None)
         target = self.target(name)
         drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
         made = kind.make(settings, target, shape_of(self.config)[1], drafter)
+        made_from = None if settings.is_own else self._text(settings)
         if kind.nodes == ROWS:
-            return Job(Program(target, rows=made), guidance, sampling)
+            program = Program(target, rows=made)
+            return Job(program, guidance, sampling, made_from=made_from and (made_from, program))
         program = Program(target, made, _coupling(self.config, settings))
-        return Job(program, guidance, sampling, settings.rule_value(), name, settings.is_own)
+        rule = settings.rule_value()
+        return Job(
+            program, guidance, sampling, rule, name, settings.is_own, made_from and (made_from, program)
+        )
+
+    def _text(self, settings: Settings | None = None) -> str:
+        """Describes all that a program is made from; ``settings``: of guesses, without those that can be swept."""
+        same = None if settings is None else dataclasses.replace(settings, **_SWEPT)
+        return repr((self.config, self.drafters, self.dtype, same))
 
 
 def without_effect(knobs: Mapping[str, Any], settings: Settings) -> tuple[str, ...]:
