@@ -2,7 +2,7 @@
 
 import sys
 
-from lantern_jax.io import streams
+from lantern_jax.apps.terminal import streams
 from lantern_jax.io.interruption import listen
 
 if sys.argv[0] == "-m":  # Python is still looking for the script; the command line ends with the same words.

@@ -27,18 +27,18 @@ from typing import Any
 
 import lantern_jax
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands.options import DTYPES
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
+from lantern_jax.apps.measuring.bandwidth import Bandwidth
+from lantern_jax.apps.measuring.measure import Member, Procedure, compile_group, measure, members
+from lantern_jax.apps.measuring.random_models import random_model
+from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, random_subject, sample_prompts
+from lantern_jax.apps.measuring.sweep import expand, parse_list, parse_methods
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
-from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.measure import Member, Procedure, compile_group, measure, members
-from lantern_jax.measuring.random_models import random_model
-from lantern_jax.measuring.subject import Subject, checkpoint_subject, random_subject, sample_prompts
-from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
 METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:nodes=18,led:window=23,branches=3,levels=1,gumbel:tree=chain"

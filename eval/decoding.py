@@ -25,8 +25,9 @@ from jax import lax
 from rich.table import Table
 
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.terminal.console import Console
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.sampling import SamplingParams
@@ -35,7 +36,6 @@ from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
 from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config

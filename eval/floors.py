@@ -15,15 +15,15 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.devices.data_sheets import DEVICES, GPU, Device
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
+from lantern_jax.apps.measuring.fitting import limit_of
+from lantern_jax.apps.measuring.random_models import SIZES
+from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig
 from lantern_jax.io import errors
-from lantern_jax.measuring.fitting import limit_of
-from lantern_jax.measuring.random_models import SIZES
-from lantern_jax.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
 from lantern_jax.settings.auto import choose
 
 MODELS = (

@@ -19,8 +19,8 @@ from PIL import Image
 
 import lantern_jax
 from eval.methods import PLAIN, is_strict
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.decoding.methods import AUTO
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.errors import LanternError

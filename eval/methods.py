@@ -55,17 +55,17 @@ from eval.quality import (
     kernel_measure,
     rows_of,
 )
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands.options import DTYPES
+from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.metrics.agreement import agreement_scores, demo_features
+from lantern_jax.apps.terminal.console import Console
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import core_count
-from lantern_jax.io.console import Console
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.clock import alternate
-from lantern_jax.measuring.sweep import parse_methods
-from lantern_jax.metrics.agreement import agreement_scores, demo_features
 from lantern_jax.settings.tuned import digest
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render

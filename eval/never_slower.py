@@ -23,12 +23,12 @@ from typing import Any
 import lantern_jax
 from eval.replayed import SIZES, replaying
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.subject import sample_prompts
+from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.devices.compilation import keep_compiled_programs
-from lantern_jax.io.console import Console, table
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.subject import sample_prompts
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.tuned import Tuned, read_tuned
 

@@ -16,14 +16,14 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.costs import levels_of
+from lantern_jax.apps.measuring.subject import sample_prompts
+from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.decoding.sampling import gumbel_noise, sequence_keys
 from lantern_jax.engine.generation import Generation
-from lantern_jax.io.console import Console, table
-from lantern_jax.measuring.costs import levels_of
-from lantern_jax.measuring.subject import sample_prompts
-from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.pipeline.pipeline import Pipeline, load
 
 METHODS = (

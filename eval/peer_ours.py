@@ -4,14 +4,14 @@ from functools import partial
 from typing import Any
 
 from eval.peer_clones import Sample, Way
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
+from lantern_jax.apps.measuring.measure import Member, members
+from lantern_jax.apps.measuring.random_models import RandomModel, pixels_a_cell
+from lantern_jax.apps.measuring.subject import Subject
+from lantern_jax.apps.measuring.sweep import Configuration
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import usual_drafters
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.measure import Member, members
-from lantern_jax.measuring.random_models import RandomModel, pixels_a_cell
-from lantern_jax.measuring.subject import Subject
-from lantern_jax.measuring.sweep import Configuration
 from lantern_jax.models.llamagen import LlamaGenConfig
 
 PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"

@@ -42,16 +42,16 @@ from eval.peer_clones import (
     imported,
 )
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands.options import DTYPES
+from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
+from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.decoding.tree import named_tree
 from lantern_jax.devices.platform import core_count, default_dtype, device_name, versions
-from lantern_jax.io.console import Console, table
 from lantern_jax.io.errors import LanternError, printable
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.accept_lengths import parse_accept_lengths
-from lantern_jax.measuring.clock import alternate
 
 LLAMAGEN_ROWS = ("llamagen", "strongest")
 LANTERN_ROWS = ("lantern-ar", "lantern", "lantern++-57", "lantern++")

@@ -29,8 +29,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
-from lantern_jax.metrics.distances import bootstrap_draws, interval
-from lantern_jax.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.distances import bootstrap_draws, interval
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize
 
 REPLICATES = 1000

@@ -20,11 +20,11 @@ import numpy as np
 
 import lantern_jax
 from eval.report import report
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.measuring.clock import alternate
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.scenes import sample_scene

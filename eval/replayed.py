@@ -3,13 +3,13 @@
 import dataclasses
 from functools import partial
 
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
+from lantern_jax.apps.measuring.forced import Forced
+from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of
-from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.forced import Forced
-from lantern_jax.measuring.random_models import TINY, random_model
 from lantern_jax.models.drafter import drafter_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.auto import TOKENS, Guesses

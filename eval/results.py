@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from eval.plots import Bar, Bars, Panel, is_current
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.rows import row_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_files
-from lantern_jax.measuring.rows import row_of
 
 Row = Mapping[str, Any]
 # A heading, and a row's cell below it; None for an empty one.

@@ -30,8 +30,8 @@ from typing import Any
 import httpx
 
 from eval.report import report
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.io.errors import LanternError
 
 PATH = "/v1/images/generations"

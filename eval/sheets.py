@@ -17,11 +17,11 @@ from jaxtyping import Int, UInt8
 from PIL import Image
 
 import lantern_jax
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.metrics.agreement import Classifier, by_attribute, read_classifier, shipped_classifier
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.files import write_files
-from lantern_jax.metrics.agreement import Classifier, by_attribute, read_classifier, shipped_classifier
 from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.vocabulary import UNSPECIFIED
 from train.classifier import scaled

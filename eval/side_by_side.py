@@ -29,8 +29,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.io.files import write_file
 
 PROMPTS = ("snowy mountains at dusk by a calm lake", "a foggy forest at dawn", "dunes at dawn")

@@ -19,14 +19,14 @@ from rich.table import Table
 
 import lantern_jax
 from eval.report import to_json
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, sample_prompts
+from lantern_jax.apps.measuring.tune import Goal, Tuner
+from lantern_jax.apps.terminal.console import Console
 from lantern_jax.devices.compilation import keep_compiled_programs
-from lantern_jax.io.console import Console
 from lantern_jax.io.files import write_file
-from lantern_jax.measuring.clock import alternate
-from lantern_jax.measuring.subject import Subject, checkpoint_subject, sample_prompts
-from lantern_jax.measuring.tune import Goal, Tuner
 from lantern_jax.settings.tuned import SAMPLING, Key, Tuned, read_tuned
 
 TUNED, DEFAULT = "tuned", "default"

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import ray
 
-from lantern_jax.sets.plan import Worker, begin
-from lantern_jax.sets.reading import merge
-from lantern_jax.sets.request import SetRequest, open_set
-from lantern_jax.sets.worker import discard_damaged, make_set
-from lantern_jax.text.prompt_files import read_prompts
+from lantern_jax.apps.commands.prompt_files import read_prompts
+from lantern_jax.apps.sets.plan import Worker, begin
+from lantern_jax.apps.sets.reading import merge
+from lantern_jax.apps.sets.request import SetRequest, open_set
+from lantern_jax.apps.sets.worker import discard_damaged, make_set
 
 
 def make_part(request: SetRequest, directory: Path, part: Worker) -> int:

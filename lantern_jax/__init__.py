@@ -121,7 +121,7 @@ _TOPICS = {
         "families.registry": ("Family", "register_family"),
         "families.formats": ("File", "Format"),
         "checkpoints.store": ("save",),
-        "metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
+        "apps.metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
         "io.plugins": ("at",),
     },
     "Prompts": {

@@ -1,5 +1,8 @@
 """The public names of ``__init__.py`` for type checkers, which do not see that it imports them when they are used."""
 
+from lantern_jax.apps.metrics.registry import ReaderKind as ReaderKind
+from lantern_jax.apps.metrics.registry import ScoreKind as ScoreKind
+from lantern_jax.apps.metrics.registry import register_metric as register_metric
 from lantern_jax.checkpoints.checkpoint import Checkpoint as Checkpoint
 from lantern_jax.checkpoints.store import save as save
 from lantern_jax.decoding.acceptance import Claim as Claim
@@ -93,9 +96,6 @@ from lantern_jax.families.registry import register_family as register_family
 from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.io.plugins import at as at
-from lantern_jax.metrics.registry import ReaderKind as ReaderKind
-from lantern_jax.metrics.registry import ScoreKind as ScoreKind
-from lantern_jax.metrics.registry import register_metric as register_metric
 from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig

@@ -3,8 +3,8 @@
 import gc
 from typing import NoReturn
 
+from lantern_jax.apps.terminal.streams import settle
 from lantern_jax.io.interruption import listen
-from lantern_jax.io.streams import settle
 
 # Objects after which Python looks for rings of garbage: importing and tracing make millions that stay, and looking
 # through them as often as Python does by itself takes a tenth of a short command.
@@ -17,8 +17,8 @@ def main() -> NoReturn:
     listen("lantern")
     settle()
 
-    from lantern_jax.commands.command_line import leave
-    from lantern_jax.commands.main import main as command
+    from lantern_jax.apps.commands.command_line import leave
+    from lantern_jax.apps.commands.main import main as command
 
     leave(command())
 

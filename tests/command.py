@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 
 
 def files(folder: Path) -> set[str]:

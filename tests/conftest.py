@@ -22,7 +22,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.io import terminal
+from lantern_jax.apps.terminal import terminal
 from lantern_jax.kernels import ways
 
 jax.config.update("jax_numpy_dtype_promotion", "strict")

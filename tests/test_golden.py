@@ -12,6 +12,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics.features import network
+from lantern_jax.apps.metrics.inception import Inception, convert_inception
+from lantern_jax.apps.metrics.preprocessing import INCEPTION
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
@@ -25,9 +28,6 @@ from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.metrics.features import network
-from lantern_jax.metrics.inception import Inception, convert_inception
-from lantern_jax.metrics.preprocessing import INCEPTION
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
 from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, llamagen_target
 from lantern_jax.models.vq import VQModel

@@ -5,7 +5,7 @@ packages of the extra ``train`` are named.
 import importlib.util
 import sys
 
-from lantern_jax.io import streams
+from lantern_jax.apps.terminal import streams
 from lantern_jax.io.interruption import listen
 
 _NEEDED = ("ml_collections", "optax", "orbax")

@@ -23,8 +23,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, PyTree
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.heads import head_logits, head_width

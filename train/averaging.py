@@ -13,7 +13,7 @@ from jaxtyping import Array, Int, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
-from lantern_jax.commands.options import DTYPES
+from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.devices.platform import default_dtype
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError

@@ -23,12 +23,9 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
 from ml_collections import ConfigDict
 
-from lantern_jax.checkpoints.store import model_directory
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
-from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import new_file, write_file
-from lantern_jax.metrics.agreement import (
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.metrics.agreement import (
     CELL,
     Classifier,
     DemoClassifier,
@@ -36,6 +33,9 @@ from lantern_jax.metrics.agreement import (
     classifier_arrays,
     read_classifier,
 )
+from lantern_jax.checkpoints.store import model_directory
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import new_file, write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script

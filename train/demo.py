@@ -25,8 +25,8 @@ from pathlib import Path
 
 from ml_collections import ConfigDict
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file

@@ -30,10 +30,10 @@ from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Key, PyTree
 from ml_collections import ConfigDict
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe_shapes
 from lantern_jax.checkpoints.store import load
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
 from lantern_jax.devices.mesh import mesh_sizes

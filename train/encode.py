@@ -22,9 +22,9 @@ import jax
 import numpy as np
 from jaxtyping import Array, Int, PyTree, UInt8
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.checkpoints.store import load
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file

@@ -20,16 +20,16 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int, PyTree, UInt8
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.metrics.agreement import Classifier, read_classifier, shipped_classifier
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.agreement import Classifier, read_classifier, shipped_classifier
-from lantern_jax.metrics.moments import Moments, frechet_distance
 from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder

@@ -41,10 +41,10 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
-from lantern_jax.commands.options import DTYPES
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target

@@ -23,10 +23,12 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.measuring.subject import Subject
+from lantern_jax.apps.measuring.windows import tokens_of_guesses
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.decoding.drafting.led import Guessed, Led, led_window, window_noise
@@ -39,8 +41,6 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
-from lantern_jax.measuring.subject import Subject
-from lantern_jax.measuring.windows import tokens_of_guesses
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.auto import METADATA

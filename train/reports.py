@@ -5,8 +5,8 @@ from pathlib import Path
 
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from lantern_jax.apps.terminal.console import Console
 from lantern_jax.devices import hosts
-from lantern_jax.io.console import Console
 from lantern_jax.io.files import read_text, write_file
 from train.script import reading
 

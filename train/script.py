@@ -13,8 +13,8 @@ from typing import Any
 from absl import logging
 from ml_collections import ConfigDict
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import Parser
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 

@@ -22,10 +22,10 @@ import optax
 from jaxtyping import Array, Float, Int, Key, PyTree
 from ml_collections import ConfigDict
 
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError

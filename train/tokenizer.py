@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Key, PyTree
 from ml_collections import ConfigDict
 from optax.contrib import MuonDimensionNumbers, muon
 
-from lantern_jax.commands.command_line import run_script
+from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize, nearest_code

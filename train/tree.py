@@ -3,7 +3,7 @@
     python -m train.tree --target DIR --drafter DIR --workdir DIR [--name=demo] [--sizes=4,6,8,12,16,25,57]
 
 Random landscapes are decoded plainly, and the trees that would have accepted the most tokens are taken
-(`lantern_jax.measuring.paths`). For a checkpoint of any family, `lantern tune` also weighs the costs of trees.
+(`lantern_jax.apps.measuring.paths`). For a checkpoint of any family, `lantern tune` also weighs the costs of trees.
 
 Writes WORKDIR/trees.json ({name: paths}) and WORKDIR/ranks.json (statistics).
 """
@@ -16,12 +16,9 @@ from pathlib import Path
 
 import numpy as np
 
-from lantern_jax.commands import arguments
-from lantern_jax.commands.command_line import run_script
-from lantern_jax.families.drafters import kind_name
-from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_text, write_files
-from lantern_jax.measuring.paths import (
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.measuring.paths import (
     MAX_DEPTH,
     TreePath,
     expected_tokens,
@@ -30,8 +27,11 @@ from lantern_jax.measuring.paths import (
     rank_probabilities,
     roots,
 )
-from lantern_jax.measuring.ranks import collect_ranks
-from lantern_jax.measuring.subject import checkpoint_subject
+from lantern_jax.apps.measuring.ranks import collect_ranks
+from lantern_jax.apps.measuring.subject import checkpoint_subject
+from lantern_jax.families.drafters import kind_name
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import read_text, write_files
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.encoded import EncodedPrompts
 from train import drafter, script, target

@@ -12,7 +12,7 @@ import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
-from lantern_jax.commands.command_line import Parser, run_script
+from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 
@@ -50,10 +50,10 @@ def _survey(arguments: argparse.Namespace) -> None:
     from eval.ahead.rows import changes, read_ahead_rows, to_json
     from eval.ahead.survey import survey
     from eval.ahead.tables import ahead_table, changes_table, parts_of_rounds
-    from lantern_jax.commands.report import working
-    from lantern_jax.devices.data_sheets import slice_of
-    from lantern_jax.io.console import Console
-    from lantern_jax.measuring.sweep import parse_list, parse_methods
+    from lantern_jax.apps.commands.report import working
+    from lantern_jax.apps.measuring.data_sheets import slice_of
+    from lantern_jax.apps.measuring.sweep import parse_list, parse_methods
+    from lantern_jax.apps.terminal.console import Console
 
     slices = [slice_of(name, arguments.mesh) for name in arguments.devices.split(",")]
     old = [] if arguments.against is None else read_ahead_rows(arguments.against)

@@ -13,8 +13,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eval.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
-from lantern_jax.devices.data_sheets import GPU, Device
-from lantern_jax.measuring.profile import part_of
+from lantern_jax.apps.measuring.data_sheets import GPU, Device
+from lantern_jax.apps.measuring.profile import part_of
 
 _COLLECTIVES = (
     "all-reduce",

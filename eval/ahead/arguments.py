@@ -17,6 +17,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import PyTree
 
+from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
@@ -24,7 +25,6 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, kept, placed
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
-from lantern_jax.measuring.shapes import Shapes, batch_inputs
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel
 

@@ -12,11 +12,11 @@ import jax
 from jaxtyping import PyTree
 
 from eval.ahead.arguments import KINDS, Batch, Call
-from lantern_jax.devices.data_sheets import GIB
+from lantern_jax.apps.measuring.data_sheets import GIB
+from lantern_jax.apps.measuring.shapes import size_of
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for, traced_on
-from lantern_jax.measuring.shapes import size_of
 
 # XLA's least effort to make programs fast: for a TPU it compiles in a tenth of the seconds, and programs take less
 # memory or little more.

@@ -7,8 +7,8 @@ import jax
 
 from eval.ahead.arguments import Batch
 from eval.ahead.compiling import bytes_on_each, compile_batch
-from lantern_jax.measuring.fitting import Need
-from lantern_jax.measuring.shapes import size_of
+from lantern_jax.apps.measuring.fitting import Need
+from lantern_jax.apps.measuring.shapes import size_of
 
 
 def least_of(batch: Batch) -> Need:

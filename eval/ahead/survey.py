@@ -7,12 +7,12 @@ from eval.ahead.arguments import KINDS, Batch
 from eval.ahead.compiling import compile_batch
 from eval.ahead.rows import AheadRow, row_of
 from eval.ahead.topology import check_compiler, devices_of
+from lantern_jax.apps.measuring.data_sheets import GPU, Slice
+from lantern_jax.apps.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
 from lantern_jax.checkpoints.store import load, model_directory
-from lantern_jax.devices.data_sheets import GPU, Slice
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.io import errors
-from lantern_jax.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
 
 DEMO = "demo"
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from eval.ahead.rows import COMPARED, AheadRow
-from lantern_jax.devices.data_sheets import DEVICES, GIB, GPU
+from lantern_jax.apps.measuring.data_sheets import DEVICES, GIB, GPU
 
 _MIB = 2**20
 # How many parts of a round are shown; the rest are summed.

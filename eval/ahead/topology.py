@@ -8,7 +8,7 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from lantern_jax.devices.data_sheets import GPU, Slice, target_config
+from lantern_jax.apps.measuring.data_sheets import GPU, Slice, target_config
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 

@@ -1,1 +1,1 @@
-"""Checkpoints: reading, writing, verifying and converting model folders."""
+"""Checkpoints: reading, writing and verifying model folders."""

@@ -81,7 +81,7 @@ T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
 
 LLAMAGEN = Format(
     "LlamaGen: GPT, VQ tokenizer, drafter, T5",
-    at("lantern_jax.checkpoints.convert:convert_llamagen"),
+    at("lantern_jax.apps.convert.convert:convert_llamagen"),
     (
         File("gpt", f"the GPT: {TENSORS}", required=True, repository=True),
         File("vq", f"the VQ tokenizer: {TENSORS}"),
@@ -102,7 +102,7 @@ def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
         *tokenizers,
         CONFIG,
     )
-    function = at("lantern_jax.checkpoints.convert:convert_guided_files")
+    function = at("lantern_jax.apps.convert.convert:convert_guided_files")
     return Format(help_text, function, files, (("family", family),), (WEIGHTS,))
 
 
@@ -128,5 +128,5 @@ def chameleon_format(model: str, layout: str) -> Format:
         DRAFTER,
         CONFIG,
     )
-    function = at("lantern_jax.checkpoints.convert:convert_chameleon_files")
+    function = at("lantern_jax.apps.convert.convert:convert_chameleon_files")
     return Format(f"{model}: model, VQGAN, drafter", function, files, (("layout", layout),), (WEIGHTS,))

@@ -1,1 +1,1 @@
-"""Files, locks, signals, streams and errors: the room that all others stand on, and that knows nothing of models."""
+"""Files, locks, signals and errors: the room that all others stand on, and that knows nothing of models."""

@@ -13,11 +13,12 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.checkpoints import convert, store
-from lantern_jax.checkpoints.conversion import check_codes
-from lantern_jax.checkpoints.convert import add_text_encoder, convert_llamagen
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.convert import convert
+from lantern_jax.apps.convert.conversion import check_codes
+from lantern_jax.apps.convert.convert import add_text_encoder, convert_llamagen
+from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.store import load, save
-from lantern_jax.commands.main import main
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lantern_jax.apps.commands.main import main
 from lantern_jax.checkpoints.store import load
-from lantern_jax.commands.main import main
 from tests.command import assert_refused, files
 from tests.fixtures import published_layouts as layouts
 from tests.local_hub import REPO, fetched, local_hub

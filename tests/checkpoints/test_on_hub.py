@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.apps.commands.main import main, make_parser
 from lantern_jax.checkpoints.hub import CARD, model_card
 from lantern_jax.checkpoints.store import load, model_directory, save
-from lantern_jax.commands.main import main, make_parser
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.command import assert_refused, must_not_run
@@ -148,7 +148,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
 ])  # fmt: skip
 def test_an_impossible_push_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setattr("lantern_jax.checkpoints.convert.convert_llamagen", must_not_run)
+    monkeypatch.setattr("lantern_jax.apps.convert.convert.convert_llamagen", must_not_run)
     if repo == "no/extra":
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert why in assert_refused([*conversion, "--push", repo], capsys)

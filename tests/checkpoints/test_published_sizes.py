@@ -8,6 +8,9 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics.clip import ClipConfig, Tower
+from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
+from lantern_jax.apps.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.emu3_vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
 from lantern_jax.families.emu3_vq_weights import ORIGINAL, emu3_tokenizer
@@ -18,9 +21,6 @@ from lantern_jax.families.llamagen_vq_weights import vq_config_from_shapes
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.lumina2_weights import MOVQGAN, lumina2_config_from_shapes, movqgan
 from lantern_jax.families.t5_weights import t5_config_from_shapes
-from lantern_jax.metrics.clip import ClipConfig, Tower
-from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
-from lantern_jax.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.janus import janus_config

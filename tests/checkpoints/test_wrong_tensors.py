@@ -6,6 +6,10 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
+from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_table
+from lantern_jax.apps.metrics.inception import convert_inception, inception_table
+from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.chameleon_weights import convert_chameleon
 from lantern_jax.families.config_files import normalize_settings
@@ -15,10 +19,6 @@ from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.families.t5_weights import convert_t5
-from lantern_jax.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
-from lantern_jax.metrics.image_reward import convert_image_reward, reward_table
-from lantern_jax.metrics.inception import convert_inception, inception_table
-from lantern_jax.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.models.janus import JanusConfig
 from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch

@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from lantern_jax.commands.arguments import wholes
+from lantern_jax.apps.commands.arguments import wholes
 
 
 def test_a_list_holds_each_number_once():

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "first_ten_minutes.md"
 

@@ -13,12 +13,12 @@ from PIL import Image
 import lantern_jax.engine.compiler
 import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands import outputs
-from lantern_jax.commands.command_line import Parser
-from lantern_jax.commands.main import main, make_parser
+from lantern_jax.apps.commands import outputs
+from lantern_jax.apps.commands.command_line import Parser
+from lantern_jax.apps.commands.main import main, make_parser
+from lantern_jax.apps.measuring.sweep import parse_methods
 from lantern_jax.decoding.methods import methods
 from lantern_jax.devices import compilation
-from lantern_jax.measuring.sweep import parse_methods
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import KNOBS

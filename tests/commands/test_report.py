@@ -2,7 +2,7 @@
 
 from dataclasses import replace
 
-from lantern_jax.commands.report import _comparison
+from lantern_jax.apps.commands.report import _comparison
 from lantern_jax.engine.generation import Statistics
 
 

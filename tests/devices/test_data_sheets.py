@@ -5,10 +5,10 @@ import re
 import pytest
 
 from eval.ahead import topology
-from lantern_jax.commands.main import main
-from lantern_jax.devices.data_sheets import DEVICES, GPU, slice_of, target_config
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, slice_of, target_config
+from lantern_jax.apps.measuring.fitting import MOST
 from lantern_jax.io.errors import LanternError, MissingExtra
-from lantern_jax.measuring.fitting import MOST
 from tests.command import assert_refused
 
 

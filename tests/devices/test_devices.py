@@ -14,7 +14,7 @@ from lantern_jax.devices import platform
 ROOT = Path(__file__).parents[2]
 # One command looks for devices first, the other reads arrays.
 COMMANDS = """
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 for words in ["generate", "lake"], ["encode", "lake", "--out", "a.npz"]:
     assert main(words) == 2
 """

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.devices import hosts
-from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.tiny_checkpoint import PROMPTS, tiny_pipeline

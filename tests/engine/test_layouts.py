@@ -6,9 +6,9 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.engine import layouts
 from lantern_jax.engine.engine import Engine
-from lantern_jax.measuring.random_models import TINY, random_model
 
 KNOBS = {"plain": {}, "eagle": {"tree": [[0]]}, "window": {"drafting": "jacobi", "window": 4}}
 

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eval import floors
-from lantern_jax.measuring.random_models import SIZES
+from lantern_jax.apps.measuring.random_models import SIZES
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 FEW = ("janus-pro-1b", "lumina2-7b-int8")

@@ -13,10 +13,10 @@ import pytest
 import lantern_jax
 from eval import methods, quality
 from eval.methods import Bench, Setup
+from lantern_jax.apps.metrics.distances import bootstrap_draws
+from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.checkpoints.store import save
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics.distances import bootstrap_draws
-from lantern_jax.metrics.features import FeatureReader, Score
 from tests.tiny_checkpoint import SIDE, VQ, sharing_programs, tiny_checkpoint, tiny_pipeline, vq_parameters
 
 COUNT, WIDTH = 60, 3

@@ -9,7 +9,7 @@ from xml.etree import ElementTree
 import pytest
 
 from eval import results
-from lantern_jax.measuring.rows import Row
+from lantern_jax.apps.measuring.rows import Row
 from tests.refused import refused_each
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.checkpoints.given_settings import settings_for
+from lantern_jax.apps.convert.given_settings import settings_for
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.drafter_weights import drafter_config_from_shapes

@@ -9,7 +9,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring.random_models import RandomModel
 from lantern_jax.decoding.check_target import check_target
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
@@ -17,7 +18,6 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.families import janus_weights
 from lantern_jax.families.drafters import usual_drafters
 from lantern_jax.families.registry import FAMILIES, family_of
-from lantern_jax.measuring.random_models import RandomModel
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.janus import Janus
 from lantern_jax.models.tokens import TokenModel, unconditional_tokens

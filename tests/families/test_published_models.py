@@ -17,7 +17,7 @@ import pytest
 from PIL import Image
 
 import lantern_jax
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 from lantern_jax.families import token_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from tests.command import assert_refused, files, must_not_run

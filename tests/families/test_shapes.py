@@ -8,17 +8,17 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.serve.answers import model_entry, size_of
+from lantern_jax.apps.serve.batch import Painter
+from lantern_jax.apps.serve.limits import Limits
+from lantern_jax.apps.serve.requests import read_request
+from lantern_jax.apps.sets.plan import read_plan
+from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.race import race_frames
 from lantern_jax.pipeline.pipeline import load
-from lantern_jax.serve.answers import model_entry, size_of
-from lantern_jax.serve.batch import Painter
-from lantern_jax.serve.limits import Limits
-from lantern_jax.serve.requests import read_request
-from lantern_jax.sets.plan import read_plan
-from lantern_jax.sets.reading import read_set
 from tests.command import assert_refused
 from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
 from tests.refused import refused

@@ -19,8 +19,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from lantern_jax.commands.main import main, make_parser
-from lantern_jax.io.streams import settle
+from lantern_jax.apps.commands.main import main, make_parser
+from lantern_jax.apps.terminal.streams import settle
 from lantern_jax.settings.settings import KNOBS
 from tests.command import files
 

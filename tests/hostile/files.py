@@ -18,13 +18,13 @@ from typing import NamedTuple
 
 import numpy as np
 
+from lantern_jax.apps.commands.prompt_files import read_prompts
+from lantern_jax.apps.sets.sources import read_pictures as pictures_of
 from lantern_jax.decoding.tree import load_tree
 from lantern_jax.pictures.images import open_picture, square
-from lantern_jax.sets.sources import read_pictures as pictures_of
 from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.landscapes import LANDSCAPES
-from lantern_jax.text.prompt_files import read_prompts
 from tests.hostile.mutations import damage
 
 CONTROL = "\x1b]0;owned\x07\x1b[2J\r\n"

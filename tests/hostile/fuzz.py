@@ -32,7 +32,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.commands import command_line
+from lantern_jax.apps.commands import command_line
 from tests.hostile import paths as hostile_paths
 from tests.hostile import texts as hostile_texts
 from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
@@ -154,9 +154,9 @@ KINDS = {
 
 def _bodies(model: Path, seed: int) -> int:
     """Reads bodies with a hostile field: each is accepted, or refused in a line that names the field."""
+    from lantern_jax.apps.serve.limits import Limits, Refused
+    from lantern_jax.apps.serve.requests import decoded, read_request
     from lantern_jax.pipeline.pipeline import load
-    from lantern_jax.serve.limits import Limits, Refused
-    from lantern_jax.serve.requests import decoded, read_request
     from tests.hostile.requests import bodies, wrong_error
 
     pipeline = load(str(model), tuned="off")
@@ -265,7 +265,7 @@ def main() -> int:
     parser.add_argument("--found", action="store_true", help="what failed before, and nothing else")
     given = parser.parse_args()
     # Imported here, so that every case's process has them.
-    import lantern_jax.measuring.measure
+    import lantern_jax.apps.measuring.measure
     import lantern_jax.pipeline.pipeline  # noqa: F401
 
     known = [tuple(entry) for entry in json.loads(FOUND.read_text())]

@@ -10,7 +10,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
-from lantern_jax.serve.requests import HARMLESS, OWN
+from lantern_jax.apps.serve.requests import HARMLESS, OWN
 from lantern_jax.settings.settings import KNOBS
 from tests.hostile.mutations import damage
 

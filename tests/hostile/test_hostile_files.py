@@ -14,15 +14,15 @@ import numpy as np
 import pytest
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands import arguments
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
+from lantern_jax.apps.metrics.agreement import read_classifier
+from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
+from lantern_jax.apps.sets.plan import SetPlan, shard_paths
+from lantern_jax.apps.sets.shards import open_pictures
 from lantern_jax.decoding.tree import DraftTree, DynamicTree, load_tree, resolve_tree
 from lantern_jax.io import archives, errors, files
-from lantern_jax.measuring.accept_lengths import parse_accept_lengths
-from lantern_jax.metrics.agreement import read_classifier
-from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.sets.plan import SetPlan, shard_paths
-from lantern_jax.sets.shards import open_pictures
 from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
@@ -150,7 +150,7 @@ def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():
 
 
 def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
-    monkeypatch.setattr("lantern_jax.text.prompt_files._LARGEST", 5)
+    monkeypatch.setattr("lantern_jax.apps.commands.prompt_files._LARGEST", 5)
     monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 100)
     monkeypatch.setattr(archives._Archive, "longest", 40)
     np.savez(tmp_path / "b.npz", mu=np.zeros(3))

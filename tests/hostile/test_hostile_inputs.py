@@ -6,11 +6,11 @@ from functools import cache
 
 import pytest
 
-import lantern_jax.commands.main
+import lantern_jax.apps.commands.main
+import lantern_jax.apps.serve.server
 import lantern_jax.engine.compiler
 import lantern_jax.engine.layouts
-import lantern_jax.serve.server
-from lantern_jax.commands.main import main, make_parser
+from lantern_jax.apps.commands.main import main, make_parser
 from tests.command import files
 from tests.hostile import paths as hostile_paths
 from tests.hostile import texts as hostile_texts
@@ -46,12 +46,12 @@ def nothing_is_computed(place, monkeypatch):
         raise SystemExit(COMPUTES)
 
     monkeypatch.chdir(place)
-    monkeypatch.setattr(lantern_jax.commands.main, "make_parser", same_parser)
+    monkeypatch.setattr(lantern_jax.apps.commands.main, "make_parser", same_parser)
     # Tracing the state, which comes just before compiling, takes longer than all the rest.
     monkeypatch.setattr(lantern_jax.engine.layouts, "state_shapes", computes)
     monkeypatch.setattr(lantern_jax.engine.compiler, "compile_ahead", computes)
     # A server computes in a thread of its own.
-    monkeypatch.setattr(lantern_jax.serve.server.Server, "run", computes)
+    monkeypatch.setattr(lantern_jax.apps.serve.server.Server, "run", computes)
 
 
 def run(words: list[str], capsys, deadline) -> tuple[int, str]:

@@ -13,8 +13,8 @@ import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lantern_jax.metrics.agreement import FEATURES, NAME
-from lantern_jax.sets.plan import SetPlan, begin
+from lantern_jax.apps.metrics.agreement import FEATURES, NAME
+from lantern_jax.apps.sets.plan import SetPlan, begin
 from tests.hostile.files import CONTROL, as_bytes, encoded_prompts, npy, safetensors, zipped
 from tests.hostile.mutations import at, places, renamed, replaced
 

@@ -15,7 +15,7 @@ import pytest
 from PIL import Image
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 from lantern_jax.engine import engine
 from lantern_jax.engine.generation import Interrupted
 from lantern_jax.pipeline import plan as call_plan

@@ -8,8 +8,8 @@ import pytest
 from PIL import Image
 
 import lantern_jax
+from lantern_jax.apps.commands.main import main
 from lantern_jax.checkpoints.store import save
-from lantern_jax.commands.main import main
 from lantern_jax.io import plugins
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint

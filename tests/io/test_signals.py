@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lantern_jax.commands.command_line import run
+from lantern_jax.apps.commands.command_line import run
 from lantern_jax.io import interruption
 from lantern_jax.io.errors import LanternError
 
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="signals of POSI
 # A process that says when it is at work: it only waits, or runs steps and may stop at the end of one.
 STEPS = """
 import sys, time
-from lantern_jax.commands.command_line import leave, run
+from lantern_jax.apps.commands.command_line import leave, run
 from lantern_jax.io.errors import LanternError
 from train.signals import deferred
 def work():

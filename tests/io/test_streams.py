@@ -8,16 +8,16 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 
 ROOT = Path(__file__).parents[2]
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="descriptors of POSIX")
 # Does what the command does before it imports anything else, prints everywhere and writes a file.
 COMMAND = """
 import sys
-from lantern_jax.io.streams import settle
+from lantern_jax.apps.terminal.streams import settle
 settle()
-from lantern_jax.commands.command_line import leave, run
+from lantern_jax.apps.commands.command_line import leave, run
 from lantern_jax.io.errors import LanternError
 def work():
     sys.stdin.read()

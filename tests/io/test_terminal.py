@@ -8,9 +8,9 @@ import time
 import pytest
 from rich.table import Table
 
-from lantern_jax.io import terminal
-from lantern_jax.io.console import Console
-from lantern_jax.io.terminal import say
+from lantern_jax.apps.terminal import terminal
+from lantern_jax.apps.terminal.console import Console
+from lantern_jax.apps.terminal.terminal import say
 from tests.repository.test_structure import modules
 
 STEERING = "\x1b]0;owned\x07\x1b[2J\r\nlantern: all is well\u202e\x9b"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.measuring import bandwidth, costs
+from lantern_jax.apps.measuring import bandwidth, costs
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from lantern_jax.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
 from tests.refused import refused
 
 

@@ -6,11 +6,11 @@ import jax
 import pytest
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands import bench
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands import bench
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring import measure
+from lantern_jax.apps.measuring.rows import read_rows
 from lantern_jax.engine.engine import Engine
-from lantern_jax.measuring import measure
-from lantern_jax.measuring.rows import read_rows
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import pipeline_on, tiny_pipeline
 

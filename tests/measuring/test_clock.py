@@ -6,11 +6,11 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
+from lantern_jax.apps.measuring import choose, costs, tune
+from lantern_jax.apps.measuring.clock import Clock
+from lantern_jax.apps.measuring.paths import MAX_DEPTH
+from lantern_jax.apps.measuring.subject import Decodings, Subject, checkpoint_subject, sample_prompts
 from lantern_jax.engine.generation import Timing
-from lantern_jax.measuring import choose, costs, tune
-from lantern_jax.measuring.clock import Clock
-from lantern_jax.measuring.paths import MAX_DEPTH
-from lantern_jax.measuring.subject import Decodings, Subject, checkpoint_subject, sample_prompts
 from lantern_jax.settings.tuned import Key, read_tuned, steers
 from tests.tiny_checkpoint import tiny_pipeline
 

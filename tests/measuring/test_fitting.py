@@ -2,9 +2,9 @@
 
 import pytest
 
-from lantern_jax.devices.data_sheets import DEVICES, slice_of
-from lantern_jax.measuring.fitting import largest, limit_of, need
-from lantern_jax.measuring.shapes import size_shapes
+from lantern_jax.apps.measuring.data_sheets import DEVICES, slice_of
+from lantern_jax.apps.measuring.fitting import largest, limit_of, need
+from lantern_jax.apps.measuring.shapes import size_shapes
 
 
 def test_a_v5e_takes_as_much_as_its_compiler_says():

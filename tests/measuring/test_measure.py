@@ -8,13 +8,12 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.engine.engine import Engine
-from lantern_jax.measuring import costs, profile
-from lantern_jax.measuring.accept_lengths import AcceptLengths
-from lantern_jax.measuring.bandwidth import Bandwidth
-from lantern_jax.measuring.clock import alternate
-from lantern_jax.measuring.costs import levels_of, seconds_a_level
-from lantern_jax.measuring.measure import (
+from lantern_jax.apps.measuring import costs, profile
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
+from lantern_jax.apps.measuring.bandwidth import Bandwidth
+from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.costs import levels_of, seconds_a_level
+from lantern_jax.apps.measuring.measure import (
     LEAST_REPEATS,
     Batch,
     Procedure,
@@ -23,8 +22,9 @@ from lantern_jax.measuring.measure import (
     measure,
     members,
 )
-from lantern_jax.measuring.subject import checkpoint_subject, random_subject, sample_prompts
-from lantern_jax.measuring.sweep import expand, parse_methods
+from lantern_jax.apps.measuring.subject import checkpoint_subject, random_subject, sample_prompts
+from lantern_jax.apps.measuring.sweep import expand, parse_methods
+from lantern_jax.engine.engine import Engine
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
 # Tests of the random model that name the same method share its programs.

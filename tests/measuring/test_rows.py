@@ -5,8 +5,8 @@ import json
 
 import pytest
 
-from lantern_jax.measuring.rows import Row, against, read_rows, to_lines
-from lantern_jax.measuring.tables import rows_table
+from lantern_jax.apps.measuring.rows import Row, against, read_rows, to_lines
+from lantern_jax.apps.measuring.tables import rows_table
 from tests.refused import refused
 
 ROW = Row(

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.measuring.sweep import expand, parse_list, parse_methods
+from lantern_jax.apps.measuring.sweep import expand, parse_list, parse_methods
 
 
 def names(configurations):

@@ -5,12 +5,12 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lantern_jax.apps.measuring import tune
+from lantern_jax.apps.measuring.choose import Budget, Candidate
+from lantern_jax.apps.measuring.costs import Costs
+from lantern_jax.apps.measuring.goal import PLAIN, Goal
+from lantern_jax.apps.measuring.subject import Decodings
 from lantern_jax.engine.generation import Timing
-from lantern_jax.measuring import tune
-from lantern_jax.measuring.choose import Budget, Candidate
-from lantern_jax.measuring.costs import Costs
-from lantern_jax.measuring.goal import PLAIN, Goal
-from lantern_jax.measuring.subject import Decodings
 
 TOKENS = 100
 

@@ -12,10 +12,10 @@ import numpy as np
 import pytest
 
 import lantern_jax.pipeline.pipeline
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring import choose, costs, subject, tune
+from lantern_jax.apps.measuring.subject import checkpoint_subject, sample_prompts
 from lantern_jax.checkpoints.store import save
-from lantern_jax.commands.main import main
-from lantern_jax.measuring import choose, costs, subject, tune
-from lantern_jax.measuring.subject import checkpoint_subject, sample_prompts
 from lantern_jax.settings.tuned import file_name
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
@@ -126,7 +126,9 @@ def test_a_table_that_cannot_be_written_is_shown(folder, capsys, monkeypatch):
         return made
 
     monkeypatch.setattr(tune.Tuner, "run", run)
-    monkeypatch.setattr("lantern_jax.commands.tune._show", lambda tuning: print("a table" * (tuning is made)))
+    monkeypatch.setattr(
+        "lantern_jax.apps.commands.tune._show", lambda tuning: print("a table" * (tuning is made))
+    )
     assert main(["tune", "--model", str(folder), *ONE_DEVICE]) != 0
     printed = capsys.readouterr()
     assert printed.out == "a table\n" and "cannot write" in printed.err

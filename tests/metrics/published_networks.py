@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 
-from lantern_jax.metrics.vgg import VGG, vgg_table
+from lantern_jax.apps.metrics.vgg import VGG, vgg_table
 from tests.golden_cases import DEFAULT_DIRECTORY, golden_weight
 
 TINY_VGG = VGG(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageFilter
 
-from lantern_jax.metrics.agreement import (
+from lantern_jax.apps.metrics.agreement import (
     agreement_scores,
     caption_agreement,
     classifier_arrays,
@@ -12,7 +12,7 @@ from lantern_jax.metrics.agreement import (
     read_classifier,
     shipped_classifier,
 )
-from lantern_jax.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from tests.refused import refused_each
 from train.painter.landscapes import render_batch
 from train.painter.scenes import caption

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from lantern_jax.metrics.clip_files import convert_clip, read_clip
+from lantern_jax.apps.metrics.clip_files import convert_clip, read_clip
 from tests.fixtures.tensor_writing import write_safetensors
 from tests.metrics.tiny_clip import CONFIG, hugging_face_tensors, to_openai, write_folder
 from tests.refused import refused_each

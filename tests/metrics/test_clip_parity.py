@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.metrics.clip import Clip
-from lantern_jax.metrics.clip_files import convert_clip
+from lantern_jax.apps.metrics.clip import Clip
+from lantern_jax.apps.metrics.clip_files import convert_clip
 from tests.metrics.tiny_clip import to_openai
 
 torch = pytest.importorskip("torch")

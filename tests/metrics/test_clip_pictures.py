@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.metrics import preprocessing
+from lantern_jax.apps.metrics import preprocessing
 from tests.metrics.tiny_clip import random_pictures
 
 SIDE = 28

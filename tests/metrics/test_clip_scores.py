@@ -8,13 +8,13 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.metrics import clip_scores as module
-from lantern_jax.metrics.clip import Clip, ClipConfig, Tower
-from lantern_jax.metrics.clip_files import read_clip
-from lantern_jax.metrics.clip_scores import LANTERN_PREFIX, clip_scores, hps_scores
-from lantern_jax.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.metrics.cmmd import cmmd, cmmd_features
-from lantern_jax.metrics.preprocessing import clip_input, padded_input, square_input
+from lantern_jax.apps.metrics import clip_scores as module
+from lantern_jax.apps.metrics.clip import Clip, ClipConfig, Tower
+from lantern_jax.apps.metrics.clip_files import read_clip
+from lantern_jax.apps.metrics.clip_scores import LANTERN_PREFIX, clip_scores, hps_scores
+from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
+from lantern_jax.apps.metrics.cmmd import cmmd, cmmd_features
+from lantern_jax.apps.metrics.preprocessing import clip_input, padded_input, square_input
 from tests.fixtures.tensor_writing import write_safetensors
 from tests.metrics import tiny_clip
 from tests.refused import refused_each
@@ -140,7 +140,7 @@ def slow_cmmd(left, right, unbiased):
 
 @pytest.mark.parametrize("unbiased", [False, True])
 def test_cmmd_matches_loops(monkeypatch, unbiased):
-    monkeypatch.setattr("lantern_jax.metrics.distances._BLOCK", 40)
+    monkeypatch.setattr("lantern_jax.apps.metrics.distances._BLOCK", 40)
     rng = np.random.default_rng(0)
     left, right = rng.normal(size=(9, 5)), 0.5 + 2 * rng.normal(size=(6, 5))
     found = cmmd(left, right, unbiased=unbiased)

@@ -6,9 +6,9 @@ import sys
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics import clip_tokenizer
+from lantern_jax.apps.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
 from lantern_jax.io.errors import IgnoredWords
-from lantern_jax.metrics import clip_tokenizer
-from lantern_jax.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
 from tests.metrics.tiny_clip import MERGES, VOCAB, write_merges
 from tests.refused import refused_each
 

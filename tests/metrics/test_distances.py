@@ -5,9 +5,9 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.metrics import distances
-from lantern_jax.metrics.distances import kernel_distance, precision_recall
-from lantern_jax.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics import distances
+from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from tests.refused import refused_each
 
 

@@ -4,9 +4,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.io.errors import IgnoredWords
-from lantern_jax.metrics.clip import Tower
-from lantern_jax.metrics.image_reward import (
+from lantern_jax.apps.metrics.clip import Tower
+from lantern_jax.apps.metrics.image_reward import (
     CONTEXT,
     ImageReward,
     RewardConfig,
@@ -14,7 +13,8 @@ from lantern_jax.metrics.image_reward import (
     image_reward_scores,
     reward_table,
 )
-from lantern_jax.metrics.preprocessing import clip_input
+from lantern_jax.apps.metrics.preprocessing import clip_input
+from lantern_jax.io.errors import IgnoredWords
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 from tests.metrics.tiny_clip import random_pictures
 from tests.refused import refused_each

@@ -11,15 +11,15 @@ import pytest
 from PIL import Image, PngImagePlugin
 from safetensors.numpy import save_file
 
-from lantern_jax.commands import report
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands import report
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.metrics import protocols, registry
+from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
+from lantern_jax.apps.metrics.features import FeatureReader, Score
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.preprocessing import lantern_square, truncate_levels
+from lantern_jax.apps.sets import statistics
 from lantern_jax.io.errors import LanternError
-from lantern_jax.metrics import protocols, registry
-from lantern_jax.metrics.distances import kernel_distance, precision_recall
-from lantern_jax.metrics.features import FeatureReader, Score
-from lantern_jax.metrics.moments import Moments, frechet_distance
-from lantern_jax.metrics.preprocessing import lantern_square, truncate_levels
-from lantern_jax.sets import statistics
 from tests.command import assert_refused, must_not_run
 from tests.metrics.published_networks import inception_tensors
 
@@ -253,7 +253,7 @@ def test_numbers_that_cannot_be_written_are_shown(folder, capsys, monkeypatch):
         raise OSError("cannot write a.json: the disk is full")
 
     write_folder(folder / "made", 1)
-    monkeypatch.setattr("lantern_jax.commands.metrics.write_files", full)
+    monkeypatch.setattr("lantern_jax.apps.commands.metrics.write_files", full)
     line = ("made", "--reference", "made", "--features", "colours", "--replicates", 0, "--out", "a.json")
     assert run(*line) != 0
     printed = capsys.readouterr()
@@ -271,10 +271,10 @@ def test_help_names_everything_there_is(capsys, monkeypatch):
 
 
 def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
-    module = types.ModuleType("lantern_jax.metrics.cmmd")
+    module = types.ModuleType("lantern_jax.apps.metrics.cmmd")
     module.cmmd = lambda made, real: float(len(made) + len(real) / 100)
     module.cmmd_features = lambda weights: colours(weights, "whole")
-    monkeypatch.setitem(sys.modules, "lantern_jax.metrics.cmmd", module)
+    monkeypatch.setitem(sys.modules, "lantern_jax.apps.metrics.cmmd", module)
     write_folder(folder / "made", 1), write_folder(folder / "real", 1, COUNT + 3)
     (folder / "weights").write_text("")
     assert run("made", "--reference", "real", "--features", "clip", "--weights", "weights") == 0

@@ -4,8 +4,8 @@ import numpy as np
 import pytest
 import scipy.linalg
 
-from lantern_jax.metrics.distances import bootstrap_draws, interval
-from lantern_jax.metrics.moments import Moments, Normal, frechet_distance
+from lantern_jax.apps.metrics.distances import bootstrap_draws, interval
+from lantern_jax.apps.metrics.moments import Moments, Normal, frechet_distance
 
 
 def features(seed, count, width):

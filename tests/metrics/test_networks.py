@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
-from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.metrics.inception import inception_features
-from lantern_jax.metrics.preprocessing import vgg_imagenet
-from lantern_jax.metrics.vgg import VGG, vgg_features, vgg_table
+from lantern_jax.apps.metrics.features import FeatureReader
+from lantern_jax.apps.metrics.inception import inception_features
+from lantern_jax.apps.metrics.preprocessing import vgg_imagenet
+from lantern_jax.apps.metrics.vgg import VGG, vgg_features, vgg_table
 from tests.metrics.published_networks import TINY_VGG, vgg_tensors
 from tests.refused import refused_each
 

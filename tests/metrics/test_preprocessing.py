@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from lantern_jax.metrics import preprocessing
+from lantern_jax.apps.metrics import preprocessing
 
 SIZES = [(64, 80), (299, 299), (300, 451), (620, 333)]
 

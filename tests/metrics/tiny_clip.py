@@ -5,8 +5,8 @@ import json
 
 import numpy as np
 
-from lantern_jax.metrics.clip import ClipConfig, Tower
-from lantern_jax.metrics.clip_files import HUGGING_FACE, clip_table
+from lantern_jax.apps.metrics.clip import ClipConfig, Tower
+from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, clip_table
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 
 # The vocabulary of these merges: 256 bytes, the same at the end of a word, the merges, start and end.

@@ -11,10 +11,10 @@ import pytest
 import lantern_jax
 from eval.ahead.arguments import Batch
 from eval.ahead.fit import need_there
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.measuring.shapes import checkpoint_shapes
 from lantern_jax.checkpoints.store import load, save
-from lantern_jax.commands.main import main
 from lantern_jax.devices.partition import parameter_spec
-from lantern_jax.measuring.shapes import checkpoint_shapes
 from lantern_jax.models import quantization
 from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.models.quantization import is_quantized, quantize

@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 import lantern_jax.engine.engine
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.plan import Plan
 from tests.command import assert_refused, must_not_run

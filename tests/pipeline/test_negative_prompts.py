@@ -7,12 +7,12 @@ import pytest
 from PIL import Image
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.serve.limits import Limits, Refused
+from lantern_jax.apps.serve.requests import read_request
+from lantern_jax.apps.sets.plan import read_plan
+from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.models.llamagen import LlamaGen
-from lantern_jax.serve.limits import Limits, Refused
-from lantern_jax.serve.requests import read_request
-from lantern_jax.sets.plan import read_plan
-from lantern_jax.sets.reading import read_set
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.command import assert_refused

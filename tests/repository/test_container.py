@@ -10,7 +10,7 @@ import tomllib
 import httpx
 import pytest
 
-from lantern_jax.commands.main import make_parser
+from lantern_jax.apps.commands.main import make_parser
 from tests.repository.test_structure import ROOT
 
 FILE = (ROOT / "Dockerfile").read_text("utf-8")

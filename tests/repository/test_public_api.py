@@ -41,7 +41,7 @@ def test_unknown_names_are_attribute_errors():
 def test_the_core_needs_no_optional_or_training_package():
     """Making a picture imports neither the extras nor what only training uses; tables of settings need no JAX."""
     code = (
-        "import sys; import lantern_jax, lantern_jax.commands.main as command, lantern_jax.settings.settings;"
+        "import sys; import lantern_jax, lantern_jax.apps.commands.main as command, lantern_jax.settings.settings;"
         "command.main(['generate', '--help']);"
         "assert 'jax' not in sys.modules and 'PIL' not in sys.modules; lantern_jax.load; "
         "extras = 'torch safetensors optax orbax tensorstore ml_collections matplotlib pytest'.split();"

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.commands.command_line import run
+from lantern_jax.apps.commands.command_line import run
 from tests.hostile.commands import QUOTED
 from tests.hostile.scripts import WRONG, is_quick, litter
 

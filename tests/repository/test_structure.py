@@ -17,11 +17,24 @@ MODULE_LINES, FUNCTION_LINES = 400, 80
 # Modules that grow most easily.
 _GROWING = ("lantern_jax.pipeline.pipeline", "lantern_jax.engine.engine", "lantern_jax.decoding.loop")
 SMALL = {name: 300 for name in _GROWING}
-# The rooms of the package from the ground up: a room imports only those before it.
-ROOMS = (
-    *("io", "kernels", "devices", "decoding", "models", "tensors", "text", "pictures", "families", "metrics"),
-    *("checkpoints", "engine", "settings", "pipeline", "measuring", "serve", "sets", "commands"),
+# The rooms of the package from the ground up: a room imports only those before it. The spine imports no app.
+SPINE = (
+    *(
+        "io",
+        "kernels",
+        "devices",
+        "decoding",
+        "models",
+        "tensors",
+        "text",
+        "pictures",
+        "families",
+        "checkpoints",
+    ),
+    *("engine", "settings", "pipeline"),
 )
+APPS = ("terminal", "metrics", "convert", "measuring", "serve", "sets", "commands")
+ROOMS = (*SPINE, *(f"apps.{room}" for room in APPS))
 
 
 @cache
@@ -89,16 +102,36 @@ def test_imports_have_no_cycles():
     assert "lantern_jax.io.files" in graph()["lantern_jax.checkpoints.store"], "the graph has no edges"
 
 
+def room_of(name: str) -> str:
+    """Returns the room of a module of the package: ``io``, or ``apps.serve``."""
+    _, first, *rest = name.split(".")
+    return f"apps.{rest[0]}" if first == "apps" and rest else first
+
+
 def test_no_import_points_up_and_every_module_is_in_a_room():
     floors = {room: floor for floor, room in enumerate(ROOMS)}
-    floor = {name: floors.get(name.split(".")[1], -1) for name in graph() if name.startswith("lantern_jax.")}
+    floor = {name: floors.get(room_of(name), -1) for name in graph() if name.startswith("lantern_jax.")}
     edges = [(name, other) for name in floor for other in graph()[name]]
     # The command's start is above all rooms.
     climbs = [edge for edge in edges if floor.get(edge[1], -1) > floor[edge[0]] and edge[0].count(".") > 1]
     assert not climbs
     package = ROOT / "lantern_jax"
     assert {path.name for path in package.glob("*.py")} == {"__init__.py", "__main__.py"}
-    assert {path.parent.name for path in package.glob("*/__init__.py")} == set(ROOMS)
+    assert {path.name for path in (package / "apps").glob("*.py")} == {"__init__.py"}
+    rooms = {path.parent.relative_to(package) for path in package.glob("**/__init__.py")}
+    assert {
+        ".".join(room.parts) for room in rooms if room.parts[:1] in {(name,) for name in (*SPINE, "apps")}
+    } >= {*ROOMS}
+
+
+def test_the_spine_imports_no_app():
+    """Nor names one to be imported late: whoever uses the library needs none of them."""
+    named = {(name, module) for name, module, _ in late()}
+    edges = {(name, other) for name in graph() for other in graph()[name]} | named
+    spine = tuple(f"lantern_jax.{room}." for room in SPINE)
+    assert not [
+        edge for edge in edges if edge[0].startswith(spine) and edge[1].startswith("lantern_jax.apps")
+    ]
 
 
 @pytest.mark.parametrize("folder", [*FOLDERS, "tests"])
@@ -159,7 +192,14 @@ def test_nothing_is_there_for_tests_only():
 
 
 # What opens files beside ``files.open_file``: never one that somebody else wrote.
-_NAMES = ("io.files", "io.locks", "commands.options", "io.streams", "devices.kept", "devices.platform")
+_NAMES = (
+    "io.files",
+    "io.locks",
+    "apps.commands.options",
+    "apps.terminal.streams",
+    "devices.kept",
+    "devices.platform",
+)
 OPENERS = tuple(f"lantern_jax.{name}" for name in _NAMES)
 
 

@@ -13,13 +13,13 @@ from functools import partial
 
 import httpx
 
+from lantern_jax.apps.serve.access import Access
+from lantern_jax.apps.serve.application import application
+from lantern_jax.apps.serve.limits import Limits
+from lantern_jax.apps.serve.server import Connections, Server
+from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.serve.access import Access
-from lantern_jax.serve.application import application
-from lantern_jax.serve.limits import Limits
-from lantern_jax.serve.server import Connections, Server
-from lantern_jax.serve.worker import Worker
 from tests.hostile.requests import PATH, Stream, send
 from tests.tiny_checkpoint import pipeline_on
 

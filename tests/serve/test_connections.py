@@ -9,9 +9,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from lantern_jax.serve import server as serving
-from lantern_jax.serve.forms import read_form
-from lantern_jax.serve.server import address_of
+from lantern_jax.apps.serve import server as serving
+from lantern_jax.apps.serve.forms import read_form
+from lantern_jax.apps.serve.server import address_of
 from tests.hostile.requests import GET, HEAD, PATH
 from tests.serve.running import QUEUE, Gate, in_threads, running, said, until
 
@@ -202,7 +202,7 @@ def test_a_form_waits_only_while_its_client_does(server, monkeypatch):
     whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
     gone = 'lantern_requests_total{status="0"}'
     before = server.metrics().get(gone, 0)
-    monkeypatch.setattr("lantern_jax.serve.application.read_form", read)
+    monkeypatch.setattr("lantern_jax.apps.serve.application.read_form", read)
     with contextlib.ExitStack() as open_ones:
         connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
         for connection in connections:

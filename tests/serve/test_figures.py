@@ -6,11 +6,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
-from lantern_jax.serve import batch
-from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.requests import PictureRequest
-from lantern_jax.serve.worker import Worker
+from lantern_jax.apps.serve import batch
+from lantern_jax.apps.serve.counters import Counters
+from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.worker import Worker
 from tests.command import must_not_run
 from tests.serve.running import BATCH, LIMITS, QUEUE, running, until
 from tests.tiny_checkpoint import pipeline_on

@@ -10,15 +10,15 @@ import httpx
 import pytest
 from starlette.testclient import TestClient
 
+from lantern_jax.apps.serve.access import Access, is_local
+from lantern_jax.apps.serve.application import application
+from lantern_jax.apps.serve.counters import Counters
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.server import Escaped
+from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.serve.access import Access, is_local
-from lantern_jax.serve.application import application
-from lantern_jax.serve.counters import Counters
-from lantern_jax.serve.requests import PictureRequest
-from lantern_jax.serve.server import Escaped
-from lantern_jax.serve.worker import Worker
 from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
 from tests.serve.running import BATCH, LIMITS, in_threads, outlive, said, strange_lines
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
@@ -100,7 +100,7 @@ def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
     content = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}'
     for body in (content, (content[start : start + 65536] for start in range(0, len(content), 65536))):
         with monkeypatch.context() as unread:
-            unread.setattr("lantern_jax.serve.application.read_request", None)
+            unread.setattr("lantern_jax.apps.serve.application.read_request", None)
             response = posted(server, body)
         assert response.status_code == 413 and len(response.content) < 500
 
@@ -162,7 +162,7 @@ def test_a_bug_in_a_route_is_counted_and_has_the_usual_headers(server, monkeypat
     name = 'lantern_requests_total{status="500"}'
     before = server.metrics().get(name, 0)
     with monkeypatch.context() as failing:
-        failing.setattr("lantern_jax.serve.application.decoded", fail)
+        failing.setattr("lantern_jax.apps.serve.application.decoded", fail)
         answer = server.ask()
     assert answer.status_code == 500 and "please report it" in error_of(answer)["message"]
     assert server.metrics()[name] == before + 1

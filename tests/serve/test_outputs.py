@@ -15,16 +15,16 @@ from PIL import Image, ImageOps
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
+from lantern_jax.apps.serve import kept
+from lantern_jax.apps.serve.access import Access
+from lantern_jax.apps.serve.application import _Server, application
+from lantern_jax.apps.serve.forms import MOST_HEAD, MOST_PARTS, boundary_of, read_form, read_start
+from lantern_jax.apps.serve.kept import Kept
+from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.outputs import Output
+from lantern_jax.apps.serve.requests import OWN
+from lantern_jax.apps.serve.server import log_to_stderr
 from lantern_jax.pictures.images import fitted
-from lantern_jax.serve import kept
-from lantern_jax.serve.access import Access
-from lantern_jax.serve.application import _Server, application
-from lantern_jax.serve.forms import MOST_HEAD, MOST_PARTS, boundary_of, read_form, read_start
-from lantern_jax.serve.kept import Kept
-from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.outputs import Output
-from lantern_jax.serve.requests import OWN
-from lantern_jax.serve.server import log_to_stderr
 from lantern_jax.settings.settings import KNOBS
 from tests.hostile.requests import PATH
 from tests.serve.running import LIMITS, in_threads, running
@@ -202,7 +202,7 @@ def test_at_most_two_pictures_are_read_at_a_time(server, monkeypatch):
         reading.pop()
         return read_start(*given)
 
-    monkeypatch.setattr("lantern_jax.serve.application.read_start", read)
+    monkeypatch.setattr("lantern_jax.apps.serve.application.read_start", read)
     answers = in_threads([lambda: server.client.post(EDITS, files={"image": GOOD})] * 6)
     assert [answer.status_code for answer in answers] == [400] * 6 and max(most) <= 2
 
@@ -294,7 +294,7 @@ def test_others_are_answered_while_a_form_is_read(server, monkeypatch):
         assert httpx.get(f"{server.url}/health", timeout=5).status_code == 200
         return read_form(*given)
 
-    monkeypatch.setattr("lantern_jax.serve.application.read_form", among_others)
+    monkeypatch.setattr("lantern_jax.apps.serve.application.read_form", among_others)
     answer = server.client.post(EDITS, data={}, files={"image": GOOD})
     assert answer.status_code == 400 and "prompt" in answer.json()["error"]["message"]
 

@@ -6,10 +6,10 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 
-from lantern_jax.serve.access import content_policy
+from lantern_jax.apps.serve.access import content_policy
 from lantern_jax.text.landscapes import LANDSCAPES
 
-PAGE = resources.files("lantern_jax.serve").joinpath("page.html").read_text(encoding="utf-8")
+PAGE = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
 
 
 class Elements(HTMLParser):

@@ -15,11 +15,11 @@ import pytest
 from PIL import Image
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.serve import outputs, worker
+from lantern_jax.apps.serve.batch import GREY, guessed
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
-from lantern_jax.serve import outputs, worker
-from lantern_jax.serve.batch import GREY, guessed
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
 from tests.hostile.requests import HEAD, PATH

@@ -16,9 +16,9 @@ import pytest
 
 import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
-from lantern_jax.commands.main import main
-from lantern_jax.serve import server as serving
-from lantern_jax.serve.server import Server
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.serve import server as serving
+from lantern_jax.apps.serve.server import Server
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.tiny_checkpoint import pipeline_on
@@ -79,7 +79,7 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
 
     def run(self, sockets):
         served.append((self.config.app, sockets[0].getsockname()))
-        logging.getLogger("lantern_jax.serve").warning("one\nline")
+        logging.getLogger("lantern_jax.apps.serve").warning("one\nline")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Server, "run", run)

@@ -6,9 +6,9 @@ import threading
 import numpy as np
 import pytest
 
-from lantern_jax.serve.limits import Refused
-from lantern_jax.serve.requests import PictureRequest
-from lantern_jax.serve.ticket import Done, Progress, Ticket
+from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
 from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)

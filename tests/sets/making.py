@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.sets.plan import SetPlan, Worker, begin
-from lantern_jax.sets.request import OpenedSet
-from lantern_jax.sets.worker import make_set
+from lantern_jax.apps.metrics.features import FeatureReader
+from lantern_jax.apps.sets.plan import SetPlan, Worker, begin
+from lantern_jax.apps.sets.request import OpenedSet
+from lantern_jax.apps.sets.worker import make_set
 from lantern_jax.settings.settings import settings_json
 from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
 

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from lantern_jax.sets.cluster import assigned, chosen
-from lantern_jax.sets.plan import Worker
+from lantern_jax.apps.sets.cluster import assigned, chosen
+from lantern_jax.apps.sets.plan import Worker
 from tests.refused import refused
 
 

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.commands.main import make_parser
+from lantern_jax.apps.commands.main import make_parser
+from lantern_jax.apps.sets.cluster import assigned
+from lantern_jax.apps.sets.plan import Worker
+from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.sets.cluster import assigned
-from lantern_jax.sets.plan import Worker
-from lantern_jax.sets.reading import read_set
 from tests.tiny_checkpoint import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[2]

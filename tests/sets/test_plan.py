@@ -6,9 +6,9 @@ import time
 import numpy as np
 import pytest
 
-from lantern_jax.sets import plan as plans
-from lantern_jax.sets.plan import Worker, begin, read_plan
-from lantern_jax.sets.reading import is_set, merge, read_set
+from lantern_jax.apps.sets import plan as plans
+from lantern_jax.apps.sets.plan import Worker, begin, read_plan
+from lantern_jax.apps.sets.reading import is_set, merge, read_set
 from lantern_jax.settings.settings import settings_json
 from tests.refused import refused
 from tests.sets.making import a_plan, contents

@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lantern_jax.apps.metrics.moments import Moments
+from lantern_jax.apps.sets import shards, worker
+from lantern_jax.apps.sets.plan import begin, check_plan, shard_paths
+from lantern_jax.apps.sets.reading import SUMS_FILE, is_set, merge, read_set
+from lantern_jax.apps.sets.request import SetRequest, open_set
+from lantern_jax.apps.sets.shards import read_arrays, write_shard
+from lantern_jax.apps.sets.worker import discard_damaged
 from lantern_jax.engine.programs import NotRefillable
-from lantern_jax.metrics.moments import Moments
 from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.sets import shards, worker
-from lantern_jax.sets.plan import begin, check_plan, shard_paths
-from lantern_jax.sets.reading import SUMS_FILE, is_set, merge, read_set
-from lantern_jax.sets.request import SetRequest, open_set
-from lantern_jax.sets.shards import read_arrays, write_shard
-from lantern_jax.sets.worker import discard_damaged
 from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
 from tests.sets.making import KNOBS, READER, SUMS, a_plan, contents, make, refused

@@ -3,10 +3,10 @@
 import numpy as np
 import pytest
 
+from lantern_jax.apps.sets.plan import SetPlan, begin, shard_paths
+from lantern_jax.apps.sets.reading import merge, read_set
+from lantern_jax.apps.sets.shards import write_shard
 from lantern_jax.io import locks
-from lantern_jax.sets.plan import SetPlan, begin, shard_paths
-from lantern_jax.sets.reading import merge, read_set
-from lantern_jax.sets.shards import write_shard
 from tests.sets.making import SHARD, a_plan, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS
 

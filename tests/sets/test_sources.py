@@ -5,9 +5,9 @@ import types
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from lantern_jax.sets import sources
-from lantern_jax.sets.reading import SetPicture
-from lantern_jax.sets.sources import read_pictures, with_prompts
+from lantern_jax.apps.sets import sources
+from lantern_jax.apps.sets.reading import SetPicture
+from lantern_jax.apps.sets.sources import read_pictures, with_prompts
 from tests.sets.making import refused
 
 

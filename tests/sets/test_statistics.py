@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lantern_jax.apps.metrics.features import FeatureReader
+from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.sets.statistics import is_statistics, statistics_file, statistics_of
 from lantern_jax.io.files import write_file
-from lantern_jax.metrics.features import FeatureReader
-from lantern_jax.metrics.moments import Moments, frechet_distance
-from lantern_jax.sets.statistics import is_statistics, statistics_file, statistics_of
 from tests.sets.making import refused
 
 WIDTH = 3

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
 from lantern_jax.decoding.methods import methods
 from lantern_jax.decoding.rejection import Rejection
 from lantern_jax.settings.recipe import Recipe, weak_drafter, without_effect

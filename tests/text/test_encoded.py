@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from lantern_jax.commands import encode
+from lantern_jax.apps.commands import encode
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from lantern_jax.text.packed import PackedRows
 from tests.command import assert_refused, must_not_run

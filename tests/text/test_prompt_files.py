@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.text.prompt_files import class_list, read_columns, read_prompts
+from lantern_jax.apps.commands.prompt_files import class_list, read_columns, read_prompts
 from tests.refused import refused
 
 

@@ -20,8 +20,8 @@ from configs import (
     lumina2_drafter,
     lumina_drafter,
 )
-from lantern_jax.checkpoints.convert import convert_chameleon_files, convert_llamagen
-from lantern_jax.commands.main import main
+from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.convert.convert import convert_chameleon_files, convert_llamagen
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures.guided_conversions import write_model
 from train import drafter, features, sources, target

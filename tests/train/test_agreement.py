@@ -7,9 +7,9 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.command import must_not_run

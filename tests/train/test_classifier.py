@@ -7,7 +7,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs.demo_classifier import get_config
-from lantern_jax.metrics.agreement import (
+from lantern_jax.apps.metrics.agreement import (
     Classifier,
     DemoClassifier,
     classifier_arrays,

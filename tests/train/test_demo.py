@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.checkpoints import store
 from lantern_jax.io.files import write_file
-from lantern_jax.metrics.agreement import read_classifier
 from lantern_jax.pipeline.pipeline import load
 from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.quick_compilation import QUICK_COMPILATION

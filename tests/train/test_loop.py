@@ -15,7 +15,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 from ml_collections import ConfigDict
 
 from configs.tiny_tokenizer import get_config
-from lantern_jax.commands import command_line
+from lantern_jax.apps.commands import command_line
 from tests.refused import refused_each
 from tests.train.resumption import read_metrics
 from train.loop import (

@@ -9,13 +9,13 @@ from eval.ahead.compiling import compile_batch, compile_call, grids_of
 from eval.ahead.fit import least_of, need_there
 from eval.ahead.rows import row_of
 from eval.ahead.survey import shapes_of_size
-from lantern_jax.devices.data_sheets import slice_of
+from lantern_jax.apps.measuring.data_sheets import slice_of
+from lantern_jax.apps.measuring.random_models import random_model
+from lantern_jax.apps.measuring.shapes import size_shapes
 from lantern_jax.engine import compiler
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
-from lantern_jax.measuring.random_models import random_model
-from lantern_jax.measuring.shapes import size_shapes
 
 MODEL = random_model("tiny")
 KNOBS = {"method": "gumbel", "tree": [[0]]}

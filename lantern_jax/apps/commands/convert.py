@@ -1,0 +1,177 @@
+"""``lantern convert``: published files to a checkpoint directory.
+
+One table says which files each format takes; everything else is the same for all.
+"""
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+
+from lantern_jax.apps.commands.options import DTYPES, Command
+from lantern_jax.apps.terminal.terminal import say
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, WEIGHTS, Choice, File, Format
+from lantern_jax.families.registry import FAMILIES
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import check_new_folder
+from lantern_jax.io.locks import sole
+from lantern_jax.io.plugins import Table, at
+from lantern_jax.tensors.hub import check_upload, download, list_files
+
+_OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
+
+
+def _of_families() -> dict[str, Format]:
+    """Returns the formats that families bring, including those of other packages."""
+    return {name: kind for family in FAMILIES.values() for name, kind in family.formats.items()}
+
+
+def _drafter_kinds() -> tuple[str, ...]:
+    """Returns the kinds of drafters that can be read from published tensors."""
+    return tuple(name for name, kind in DRAFTERS.items() if kind.has("read"))
+
+
+_FORMATS = {
+    "drafter": Format(
+        "a drafter, into a checkpoint that exists",
+        at("lantern_jax.apps.convert.convert:add_drafter"),
+        (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
+        choices=(
+            Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),
+            WEIGHTS,
+        ),
+    ),
+    "t5": Format(
+        "a text encoder, into a caption-conditional checkpoint that exists",
+        at("lantern_jax.apps.convert.convert:add_text_encoder"),
+        (
+            _OLD,
+            replace(T5, required=True, repository=True),
+            replace(T5_TOKENIZER, required=True),
+            CONFIG,
+        ),
+        choices=(WEIGHTS,),
+    ),
+}
+FORMATS: Table[Format] = Table("format", _FORMATS, beside=_of_families)
+
+
+def add(commands) -> None:
+    """Adds ``convert`` and its formats to a parser's commands."""
+    convert = commands.add_parser("convert", help="convert published checkpoints")
+    formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
+    for name, kind in FORMATS.items():
+        command = Command(formats, name, kind.help, partial(_run, kind))
+        take = command.take
+        for file in kind.files:
+            take(f"--{file.option}", "PATH", file.help)
+        for choice in kind.choices:
+            values = choice.values()
+            how = {"default": values[0], "choices": values} if values else {}
+            take(f"--{choice.option}", None if values else "NAME", choice.help, **how)
+        take("--out", "DIR", "new folder for the checkpoint", required=True)
+        take("--dtype", None, "of stored parameters", "bfloat16", choices=DTYPES)
+        hub = "repository of the Hugging Face hub that holds the files that are not here"
+        take("--from-hub", "REPO", hub)
+        take("--revision", "NAME", "branch, tag or commit of the repository")
+        command.overwrite()
+        take("--push", "OWNER/NAME", "upload the folder to the Hugging Face hub, with a model card")
+
+
+def _run(kind: Format, arguments: argparse.Namespace) -> None:
+    given = {file.argument: getattr(arguments, file.argument) for file in kind.files}
+    remote = {} if arguments.from_hub is None else _remote(kind, given, arguments.from_hub)
+    if arguments.from_hub is None and arguments.revision is not None:
+        raise LanternError("--revision is that of a repository: give --from-hub too")
+    # Everything that can be refused without fetching is refused first.
+    if arguments.push is not None:
+        check_upload(arguments.push)
+    for file in kind.files:
+        path = given[file.argument]
+        if file.argument in remote:
+            continue
+        if path is None and file.required:
+            raise LanternError(f"--{file.option} is missing: give {file.help}")
+        inline = file.argument == "config" and str(path).startswith("{")
+        if path is not None and not inline and not Path(path).exists():
+            raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
+    out = Path(arguments.out)
+    check_new_folder(out, arguments.overwrite, with_parents=True)
+
+    from lantern_jax.apps.commands.report import show_drawn
+    from lantern_jax.checkpoints.store import check_new, load
+
+    # A folder of anything other than a checkpoint is not replaced either.
+    check_new(out, arguments.overwrite)
+    with sole(out):
+        if remote:
+            given |= _fetched(remote, arguments.from_hub, arguments.revision)
+        _convert(kind, given, arguments, out)
+        say(f"wrote {out}")
+        made = load(out, abstract=True)
+        if arguments.push is not None:
+            from lantern_jax.checkpoints.hub import push
+
+            push(made, arguments.push)
+            say(f"pushed it to {arguments.push}")
+        show_drawn(made)
+
+
+def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
+    from lantern_jax.apps.commands.report import working
+
+    chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
+    with working("converting") as tell:
+        kind.function(
+            **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
+            progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
+        )  # fmt: skip
+
+
+def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, str]:
+    """Returns the files that are not on this machine, by argument; "." is the whole repository."""
+    named = {file.argument: "." for file in kind.files if file.repository and given[file.argument] is None}
+    for name, path in given.items():
+        local = path is None or name in ("checkpoint", "config") or (path != "." and Path(path).exists())
+        named |= {} if local else {name: path}
+    if not named:
+        raise LanternError(f"--from-hub {repo}: all the files given are on this machine; leave it out")
+    return named
+
+
+def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
+    """Fetches files from a repository; returns where they are."""
+    files = list_files(repo, revision)
+    wanted = {path: _wanted(files, path, repo) for path in remote.values()}
+    missing = [path for path, names in wanted.items() if not names]
+    if missing:
+        raise LanternError(f"{', '.join(missing)}: neither on this machine nor in {repo}")
+    folder = download(repo, sorted({name for names in wanted.values() for name in names}), revision)
+    return {name: str(folder / path) for name, path in remote.items()}
+
+
+def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
+    """Chooses a repository's files for one option; none if it has no such file or folder.
+
+    They come with their shards and the ``config.json`` or ``tokenizer_config.json`` beside them. A folder gives the
+    weights that ``open_tensors`` would read there, so only one format if there are two.
+    """
+    from lantern_jax.tensors.tensor_files import choose_weights
+
+    if path in files:
+        folder, _, name = path.rpartition("/")
+    else:
+        folder, name = "" if path == "." else path.rstrip("/"), ""
+    start = f"{folder}/" if folder else ""
+    beside = [file.removeprefix(start) for file in files if file.startswith(start)]
+    beside = [file for file in beside if "/" not in file]
+    if not beside:
+        return []
+    name = name or choose_weights(beside, f"{repo}/{folder}".rstrip("/"))
+    chosen = {name, "tokenizer_config.json" if name == "tokenizer.json" else "config.json"}
+    if name.endswith(".index.json"):
+        suffix = Path(name.removesuffix(".index.json")).suffix
+        chosen |= {file for file in beside if Path(file).suffix == suffix}
+    return [start + file for file in beside if file in chosen]

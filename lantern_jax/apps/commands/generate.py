@@ -1,0 +1,173 @@
+"""``lantern generate``: pictures from prompts."""
+
+import argparse
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from lantern_jax.apps.commands.arguments import number, seed
+from lantern_jax.apps.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
+from lantern_jax.apps.commands.outputs import Outputs
+from lantern_jax.apps.terminal.terminal import say
+from lantern_jax.decoding.knobs import check_numbers
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.settings.resolution import check_knobs
+
+_EXAMPLES = (
+    'lantern generate "green hills at noon with a river under clouds"',
+    'lantern generate "a foggy forest" "a sunset desert" --num 4 --out pictures/',
+    'lantern generate "a foggy forest" --compare --race race.webp',
+)
+
+
+def add(commands) -> None:
+    """Adds ``generate`` to a parser's commands."""
+    generate = Command(
+        commands,
+        "generate",
+        "make pictures from prompts",
+        _run,
+        usage="[PROMPT ...] [options]",
+        examples=_EXAMPLES,
+    )
+    take = generate.take
+    generate.group("picture", "--model", "--num", "--seed", "--size")
+    what = "what to draw; a class number or ImageNet name for class-conditional models"
+    take("prompts", "PROMPT", what, nargs="*")
+    instead = "prompts that `lantern encode` wrote, instead"
+    take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
+    generate.shared("--negative")
+    first = "number of the first picture: after a call that made 8, --first 8 goes on with the same set"
+    take("--first", "N", first, 0, type=seed)
+    take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
+    share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
+    take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
+    generate.strict_words()
+    generate.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
+    generate.group("output")
+    take(
+        "--out",
+        "FILE.png|DIR/",
+        "where pictures go (default: a new file or folder named after prompt and seed)",
+    )
+    compare = "also decode plainly: the speed-up, and both pictures side by side in NAME-compare.png"
+    generate.switch("--compare", compare)
+    generate.switch(
+        "--show-acceptance", "draw what each round accepted over the picture, in NAME-accepted.png"
+    )
+    race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
+    take("--race", "FILE.webp", race)
+    take("--stats", "FILE", "write the statistics as JSON")
+    generate.switch("--explain", "show the table that auto chose from")
+    generate.overwrite()
+
+
+def _picture(text: str) -> Any:
+    from lantern_jax.pictures.images import open_picture
+
+    return open_picture(Path(text))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    # Arguments that no model accepts are refused before JAX is imported and a model is opened.
+    outputs = _checked(arguments)
+    writes = join_hosts(arguments.hosts)
+
+    from lantern_jax.apps.commands.report import decoding_progress, show_choice, show_statistics
+    from lantern_jax.settings.recipe import weak_drafter
+
+    pipeline = open_pipeline(arguments)
+    with _quoting(arguments.prompts):
+        plan = pipeline.plan(
+            arguments.prompts or arguments.encoded,
+            negative_prompt=arguments.negative,
+            num=arguments.num,
+            seed=arguments.seed,
+            first=arguments.first,
+            start=arguments.start,
+            keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
+            **arguments.knobs,
+        )
+    pipeline.check_draws()
+    if writes:
+        say_notes(plan.notes)
+        if arguments.explain:
+            show_choice(pipeline.tuning(plan.count, **arguments.knobs))
+    compare, generation = arguments.compare or arguments.race is not None, None
+    try:
+        with decoding_progress(plan.count, compare) as progress:
+            generation = plan.run(progress, compare)
+        if writes:
+            outputs = _write(outputs, plan, generation, arguments.overwrite)
+    except KeyboardInterrupt as stop:
+        # The finished pictures: all of them if the interruption came while they were being written.
+        generation = getattr(stop, "generation", generation)
+        if generation is None:
+            raise
+        done = outputs.of(generation.numbers - arguments.first)
+        if writes:
+            done = _write(done, plan, generation, arguments.overwrite)
+        wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
+        raise KeyboardInterrupt(f"interrupted, {wrote}") from None
+    show_statistics(generation, outputs.places)
+    made = generation.statistics
+    if writes:
+        say_notes(filter(None, [weak_drafter(plan.settings, made.step_compression, made.rounds)]))
+
+
+@contextlib.contextmanager
+def _quoting(prompts: list[str]) -> Iterator[None]:
+    """Suggests quotes when a prompt is refused that may be one word of a longer one."""
+    try:
+        yield
+    except LanternError as error:
+        words = " ".join(prompts)
+        if (
+            len(prompts) < 2
+            or len(words.split()) > len(prompts)
+            or "prompt" not in str(error).split(":")[0].split()
+        ):
+            raise
+        raise LanternError(
+            f"{len(prompts)} prompts of one word each: for one prompt of several words put it in quotes, "
+            f'"{errors.short(words)}"'
+        ) from error
+
+
+def _checked(arguments: argparse.Namespace) -> Outputs:
+    """Returns the files to write; raises LanternError for arguments that no model accepts."""
+    if bool(arguments.prompts) == (arguments.encoded is not None):
+        raise LanternError(
+            'give a prompt, such as "a foggy forest", or --prompts FILE.npz with encoded ones: one of the two'
+        )
+    if arguments.keep is not None and arguments.start is None:
+        raise LanternError("--keep is of a picture to complete: give --start IMAGE")
+    names = arguments.prompts or arguments.encoded.prompts
+    check_numbers(len(names), arguments.num, arguments.seed, arguments.first)
+    check_knobs(arguments.knobs)
+    return Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
+
+
+def _rows_kept(share: float | None, rows: int) -> int | None:
+    """Returns how many rows of codes a share of a picture is, from 1 to all but one; None for None."""
+    return None if share is None else min(max(round(share * rows), 1), rows - 1)
+
+
+def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
+    """Writes the pictures and, for a complete call, the statistics and the race; returns where they are.
+
+    Files that another process has made under these names meanwhile stay, and the results are written beside them.
+    """
+    from lantern_jax.apps.commands.report import picture_files, statistics_files
+
+    while True:
+        contents = picture_files(outputs, generation, plan) | statistics_files(outputs, generation)
+        try:
+            outputs.write(contents, overwrite)
+            return outputs
+        except LanternError:
+            outputs = outputs.beside()
+            places = ", ".join(map(str, outputs.places))
+            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)

@@ -1,0 +1,120 @@
+"""``lantern info``: what a checkpoint holds, and how many pictures a device can decode with it."""
+
+import argparse
+from typing import TYPE_CHECKING, Any
+
+from lantern_jax.apps.commands.arguments import number
+from lantern_jax.apps.commands.options import DTYPES, Command
+from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.terminal.terminal import say
+from lantern_jax.io.errors import LanternError
+
+if TYPE_CHECKING:
+    from lantern_jax.apps.measuring.shapes import Shapes
+
+# The default methods of a model with an EAGLE drafter, and of one without.
+DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
+UNDRAFTED = "ar,jacobi"
+
+# The value of ``--fit`` without a number.
+_NO_NUMBER = 0.0
+
+
+def add(commands) -> None:
+    """Adds ``info`` to a parser's commands."""
+    info = Command(commands, "info", "describe a checkpoint", _run)
+    info.take("model", "DIR", "checkpoint (default: the demo)", nargs="?")
+    info.switch("--verbose", "show every size, setting and note of it")
+    info.switch("--verify", "instead: read every file and say whether it is as it was written")
+    fit = (
+        "instead: how many pictures a device of this many gigabytes (1e9 bytes) decodes together, by method and tree, "
+        "by shapes and a formula; nothing is read and nothing runs"
+    )
+    info.take("--fit", "GB", fit, type=number(above=True), nargs="?", const=_NO_NUMBER)
+    info.take("--size", "NAME", "with --fit: a published size, such as llamagen-xl, in place of a checkpoint")
+    there = "with --fit, in place of GB: a device that need not be here, such as v5e, v5e:4x4, h100 or h100:8"
+    info.take("--for", "NAME", there, dest="device")
+    info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
+    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')})"
+    info.take("--methods", "LIST", methods)
+    dtype = "with --fit: of parameters and products (default: bfloat16)"
+    info.take("--dtype", None, dtype, choices=DTYPES)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    if arguments.fit is None:
+        _describe(arguments)
+    else:
+        _fit(arguments)
+
+
+def _describe(arguments: argparse.Namespace) -> None:
+    for name in ("size", "methods", "dtype", "device", "mesh"):
+        if getattr(arguments, name) is not None:
+            option = "for" if name == "device" else name
+            raise LanternError(f"--{option} is for --fit: give --fit with it, or leave it out")
+
+    from lantern_jax.apps.commands.report import show_description, show_main_facts
+    from lantern_jax.checkpoints.checkpoint import describe
+    from lantern_jax.checkpoints.store import load, model_directory, verify
+
+    directory = model_directory(arguments.model or "demo")
+    if arguments.verify:
+        size = verify(directory)
+        say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
+        return
+    checkpoint = load(directory, abstract=True)
+    if arguments.verbose:
+        show_description(describe(checkpoint))
+    else:
+        show_main_facts(checkpoint)
+
+
+def _fit(arguments: argparse.Namespace) -> None:
+    """Shows what fits on a device with this many gigabytes, or on the one that was named."""
+    _check_fit(arguments)
+
+    from lantern_jax.apps.commands.report import working
+    from lantern_jax.apps.measuring.data_sheets import slice_of
+    from lantern_jax.apps.measuring.fitting import fit_table, largest, limit_of
+    from lantern_jax.apps.terminal.console import Console
+
+    if arguments.device is None:
+        limit, title, mesh = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", ()
+    else:
+        slice_ = slice_of(arguments.device, arguments.mesh)
+        limit, mesh = limit_of(slice_.device), (slice_.data, slice_.model, slice_.device.platform)
+        name = slice_.name if slice_.mesh is None else f"{slice_.name}, {slice_.mesh}"
+        title = f"{name}: {limit / 1e9:.4g} GB of each device"
+    shapes = _shapes(arguments, arguments.dtype or "bfloat16")
+    methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
+    with working("counting bytes") as tell:
+        found = {}
+        for name, knobs in parse_methods(methods).items():
+            tell(name)
+            found[name] = largest(shapes, knobs, limit, *mesh)
+    Console().print(fit_table(found, limit, title))
+
+
+def _check_fit(arguments: argparse.Namespace) -> None:
+    """Raises LanternError for options of ``--fit`` that do not go together."""
+    if arguments.device is None and arguments.fit == _NO_NUMBER:
+        raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
+    if arguments.device is None and arguments.mesh is not None:
+        raise LanternError("--mesh is for --for: name a slice such as v5e:4x4 with it, or leave it out")
+    if arguments.device is not None and arguments.fit != _NO_NUMBER:
+        raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
+    if arguments.verify:
+        raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
+    if arguments.size is not None and arguments.model is not None:
+        raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
+
+
+def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
+    """Returns the shapes of the given size or checkpoint."""
+    from lantern_jax.apps.measuring.shapes import checkpoint_shapes, size_shapes
+    from lantern_jax.checkpoints.store import load, model_directory
+
+    if arguments.size is not None:
+        return size_shapes(arguments.size, dtype)
+    return checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)

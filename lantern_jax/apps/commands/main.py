@@ -1,0 +1,73 @@
+"""The ``lantern`` command's parser."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from lantern_jax import __version__
+from lantern_jax.apps.commands import (
+    bench,
+    convert,
+    encode,
+    generate,
+    info,
+    methods,
+    metrics,
+    quantize,
+    serve,
+    tune,
+)
+from lantern_jax.apps.commands import set as picture_set
+from lantern_jax.apps.commands.command_line import Parser, run
+from lantern_jax.io import plugins
+from lantern_jax.io.errors import LanternError
+
+_DESCRIPTION = """Pictures by speculative decoding.
+
+examples:
+  lantern generate "green hills at noon with a river under clouds"
+  lantern generate "a foggy forest" --compare        how much faster than plainly?
+  lantern serve                                      a page to paint on"""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted, 143 when terminated."""
+
+    def work() -> None:
+        arguments = _parsed(sys.argv[1:] if argv is None else argv)
+        arguments.run(arguments)
+
+    return run("lantern", work, argv)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Returns the arguments; other packages are loaded for names that are unknown here, and for help, to show all."""
+    words = words or ["help"]
+    if words[0] == "help":
+        words = [*words[1:], "--help"]
+    if {"-h", "--help", "--help-all"} & set(words):
+        plugins.load()
+    try:
+        return make_parser().parse_args(words)
+    except LanternError as error:
+        broken = plugins.load()
+        if broken:
+            raise LanternError(f"{error}; {broken[0]}") from error
+        if not plugins.registered():
+            raise
+    return make_parser().parse_args(words)
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """Makes the parser of the whole command; ``run`` of the parsed arguments is the function to call."""
+    parser = Parser(
+        prog="lantern", usage="lantern COMMAND ...", description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )  # fmt: skip
+    parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="lantern")
+    for command in (
+        generate, serve, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize,
+    ):  # fmt: skip
+        command.add(commands)
+    return parser

@@ -1,0 +1,147 @@
+"""``lantern serve``: a page and an image endpoint."""
+
+import argparse
+import contextlib
+import logging
+import os
+import socket
+import warnings
+from pathlib import Path
+
+from lantern_jax.apps.commands.arguments import host_name, number, origin, whole
+from lantern_jax.apps.commands.options import Command, open_pipeline
+from lantern_jax.apps.terminal.terminal import say, telling
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError, MissingExtra
+from lantern_jax.io.files import read_text
+from lantern_jax.io.interruption import left_alone
+
+TOKEN = "LANTERN_TOKEN"
+# The most bytes of its file.
+_LONGEST_TOKEN = 4096
+# A week; the system's clocks overflow at a few hundred years.
+MOST_SECONDS = 7 * 24 * 3600
+
+
+def add(commands) -> None:
+    """Adds ``serve`` to a parser's commands."""
+    shared = ("--model", "--size", "--dtype", "--mesh", "--tuned")
+    command = Command(commands, "serve", "a web page and an image endpoint", _run, *shared)
+    take = command.take
+    take("--host", "NAME", "address to bind to", "127.0.0.1")
+    take("--port", "N", "port; 0 finds a free one", 8000, type=whole(0, 65535))
+    take("--batch", "B", "pictures decoded together (default: 8, on CPUs 4)", type=whole())
+    take("--queue", "N", "pictures that may wait", 64, type=whole())
+    take("--most", "N", "pictures per request, at most", 10, type=whole())
+    take("--seconds", "S", "seconds that a request may take", 600, type=number(0, MOST_SECONDS, above=True))
+    connections = "connections of one client address; behind a proxy all clients have its address"
+    take("--connections", "N", connections, 256, type=whole())
+    programs = "compiled programs that are kept besides those of the default settings"
+    take("--programs", "N", programs, 16, type=whole())
+    token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
+    take("--token-file", "FILE", token)
+    name = "a name by which browsers may call the server, behind a proxy say; may be given again"
+    take("--allowed-host", "NAME", name, action="append", type=host_name)
+    page = "a page elsewhere that may ask, such as https://example.org; may be given again"
+    take("--allowed-origin", "ORIGIN", page, action="append", type=origin)
+    take("--served-model-name", "NAME", "what clients call the model (default: its folder's name)")
+    command.switch("--upscale", "scale pictures to the size that is asked for")
+    take("--log", None, "a line for each request on stderr, or none", "text", choices=("text", "json", "off"))
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    warnings.simplefilter("ignore", errors.IgnoredWords)  # Answers tell clients.
+    token = _token(arguments.token_file)
+    try:
+        import starlette  # noqa: F401
+        import uvicorn  # noqa: F401
+    except ImportError:
+        raise MissingExtra(
+            "lantern serve needs Starlette and uvicorn: pip install starlette uvicorn"
+        ) from None
+    bound = _bound(arguments.host, arguments.port)
+
+    from lantern_jax.apps.serve.access import Access, is_local
+    from lantern_jax.apps.serve.application import application
+    from lantern_jax.apps.serve.limits import Limits
+    from lantern_jax.apps.serve.server import Server, connections_of_files, log_to_stderr
+
+    log_to_stderr(arguments.log)
+    with bound:
+        pipeline = open_pipeline(arguments)
+        # A request for more pictures than the queue holds could never be served.
+        most = min(arguments.most, arguments.queue)
+        connections = connections_of_files(max(Limits.connections, arguments.connections))
+        limits = Limits(
+            queue=arguments.queue,
+            pictures=most,
+            seconds=arguments.seconds,
+            programs=arguments.programs,
+            connections=connections,
+            address_connections=arguments.connections,
+        )
+        own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
+        name = arguments.served_model_name or own
+        access = Access.of(
+            arguments.host, token, arguments.allowed_host or (), arguments.allowed_origin or ()
+        )
+        batch = arguments.batch or (4 if pipeline.platform == "cpu" else 8)
+        app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
+        if token is None and not is_local(arguments.host):
+            warning = "anybody who reaches this address may send requests: give --token-file"
+            _tell(arguments.log, logging.WARNING, warning)
+        if connections < arguments.connections:
+            warning = f"{connections} of {arguments.connections} connections, for want of open files: raise ulimit -n"
+            _tell(arguments.log, logging.WARNING, warning)
+        # Requests from here on are answered as soon as the server runs.
+        bound.listen()
+        host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
+        say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
+        # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
+        with telling(None), contextlib.suppress(KeyboardInterrupt), left_alone():
+            Server(app).run(sockets=[bound])
+        _tell(arguments.log, logging.INFO, "stopped")
+
+
+def _tell(log: str, level: int, line: str) -> None:
+    """Prints a line on stderr; if the log is for programs, as one of its records."""
+    if log == "json":
+        logging.getLogger(__name__).log(level, line)
+    else:
+        say(f"lantern: {line}", error=True)
+
+
+def _token(file: str | None) -> str | None:
+    """Returns the token of a file or the environment. Raises LanternError unless it is one word of ASCII."""
+    if file is None:
+        token = os.environ.get(TOKEN)
+        place = f"the variable {TOKEN}"
+    else:
+        token, place = read_text(file, _LONGEST_TOKEN).strip(), errors.short(file)
+    if token is not None and not (token and token.isascii() and token.isprintable() and " " not in token):
+        raise LanternError(f"{place} holds no token: give one word of letters, digits and signs")
+    return token
+
+
+def _bound(host: str, port: int) -> socket.socket:
+    """Returns a socket bound to an address. Raises OSError, in one line, where that is impossible."""
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        bound = socket.socket(family, kind, protocol)
+    except (OSError, UnicodeError) as error:
+        # Parts of a name that are empty or have over 63 letters cannot be encoded.
+        why = "not a name" if isinstance(error, UnicodeError) else error.strerror or error
+        shown = errors.printable(host, 100)
+        raise OSError(
+            f"cannot find {shown} ({why}): give --host a name or an address of this machine"
+        ) from None
+    try:
+        if os.name == "posix":  # A port that was just freed can be bound immediately.
+            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        bound.bind(address)
+    except OSError as error:
+        bound.close()
+        raise OSError(
+            f"cannot bind to {host}:{port} ({error.strerror or error}): give another --port"
+        ) from None
+    return bound

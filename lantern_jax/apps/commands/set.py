@@ -1,0 +1,169 @@
+"""``lantern set``: picture sets of any size, by any number of workers, resumable wherever they were stopped."""
+
+import argparse
+import contextlib
+import os
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+
+from lantern_jax.apps.commands.arguments import whole
+from lantern_jax.apps.commands.command_line import hosts_joined
+from lantern_jax.apps.commands.options import Command, join_hosts, say_notes
+from lantern_jax.apps.commands.prompt_files import class_list, read_columns, read_prompts
+from lantern_jax.apps.sets.cluster import chosen
+from lantern_jax.apps.sets.plan import PICTURE_FORMATS, Worker, begin
+from lantern_jax.apps.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
+from lantern_jax.apps.terminal.terminal import say
+from lantern_jax.io import locks
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.interruption import hearing
+from lantern_jax.settings.resolution import check_knobs
+
+_EXAMPLES = (
+    "lantern set --prompts prompts.txt --out pictures",
+    "lantern set --prompts table.tsv --column caption --num 4 --out pictures --tar",
+    "lantern set --classes 0-999 --model llamagen-b --out classes --worker 1/2",
+)
+
+
+def add(commands) -> None:
+    """Adds ``set`` to a parser's commands."""
+    command = Command(
+        commands, "set", "make a large set of pictures", _run,
+        usage="--prompts FILE --out DIR [options]", examples=_EXAMPLES,
+    )  # fmt: skip
+    take = command.take
+    command.group("pictures", "--model", "--num", "--seed", "--size", "--negative")
+    take("--prompts", "FILE", "prompts: one per line, a .tsv with --column, or COCO's captions in .json")
+    take("--column", "NAME", "column of the table that holds the prompts")
+    take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
+    take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
+    command.strict_words()
+    command.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
+    command.group("output")
+    take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
+    part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
+    take("--worker", "i/N|auto", part)
+    command.switch("--merge", "check that all parts are there; merge the sums of features")
+    take("--format", None, "of pictures", PICTURE_FORMATS[0], choices=PICTURE_FORMATS)
+    command.switch("--tar", "write the pictures of a shard into one file (default: files in a folder)")
+    take("--shard-size", "N", "pictures per folder or file", SHARD_SIZE, type=whole())
+    command.switch("--resume", "go on with the set in --out, as the same command does without it")
+    sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
+    command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+
+
+def _run(arguments: argparse.Namespace) -> None:
+    directory = Path(arguments.out)
+    if arguments.merge:
+        _merge(arguments, directory)
+        return
+    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar", "tuned"
+    fields = {name: getattr(arguments, name) for name in names}
+    prompts, negatives = _prompts(arguments)
+    request = SetRequest(
+        arguments.model, prompts, arguments.knobs, negatives=negatives, size=arguments.picture_size, **fields
+    )
+    check_knobs(request.knobs)
+    # Without a mesh, joined processes are separate workers, each with its own devices.
+    writes = join_hosts(arguments.hosts) or arguments.mesh is None
+    worker = _worker(arguments)
+    if worker.why:
+        say(f"worker {worker}: {worker.why}", error=True)
+    opened = open_set(request, directory)
+    if writes:
+        begin(directory, opened.plan)
+        say_notes(opened.notes)
+    _make(opened, directory, worker, writes)
+
+
+def _worker(arguments: argparse.Namespace) -> Worker:
+    """Returns the worker that this process is; processes that share one mesh form one worker."""
+    if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
+        return Worker()
+    processes = None
+    if hosts_joined():
+        import jax
+
+        processes = jax.process_index(), jax.process_count()
+    return chosen(arguments.worker, os.environ, processes)
+
+
+def _prompts(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    """Returns the prompts and the negative ones."""
+    column, negative_column = arguments.column, arguments.negative_column
+    if (arguments.prompts is None) == (arguments.classes is None):
+        raise LanternError("give --prompts FILE or --classes LIST: one of the two")
+    if negative_column is not None and arguments.negative is not None:
+        raise LanternError("give --negative TEXT or --negative-column NAME: one of the two")
+    if negative_column is not None and column is None:
+        raise LanternError(
+            "--negative-column names a column of a table: give --prompts FILE and --column NAME"
+        )
+    if arguments.classes is not None and column is not None:
+        raise LanternError("--column names a column of a table: give it with --prompts")
+    if negative_column is not None:
+        prompts, negatives = read_columns(arguments.prompts, column, negative_column)
+        return prompts, negatives
+    classes, negative = arguments.classes, arguments.negative
+    prompts = read_prompts(arguments.prompts, column) if classes is None else class_list(classes)
+    return prompts, () if negative is None else (negative,)
+
+
+def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:
+    from lantern_jax.apps.commands.report import decoding_progress
+    from lantern_jax.apps.sets.worker import discard_damaged, make_set
+
+    plan = opened.plan
+    busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
+    mine = directory / f"worker-{worker.number}-of-{worker.count}"
+    with contextlib.ExitStack() as stack:
+        if writes:
+            stack.enter_context(locks.sole(mine, busy))
+            discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
+        left = plan.missing(directory, worker.shards(plan))
+        count = sum(len(plan.numbers(shard)) for shard in left)
+        check = stack.enter_context(_resumable(opened, directory, left))
+        progress = stack.enter_context(decoding_progress(count, False)) if writes else None
+
+        def told(now) -> None:
+            check()
+            if progress is not None:
+                progress(now)
+
+        try:
+            make_set(opened, directory, worker, progress=told)
+        except LanternError as error:
+            raise LanternError(f"{error}; the set stops here, and what was made stays") from None
+    missing = plan.missing(directory)
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
+    if missing:
+        say(f"{len(missing)} of {plan.shards} shards are left to other workers")
+
+
+@contextlib.contextmanager
+def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
+    """Reports after Ctrl-C what was written, what is kept and how to go on; yields what ``hearing`` yields."""
+    try:
+        with hearing() as check:
+            yield check
+    except KeyboardInterrupt:
+        from lantern_jax.apps.sets.worker import known_pictures
+
+        missing = opened.plan.missing(directory, left)
+        known = len(known_pictures(opened, directory, missing))
+        more = f", {known} other pictures are kept" if known else ""
+        wrote = f"{len(left) - len(missing)} of {len(left)} shards were written to {directory}{more}"
+        raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
+
+
+def _merge(arguments: argparse.Namespace, directory: Path) -> None:
+    if arguments.prompts is not None or arguments.classes is not None:
+        raise LanternError("--merge reads the plan in the folder: give it only --out")
+
+    from lantern_jax.apps.sets.reading import SUMS_FILE, merge
+
+    merged = merge(directory)
+    sums = "" if merged.sums is None else f"; sums of their features are in {directory / SUMS_FILE}"
+    say(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")

@@ -1,0 +1,1 @@
+"""Converting published weights into checkpoints."""

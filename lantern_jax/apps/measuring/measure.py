@@ -1,0 +1,372 @@
+"""Measuring configurations beside plain decoding, in turns: a slow minute of the machine slows all of them.
+
+Every repetition decodes one batch of the same pictures plainly and with each configuration, and reads memory for its
+bandwidth. Ratios are taken within a repetition, and their median counts: a single disturbance does not matter.
+
+Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
+"""
+
+import dataclasses
+import math
+import statistics
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import jax
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
+from lantern_jax.apps.measuring.bandwidth import Bandwidth
+from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.costs import levels_of, seconds_a_level
+from lantern_jax.apps.measuring.forced import Forced
+from lantern_jax.apps.measuring.profile import PassProfile, profile_of_a_pass
+from lantern_jax.apps.measuring.rows import PLAIN, Row
+from lantern_jax.apps.measuring.subject import Subject
+from lantern_jax.apps.measuring.sweep import Configuration
+from lantern_jax.devices.platform import device_name, versions
+from lantern_jax.engine.jobs import Job, Run
+from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.io.errors import LanternError
+from lantern_jax.settings.recipe import without_effect
+from lantern_jax.settings.settings import Settings
+
+LEAST_REPEATS = 3
+# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
+# only prefill reads.
+_NOT_READ = ("tokens", "labels", "caption")
+# Passes before the first timed one.
+_WARM_UP = 4
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """How configurations are measured.
+
+    Attributes:
+        pictures: how many each decodes, in whole batches and at least ``LEAST_REPEATS`` of them.
+        passes: the passes after which a picture is stopped and the rest extrapolated; None for whole pictures.
+        profile: accepted lengths to replay; None for those that verification finds.
+        compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
+        levels: whether a level of the draft is measured.
+        parts: whether a pass is broken down into its parts by a profile.
+    """
+
+    pictures: int = 8
+    passes: int | None = None
+    profile: AcceptLengths | None = None
+    compile_twice: bool = True
+    levels: bool = True
+    parts: bool = False
+
+    def repeats(self, batch: int) -> int:
+        """Returns how many batches are decoded."""
+        return max(LEAST_REPEATS, -(-self.pictures // batch))
+
+
+@dataclass(frozen=True)
+class Member:
+    """A configuration with its settings and job for a model."""
+
+    configuration: Configuration
+    settings: Settings
+    job: Job
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines that name the knobs without effect."""
+        return without_effect(self.configuration.knobs, self.settings)
+
+    @property
+    def group(self) -> tuple:
+        """Members of a group have the same plain decoding."""
+        chosen = self.settings
+        return chosen.batch, chosen.guidance, chosen.temperature, chosen.top_k, chosen.top_p
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One decoded batch.
+
+    Attributes:
+        seconds: seconds per picture.
+        pass_seconds: seconds per pass of the whole batch.
+        tokens, rounds: tokens after the first of each picture, and passes of each picture, summed up.
+        accepted: int64 [L], how many passes accepted 0, 1, ... draft tokens.
+        substituted, distance: sums, as in ``Decoded``.
+        passes: passes per picture, extrapolated to its end.
+    """
+
+    seconds: float
+    pass_seconds: float
+    tokens: int
+    rounds: int
+    accepted: Int[np.ndarray, " L"]
+    substituted: int
+    distance: float
+    passes: float
+
+
+def members(
+    subject: Subject, configurations: Iterable[Configuration], profile: AcceptLengths | None = None
+) -> tuple[list[list[Member]], list[str]]:
+    """Returns groups of members, plain decoding first in each, and why the other configurations cannot be measured."""
+    groups: dict[tuple, dict[Settings, Member]] = {}
+    reasons = []
+    for configuration in configurations:
+        try:
+            settings = subject.settings(configuration.given)
+            # A method's name changes nothing that is measured: the same row is not measured twice.
+            same = dataclasses.replace(settings, method=None)
+            plain = subject.job(settings, plain=True)
+            job = _forced(subject.job(settings), settings, profile)
+        except ValueError as error:
+            reasons.append(f"{configuration}: {error}")
+            continue
+        member = Member(configuration, settings, job)
+        if member.group not in groups:
+            knobs = {name: value for name, value in configuration.knobs.items() if name in _SAMPLING}
+            first = dataclasses.replace(configuration, method=PLAIN, knobs=knobs)
+            alone = subject.settings(first.given)
+            groups[member.group] = {dataclasses.replace(alone, method=None): Member(first, alone, plain)}
+        if not settings.is_plain:
+            groups[member.group].setdefault(same, member)
+    return [list(group.values()) for group in groups.values()], reasons
+
+
+_SAMPLING = ("temperature", "top_k", "top_p")
+
+
+def _forced(job: Job, settings: Settings, profile: AcceptLengths | None) -> Job:
+    if profile is None or settings.is_plain:
+        return job
+    if job.program.rows is not None:
+        raise LanternError(
+            "rows in parallel accept nothing: leave the accept lengths or the method zipar out"
+        )
+    chances = profile.over(settings.tree.max_depth)
+    return dataclasses.replace(
+        job, program=job.program._replace(coupling=Forced(job.program.coupling, chances))
+    )
+
+
+def measure(
+    subject: Subject,
+    group: Sequence[Member],
+    plan: Procedure,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[Row]:
+    """Measures the rows of one group, plain decoding's first.
+
+    Args:
+        group: of ``members``.
+        report: told which row is being worked on.
+
+    Raises:
+        LanternError: a model whose numbers are not finite.
+    """
+    compiling, floors, found = _compile(subject, group, plan, report), [], []
+    for member, (cold, warm) in zip(group, compiling, strict=True):
+        report(f"{member.configuration}, a pass")
+        run = _begin(subject, member, 0)
+        floors.append(bytes_a_pass(subject, member.settings, member.job, run))
+        level = seconds_a_level(subject, member.settings, run) if plan.levels else None
+        run = subject.engine.advance(run, _WARM_UP)
+        profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
+        del run
+        found.append({
+            "ms_a_level": None if level is None else 1e3 * level, "profile": profile,
+            "compile_cold": cold, "compile_warm": warm,
+        })  # fmt: skip
+    bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
+    tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
+    for number, member in enumerate(group):
+        tasks[str(number)] = partial(_decode, subject, member, plan, report)
+    taken = alternate(tasks, repeats)
+    speeds, plain = taken["bandwidth"], taken["0"]
+    return [
+        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], **found[number])
+        for number, member in enumerate(group)
+    ]
+
+
+def compile_group(
+    subject: Subject,
+    group: Sequence[Member],
+    threads: int = 1,
+    report: Callable[[str], None] = lambda _: None,
+) -> list[float]:
+    """Compiles what a group needs; returns each member's seconds of compiling; their threads share the machine."""
+    _ = subject.engine.parameters  # Reading them is not compiling.
+    for member in group:
+        if member.job.drafter is not None:
+            subject.engine.drafter(member.job.drafter)
+
+    def compiled(member: Member) -> float:
+        report(f"{member.configuration}, compiling")
+        return _begin(subject, member, 0).timing.compiling
+
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(compiled, group))
+
+
+def _compile(
+    subject: Subject, group: Sequence[Member], plan: Procedure, report: Callable[[str], None]
+) -> list[tuple]:
+    """Returns each member's seconds of compiling with nothing kept, and with programs kept; None where not measured."""
+    if not plan.compile_twice:
+        compile_group(subject, group, report=report)
+        return [(None, None)] * len(group)
+    taken = []
+    for _ in range(2):
+        subject.engine.programs.clear()
+        taken.append(compile_group(subject, group, report=report))
+    return list(zip(*taken, strict=True))
+
+
+def _begin(subject: Subject, member: Member, repeat: int) -> Run:
+    batch = member.settings.batch
+    return subject.start(member.job, repeat * batch, batch)
+
+
+def _decode(
+    subject: Subject, member: Member, plan: Procedure, report: Callable[[str], None], repeat: int
+) -> Batch:
+    """Decodes one batch; one that is stopped early is assumed to continue as it began."""
+    report(f"{member.configuration}, decoding {repeat + 1} of {plan.repeats(member.settings.batch)}")
+    run = _begin(subject, member, repeat)
+    begun = run.timing.decoding
+    run = subject.engine.advance(run, plan.passes)
+    took, decoded = run.timing.decoding - begun, subject.finish(run)
+    batch, rounds = len(decoded.tokens), decoded.rounds
+    tokens = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
+    share = tokens / (batch * (len(subject.free) - 1))
+    return Batch(
+        seconds=(begun + took / share) / batch,
+        pass_seconds=took / int(rounds.max()),
+        tokens=tokens,
+        rounds=int(rounds.sum()),
+        accepted=decoded.accepted.sum(axis=0).astype(np.int64),
+        substituted=int(decoded.substituted.sum()),
+        distance=float(decoded.distance.sum()),
+        passes=int(rounds.sum()) / batch / share,
+    )
+
+
+def _row(
+    subject: Subject,
+    member: Member,
+    plan: Procedure,
+    samples: Sequence[Batch],
+    plain: Sequence[Batch],
+    speeds: Sequence[float],
+    floor: int,
+    profile: PassProfile | None,
+    **measured,
+) -> Row:
+    """Summarises several batches."""
+    settings, configuration = member.settings, member.configuration
+    is_forced = plan.profile is not None and not settings.is_plain
+    # Nothing verifies rows in parallel either.
+    is_known = not is_forced and member.job.program.rows is None
+    seconds = [sample.seconds for sample in samples]
+    floor_shares = [
+        floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
+    ]
+    tokens, rounds, substituted, distance = (
+        sum(getattr(sample, name) for sample in samples)
+        for name in ("tokens", "rounds", "substituted", "distance")
+    )
+    ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
+    typical, plain_seconds = (
+        statistics.median(sample.seconds for sample in each) for each in (samples, plain)
+    )
+    speedup, quartiles = plain_seconds / typical, _quartiles(seconds)
+    return Row(
+        model=subject.name,
+        pixels=subject.pixels,
+        dtype=subject.recipe.dtype.name,
+        device=device_name(subject.engine.devices),
+        batch=settings.batch,
+        guidance=float(settings.guidance),
+        method=configuration.method,
+        knobs=dict(configuration.knobs),
+        nodes=settings.tree.num_nodes - 1,
+        depth=settings.tree.max_depth,
+        passes=statistics.fmean(sample.passes for sample in samples),
+        tokens_a_pass=tokens / rounds,
+        acceptance=_acceptance(sum(sample.accepted for sample in samples), rounds),
+        ms_a_pass=ms_a_pass,
+        seconds=typical,
+        quartiles=quartiles,
+        repeats=len(samples),
+        plain_seconds=plain_seconds,
+        pictures_a_second=1 / typical,
+        speedup=speedup,
+        speedup_quartiles=[plain_seconds / each for each in reversed(quartiles)],
+        efficiency=speedup * rounds / tokens,
+        floor_share=statistics.median(floor_shares),
+        bandwidth=statistics.median(speeds),
+        peak_memory=_peak_memory(),
+        substituted=substituted / tokens if is_known else None,
+        distortion=distance / max(substituted, 1) if is_known else None,
+        forced=is_forced,
+        accept_lengths=plan.profile.to_json() if is_forced else None,
+        measured_passes=plan.passes,
+        parts=profile and {name: share * ms_a_pass for name, share in profile.shares.items()},
+        kernels=profile and profile.kernels,
+        versions=versions(),
+        **measured,
+    )
+
+
+def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
+    """Returns the share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
+    least = np.cumsum(accepted[::-1])[::-1][1:]
+    return [float(count) / rounds for count in least[least > 0]]
+
+
+def _quartiles(values: Sequence[float]) -> list[float]:
+    return [float(value) for value in np.quantile(values, (0.25, 0.75))]
+
+
+def _peak_memory() -> int:
+    """Returns the most bytes that this process held on the device, or on the host if the device does not tell."""
+    stats = jax.local_devices()[0].memory_stats() or {}
+    if "peak_bytes_in_use" in stats:
+        return int(stats["peak_bytes_in_use"])
+    if sys.platform == "win32":
+        return 0
+    import resource
+
+    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return most if sys.platform == "darwin" else 1024 * most
+
+
+def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
+    """Returns the least bytes that a pass reads on a device: weights and caches of target and drafter, once per run.
+
+    Tables that are looked up by row, and prefill's own weights, are left out.
+    """
+    total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
+    if job.drafter is None:
+        return total
+    # The heads of some drafters all run together.
+    runs = 1 if DRAFTERS[job.drafter].one_pass else max(levels_of(settings), 1)
+    own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
+    cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
+    return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
+
+
+def _size(tree: Any) -> int:
+    """Returns the bytes of arrays on one device."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
+        if not any(getattr(key, "key", None) in _NOT_READ for key in path)
+    )

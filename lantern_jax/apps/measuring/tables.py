@@ -1,0 +1,97 @@
+"""Rows as tables for people."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+from rich.table import Table
+from rich.text import Text
+
+from lantern_jax.apps.measuring.rows import COMPARED, Row
+from lantern_jax.apps.terminal.console import table
+from lantern_jax.io import errors
+
+_COLUMNS: Mapping[str, Callable[[Row], str]] = {
+    "nodes": lambda row: str(row.nodes),
+    "depth": lambda row: str(row.depth),
+    "passes": lambda row: f"{row.passes:.1f}",
+    "tokens per pass": lambda row: f"{row.tokens_a_pass:.2f}",
+    "ms per pass": lambda row: _number(row.ms_a_pass, 2),
+    "ms per level": lambda row: _number(row.ms_a_level, 2),
+    "s per picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
+    "speed-up": lambda row: f"{row.speedup:.2f}",
+    "efficiency": lambda row: f"{row.efficiency:.2f}",
+    "of floor": lambda row: f"{row.floor_share:.0%}",
+    "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
+    "compiling, s": lambda row: (
+        "" if row.compile_cold is None else f"{row.compile_cold:.1f}, {row.compile_warm:.1f} kept"
+    ),
+}
+
+
+# What most people want to know.
+_MAIN: Mapping[str, Callable[[Row], str]] = {
+    name: _COLUMNS[name] for name in ("tokens per pass", "ms per pass")
+} | {
+    "s per picture": lambda row: f"{row.seconds:.3f}",
+    "speed-up": _COLUMNS["speed-up"],
+    "substituted": _COLUMNS["substituted"],
+}
+
+
+def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
+    """Returns a table of rows, with all columns or what most people want; its title says what all rows share."""
+    columns = _COLUMNS if verbose else _MAIN
+    swept = [name for name in ("batch", "guidance") if len({getattr(row, name) for row in rows}) > 1]
+    cells = (
+        (_name(row), *(f"{getattr(row, name):g}" for name in swept), *(of(row) for of in columns.values()))
+        for row in rows
+    )
+    return table(("method", *swept, *columns), cells, title=_title(rows, swept), caption=_caption(rows))
+
+
+def parts_table(rows: Sequence[Row]) -> Table:
+    """Returns a table of the milliseconds per pass, by part."""
+    known = [row for row in rows if row.parts]
+    names = sorted({name for row in known for name in row.parts})
+    cells = ((*_place(row), *(_number(row.parts.get(name, 0.0), 2) for name in names)) for row in known)
+    return table(("method", "batch", "guidance", *names), cells, title="ms per pass, by part")
+
+
+def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
+    """Returns a table of new / old for the rows that an older file has too."""
+    heads = ("seconds", "ms per pass", "tokens per pass", "speed-up", "efficiency")
+    cells = ((*_place(row), *(_number(ratios.get(name), 3) for name in COMPARED)) for row, ratios in pairs)
+    return table(("method", "batch", "guidance", *heads), cells, title=f"new / {file}")
+
+
+def _name(row: Row) -> str:
+    return f"{row.label} (forced)" if row.forced else row.label
+
+
+def _place(row: Row) -> tuple[str, str, str]:
+    return _name(row), str(row.batch), f"{row.guidance:g}"
+
+
+def _number(value: float | None, digits: int) -> str:
+    return "" if value is None else f"{value:.{digits}f}"
+
+
+def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
+    row = rows[0]
+    fixed = [f"{name} {getattr(row, name):g}" for name in ("batch", "guidance") if name not in swept]
+    return ", ".join([row.model, f"{row.pixels} px", row.dtype, row.device, *fixed])
+
+
+def _caption(rows: Sequence[Row]) -> Text:
+    row, repeats = rows[-1], sorted({row.repeats for row in rows})
+    lines = [
+        f"{' to '.join(map(str, repeats[:1] + repeats[1:][-1:]))} batches per row, in turns; medians; "
+        f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
+    ]
+    if any(row.forced for row in rows):
+        lines.append(
+            "(forced): accepted lengths are replayed and the pictures mean nothing; such a row is about the engine"
+        )
+    if row.measured_passes is not None:
+        lines.append(f"pictures are stopped after {row.measured_passes} passes, the rest is extrapolated")
+    lines.append(", ".join(f"{name} {version}" for name, version in row.versions.items()))
+    return Text("\n".join(map(errors.printable, lines)), style="table.caption")

@@ -1,0 +1,180 @@
+"""All readers and scores by name, with the file that each needs; networks are imported when they are built."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lantern_jax.apps.metrics.features import FeatureReader, Score
+from lantern_jax.apps.metrics.protocols import ALL, CMMD, MANIFOLDS
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.plugins import Late, Table, at
+
+
+@dataclass(frozen=True)
+class ReaderKind:
+    """A reader of pictures that users can choose.
+
+    Example:
+        >>> lantern_jax.ReaderKind("mean colours", lambda weights, preprocessing: None).distance
+        'Fréchet distance'
+
+    Attributes:
+        help: one line.
+        build: (file of weights or None, preprocessing) -> the reader.
+        weights: the file it needs and where to get it; None if it needs none.
+        preprocessings: the names there are, the default first; "" alone if there is only one.
+        distance: what its Fréchet distance is called.
+        measures: what is computed from its features unless a preset says otherwise.
+    """
+
+    help: str
+    build: Callable[[Path | None, str], FeatureReader]
+    weights: str | None = None
+    preprocessings: tuple[str, ...] = ("",)
+    distance: str = "Fréchet distance"
+    measures: tuple[str, ...] = ALL
+
+
+@dataclass(frozen=True)
+class ScoreKind:
+    """A score of pictures with prompts that users can choose.
+
+    Example:
+        >>> lantern_jax.ScoreKind("brightness", lambda weights: None).weights is None
+        True
+
+    Attributes:
+        help: one line.
+        build: file of weights or None -> the score.
+        weights: the file it needs and where to get it; None if it needs none.
+    """
+
+    help: str
+    build: Callable[[Path | None], Score]
+    weights: str | None = None
+
+
+@dataclass(frozen=True)
+class _Later(Late):
+    """A function that is imported when it is called, and is given only the first ``count`` arguments."""
+
+    function: Callable[..., Any]
+    count: int = 1
+
+    def __call__(self, *given: Any) -> Any:
+        return self.function(*given[: self.count])
+
+
+_CLIP_SCORE = (
+    "model.safetensors with its tokenizer.json, from openai/clip-vit-base-patch32 on the Hugging Face hub"
+)
+
+READERS: Table[ReaderKind] = Table("features", {
+    "demo": ReaderKind(
+        "the demo's own classifier, for pictures of its prompts",
+        _Later(at("lantern_jax.apps.metrics.agreement:demo_features"), 0),
+    ),
+    "inception": ReaderKind(
+        "Inception v3 of 2015, the network of FID",
+        _Later(at("lantern_jax.apps.metrics.inception:inception_features"), 2),
+        "pt_inception-2015-12-05-6726825d.pth, from the release fid_weights of github.com/mseitzer/pytorch-fid",
+        ("clean", "pytorch-fid", "tf"),
+        "FID",
+    ),
+    "vgg": ReaderKind(
+        "VGG16's second fully connected layer, for precision and recall; relu: after its ReLU",
+        _Later(at("lantern_jax.apps.metrics.vgg:vgg_features"), 2),
+        "vgg16-397923af.pth, from download.pytorch.org/models",
+        ("linear", "relu"),
+        measures=(MANIFOLDS,),
+    ),
+    "clip": ReaderKind(
+        "CLIP's picture embedding, for CMMD",
+        _Later(at("lantern_jax.apps.metrics.cmmd:cmmd_features")),
+        "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
+        measures=(CMMD,),
+    ),
+})  # fmt: skip
+
+SCORES: Table[ScoreKind] = Table("score", {
+    "agreement": ScoreKind(
+        "how far the demo's classifier sees what the prompt asks for",
+        _Later(at("lantern_jax.apps.metrics.agreement:agreement_scores"), 0),
+    ),
+    "clip": ScoreKind(
+        "cosine of CLIP's embeddings of picture and prompt",
+        _Later(at("lantern_jax.apps.metrics.clip_scores:clip_scores")),
+        _CLIP_SCORE,
+    ),
+    "clip-lantern": ScoreKind(
+        "the same, prompts after 'A photo depicts'",
+        _Later(at("lantern_jax.apps.metrics.clip_scores:lantern_clip_scores")),
+        _CLIP_SCORE,
+    ),
+    "hpsv2": ScoreKind(
+        "human preference score v2, raw",
+        _Later(at("lantern_jax.apps.metrics.clip_scores:hps_scores")),
+        "HPS_v2.1_compressed.pt, from xswu/HPSv2 on the Hugging Face hub, with a CLIP's tokenizer.json beside it",
+    ),
+    "image-reward": ScoreKind(
+        "ImageReward, about normally distributed on its authors' pictures",
+        _Later(at("lantern_jax.apps.metrics.image_reward:image_reward_scores")),
+        "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
+    ),
+})  # fmt: skip
+
+
+def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
+    """Registers another package's metric by name: a reader of pictures, or a score of pictures with prompts.
+
+    Raises:
+        LanternError: the name is taken or not valid.
+
+    Example:
+        >>> lantern_jax.register_metric("clip", lantern_jax.ScoreKind("mine", lambda weights: None))
+        Traceback (most recent call last):
+        lantern_jax.io.errors.LanternError: there is a score clip already: give yours another name
+    """
+    if isinstance(kind, ReaderKind):
+        READERS.add(name, kind)
+    else:
+        SCORES.add(name, kind)
+
+
+def check_names(given: str, kinds: Table) -> list[str]:
+    """Splits a comma-separated list of names; raises LanternError for an unknown or missing name."""
+    names = dict.fromkeys(name.strip() for name in given.split(","))
+    for name in names:
+        kinds.find(name)
+    return list(names)
+
+
+def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) -> dict[str, Path | None]:
+    """Returns the file of every kind asked for, from ``FILE`` or ``NAME=FILE``; None for one that needs none.
+
+    Raises:
+        LanternError: a kind lacks its file, or it is not clear which kind a file is for.
+    """
+    needing = [name for name, kind in kinds.items() if kind.weights is not None]
+    files: dict[str, Path] = {}
+    for text in given:
+        name, separator, file = text.partition("=")
+        if not separator or name not in kinds:
+            if not needing:
+                raise LanternError(f"--weights {text}: {', '.join(kinds)} needs no weights: leave it out")
+            if len(needing) > 1:
+                wanted = " and ".join(f"{name}=FILE" for name in needing)
+                raise LanternError(f"--weights {text} does not say what it is for: give {wanted}")
+            name, file = needing[0], text
+        if name not in needing:
+            raise LanternError(f"--weights {text}: {name} needs no weights: leave it out")
+        files[name] = Path(file)
+    for name in needing:
+        if name not in files:
+            raise LanternError(
+                f"{name} needs weights: fetch {kinds[name].weights}, and give --weights {name}=FILE"
+            )
+        if not files[name].exists():
+            raise LanternError(f"{files[name]} is not there: fetch {kinds[name].weights}")
+    return {name: files.get(name) for name in kinds}

@@ -1,0 +1,199 @@
+"""Access: who may send requests, from which pages, and headers that keep a browser safe."""
+
+import base64
+import hashlib
+import hmac
+import ipaddress
+import logging
+import re
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from urllib.parse import urlsplit
+
+from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import ClientDisconnect
+from starlette.responses import Response
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from lantern_jax.apps.serve.answers import refusal
+from lantern_jax.apps.serve.counters import Counters
+from lantern_jax.apps.serve.limits import BUG, Refused
+from lantern_jax.io import errors
+
+# These say nothing about pictures.
+OPEN_PATHS = ("/", "/health", "/openapi.json")
+# Anyone who was told the name of a picture may have it.
+_OPEN_FOLDER = "/pictures/"
+# The entry of a request's scope with additional fields for its line in the log.
+LOGGED = "lantern"
+# Asked again and again by programs that watch a server.
+_UNLOGGED = ("/health", "/metrics")
+_log = logging.getLogger(__name__)
+_LOCAL = ("localhost",)
+_HEADERS = {
+    "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Referrer-Policy": "no-referrer",
+    "Cross-Origin-Opener-Policy": "same-origin",
+    "Cross-Origin-Resource-Policy": "same-origin",
+    "Permissions-Policy": "camera=(), geolocation=(), microphone=()",
+    "Cache-Control": "no-store",
+}
+
+
+@dataclass(frozen=True)
+class Access:
+    """Who may send requests.
+
+    Attributes:
+        token: the one that a request must bear, or None.
+        hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to point
+            here (DNS rebinding) calls it by the page's name.
+        origins: of pages elsewhere that may send requests, such as "https://example.org".
+    """
+
+    token: str | None = None
+    hosts: Collection[str] | None = None
+    origins: Collection[str] = ()
+
+    @classmethod
+    def of(
+        cls, host: str, token: str | None, names: Collection[str] = (), origins: Collection[str] = ()
+    ) -> "Access":
+        """Allows ``names`` and this machine's own; any without ``names`` if other machines can reach ``host``.
+
+        Names and origins may be in any case: browsers send them in lower case.
+        """
+        own = {*_LOCAL, "127.0.0.1", "::1", host} if names or is_local(host) else set()
+        hosts, pages = ({one.lower() for one in some} for some in ({*own, *names}, origins))
+        return cls(token, frozenset(hosts) or None, frozenset(pages))
+
+    def check(self, path: str, headers: Mapping[str, str]) -> None:
+        """Raises Refused for a request that is not allowed; names in ``headers`` may be in any case."""
+        host = urlsplit(f"//{headers.get('host', '')}").hostname
+        if self.hosts is not None and host not in self.hosts:
+            raise Refused(403, "the Host header is not a name of this server: start it with --allowed-host")
+        origin = headers.get("origin")
+        if (
+            origin is not None
+            and urlsplit(origin).netloc != headers.get("host")
+            and origin not in self.origins
+        ):
+            message = "the request is from a page of another origin: start the server with --allowed-origin"
+            raise Refused(403, message)
+        if self.token is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+            return
+        scheme, _, given = headers.get("authorization", "").partition(" ")
+        if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):
+            message = "a token is needed: send the header Authorization: Bearer TOKEN"
+            raise Refused(401, message, code="invalid_api_key", headers={"WWW-Authenticate": "Bearer"})
+
+
+class Guard:
+    """An application with restricted access, which counts its answers by status, a bug's too, and logs requests.
+
+    The status is 0 if the client left before it had the whole answer.
+    """
+
+    def __init__(self, app: ASGIApp, access: Access, counters: Counters, policy: str):
+        self._app, self._access, self._counters, self._policy = app, access, counters, policy
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        began, status, given = time.perf_counter(), 0, Headers(scope=scope)
+        origin = given.get("origin")
+        shared = _shared(origin) if origin in self._access.origins else {}
+
+        async def answer(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                headers = MutableHeaders(scope=message)
+                for name, value in shared.items():
+                    headers[name] = value
+                for name, value in {**_HEADERS, "Content-Security-Policy": self._policy}.items():
+                    headers.setdefault(name, value)
+            await send(message)
+
+        try:
+            await self._answered(scope, receive, answer, given, bool(shared))
+        except ClientDisconnect:
+            status = 0
+        except Exception:
+            # A bug: Starlette would answer outside of this, without these headers. The connection ends with the answer.
+            if not status:
+                await refusal(Refused(500, BUG, headers={"Connection": "close"}))(scope, receive, answer)
+            raise
+        finally:
+            self._counters.requests[status] += 1
+            if status != 200 or scope["path"] not in _UNLOGGED:
+                _log_request(scope, status, time.perf_counter() - began)
+
+    async def _answered(
+        self, scope: Scope, receive: Receive, answer: Send, given: Headers, shares: bool
+    ) -> None:
+        if shares and scope["method"] == "OPTIONS" and "access-control-request-method" in given:
+            # A browser asks whether a page of another origin may send requests; it sends no token with this.
+            return await Response(status_code=204)(scope, receive, answer)
+        try:
+            self._access.check(scope["path"], given)
+        except (Refused, ValueError) as error:
+            refused = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
+            await refusal(refused)(scope, receive, answer)
+        else:
+            await self._app(scope, receive, answer)
+        return None
+
+
+def _shared(origin: str) -> dict[str, str]:
+    """Returns the headers of an answer that a page of another origin may read."""
+    return {
+        "Access-Control-Allow-Origin": origin,
+        "Access-Control-Allow-Methods": "GET, POST",
+        "Access-Control-Allow-Headers": "Authorization, Content-Type, *",
+        "Access-Control-Max-Age": "600",
+        "Cross-Origin-Resource-Policy": "cross-origin",
+        "Vary": "Origin",
+    }
+
+
+def _log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
+    client = (scope.get("client") or ("",))[0]
+    fields = {
+        "method": scope["method"],
+        "path": errors.short(scope["path"], 200),
+        "status": status,
+        "seconds": round(seconds, 4),
+        "client": client,
+        **scope.get(LOGGED, {}),
+    }
+    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
+    line = f"{fields['method']} {fields['path']} {status} in {seconds:.2f} s, {client}{more}"
+    _log.info("%s", line, extra={"fields": fields})
+
+
+def is_local(host: str) -> bool:
+    """Tells whether only this machine can reach a server at that name or address."""
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() in _LOCAL
+
+
+def content_policy(page: str) -> str:
+    """Returns a Content-Security-Policy that allows a page its own script, style and server, and nothing else."""
+
+    def sources(tag: str) -> str:
+        parts = re.findall(rf"<{tag}>(.*?)</{tag}>", page, re.DOTALL)
+        marks = [base64.b64encode(hashlib.sha256(part.encode()).digest()).decode() for part in parts]
+        return " ".join(f"'sha256-{mark}'" for mark in marks) or "'none'"
+
+    return (
+        f"default-src 'none'; script-src {sources('script')}; style-src {sources('style')}; img-src blob: data:; "
+        "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
+    )

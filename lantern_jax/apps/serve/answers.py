@@ -1,0 +1,223 @@
+"""The server's answers: OpenAI's shapes for pictures, events and models, with our figures under ``lantern``."""
+
+import base64
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from starlette.responses import Response
+
+from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.outputs import Output
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
+from lantern_jax.decoding.methods import methods
+from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.recipe import without_effect
+from lantern_jax.settings.settings import KNOBS, settings_json
+
+# Any kind of model takes some of these.
+_EXAMPLES = (
+    "green hills at noon with a river under clouds", "a forest with a waterfall in autumn",
+    "a town by the sea with a rainbow", "mountains by a lake at night with an aurora",
+    "golden retriever", "lakeside", "volcano", "tabby cat", "207", "0",
+)  # fmt: skip
+_SHOWN = 4
+
+
+def encode_json(value: Any) -> bytes:
+    """Returns a value as JSON in ASCII, which any text can be sent as."""
+    return json.dumps(value, separators=(",", ":"), allow_nan=False).encode("ascii")
+
+
+def json_answer(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    """Returns an answer in JSON."""
+    return Response(encode_json(value), status, headers, "application/json")
+
+
+def refusal(refused: Refused) -> Response:
+    """Returns the answer to a request that is not served."""
+    return json_answer(refused.to_json(), refused.status, refused.headers)
+
+
+def encode_event(value: dict[str, Any]) -> bytes:
+    """Returns a server-sent event of the value's own type."""
+    return b"event: %s\ndata: %s\n\n" % (value["type"].encode("ascii"), encode_json(value))
+
+
+def whole_answer(
+    ticket: Ticket, made: Sequence[Done], lead_to: Callable[[bytes, str], str]
+) -> dict[str, Any]:
+    """Returns the answer with all pictures of a request; ``lead_to`` keeps a file and returns its address."""
+    output = ticket.request.output
+
+    def told(file: bytes) -> dict[str, str]:
+        return {"url": lead_to(file, output.format)} if output.as_url else {"b64_json": _text(file)}
+
+    data = [{**told(done.file), "lantern": _figures(ticket.request, done)} for done in made]
+    return {
+        "created": int(time.time()),
+        **_common(output),
+        "data": data,
+        "usage": _usage(made),
+        "lantern": _settings(ticket),
+    }
+
+
+def queued_event(ticket: Ticket, ahead: int) -> dict[str, Any]:
+    """Returns the first event of a detailed stream: how many pictures are ahead, and the settings."""
+    return {"type": "lantern.queued", "ahead": ahead, "lantern": _settings(ticket)}
+
+
+def progress_event(ticket: Ticket, now: Progress) -> dict[str, Any]:
+    """Returns the event of an unfinished picture: a partial image if one was requested, else its progress."""
+    event: dict[str, Any] = {"type": "lantern.progress", "index": now.index}
+    if now.partial is not None:
+        event["type"] = f"{_kind(ticket)}.partial_image"
+        event |= {"partial_image_index": now.partial, "created_at": int(time.time())}
+        event |= _common(ticket.request.output)
+    if now.file is not None:
+        event["b64_json"] = _text(now.file)
+    figures = {"tokens": now.tokens, "total": now.total, "rounds": now.rounds}
+    return {**event, "lantern": {**figures, "seconds": round(now.seconds, 4)}}
+
+
+def completed_event(ticket: Ticket, done: Done) -> dict[str, Any]:
+    """Returns the event of a finished picture."""
+    return {
+        "type": f"{_kind(ticket)}.completed",
+        "index": done.index,
+        "b64_json": _text(done.file),
+        "created_at": int(time.time()),
+        **_common(ticket.request.output),
+        "usage": _usage([done]),
+        "lantern": {**_settings(ticket), **_figures(ticket.request, done)},
+    }
+
+
+def _kind(ticket: Ticket) -> str:
+    return "image_edit" if ticket.request.goes_on else "image_generation"
+
+
+def _common(output: Output) -> dict[str, str]:
+    return {"size": output.size, "quality": "high", "background": "opaque", "output_format": output.format}
+
+
+def _settings(ticket: Ticket) -> dict[str, Any]:
+    """Returns the seed, the settings, and notes on parts of the request that change nothing or are not done."""
+    told: dict[str, Any] = {"seed": ticket.request.seed, "settings": settings_json(ticket.settings)}
+    notes = (*ticket.request.notes, *without_effect(ticket.request.knobs, ticket.settings))
+    return told | ({"notes": list(notes)} if notes else {})
+
+
+def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:
+    tokens = len(done.tokens)
+    figures = {
+        "number": done.index,
+        "tokens": tokens,
+        "rounds": done.rounds,
+        # The first token is the prefill's; given tokens belong to no round either.
+        "tokens_a_round": round(np.count_nonzero(done.round_of_token) / max(done.rounds, 1), 4),
+        "seconds": round(done.seconds, 4),
+        "waited": round(done.waited, 4),
+        "digest": done.digest,
+    }
+    if request.details:
+        figures |= {"codes": done.tokens.tolist(), "round_of_token": done.round_of_token.tolist()}
+    return figures
+
+
+def _usage(made: Sequence[Done]) -> dict[str, Any]:
+    """Returns the tokens of the pictures; prompts are not counted."""
+    tokens = sum(len(done.tokens) for done in made)
+    return {
+        "input_tokens": 0,
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+        "output_tokens": tokens,
+        "total_tokens": tokens,
+    }
+
+
+def _text(file: bytes) -> str:
+    return base64.b64encode(file).decode("ascii")
+
+
+def example_prompts(pipeline: Pipeline) -> list[str]:
+    """Returns up to four prompts that the model takes. Raises LanternError where it takes none."""
+    vocabulary = pipeline.checkpoint.vocabulary
+    taken: list[str] = []
+    why = None
+    known = (
+        [] if vocabulary is None else [value for values in vocabulary.grouped().values() for value in values]
+    )
+    for prompt in [*_EXAMPLES, *known]:
+        if len(taken) == _SHOWN:
+            break
+        try:
+            if vocabulary is not None:
+                vocabulary.parse(prompt)  # Refuses a prompt of which a word would be ignored.
+            pipeline.check(prompt)
+            taken.append(prompt)
+        except LanternError as error:
+            why = why or error
+    if not taken:
+        raise why
+    return taken
+
+
+def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
+    """Tells whether the model takes negative prompts; ``prompt`` is one that it takes as a prompt."""
+    try:
+        pipeline.check(prompt, negative_prompt=prompt)
+    except LanternError:
+        return False
+    return True
+
+
+def size_of(pipeline: Pipeline) -> str:
+    """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
+    pipeline.check_draws()
+    return size_text(picture_size(pipeline.checkpoint))
+
+
+def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
+    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and knobs."""
+    pipeline.check_draws()
+    checkpoint, vocabulary = pipeline.checkpoint, pipeline.checkpoint.vocabulary
+    (width, height), (rows, columns) = picture_size(checkpoint), shape_of(checkpoint.target_config)
+    defaults = pipeline.settings({})
+    able = {}
+    for method, description in methods().items():
+        try:
+            able[method] = {"help": description.help, "rule": pipeline.settings({"method": method}).rule}
+        except LanternError:  # The model cannot be decoded with it.
+            continue
+    knobs = {
+        knob.name: {
+            "help": knob.help,
+            "note": knob.note,
+            "range": knob.range,
+            "default": getattr(defaults, knob.name, knob.default),
+        }
+        for knob in KNOBS.values()
+        if knob.type in (int, float) and knob.name != "batch"
+    }
+    examples = example_prompts(pipeline)
+    described = {
+        "width": width,
+        "height": height,
+        "rows": rows,
+        "columns": columns,
+        "tokens": rows * columns,
+        "examples": examples,
+        "negative_prompt": takes_negative(pipeline, examples[0]),
+        "words": {} if vocabulary is None else vocabulary.grouped(),
+        "methods": able,
+        "knobs": knobs,
+    }
+    return {"id": name, "object": "model", "created": 0, "owned_by": "lantern_jax", "lantern": described}

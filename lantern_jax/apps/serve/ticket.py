@@ -1,0 +1,136 @@
+"""A request in progress: events from the device's thread to the event loop.
+
+Axes: T codes of a picture.
+"""
+
+import asyncio
+import contextlib
+import dataclasses
+import time
+from collections.abc import AsyncIterator, Hashable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.settings.settings import Settings
+
+
+@dataclass(frozen=True)
+class Queued:
+    """A request that waits; ``ahead`` pictures of others wait before its first one."""
+
+    ahead: int
+
+
+@dataclass(frozen=True)
+class Progress:
+    """An unfinished picture; one without tokens has its turn, but its programs may have to be compiled.
+
+    Attributes:
+        index: which of the request's pictures it is.
+        tokens, total: codes known, and all.
+        rounds: target passes so far.
+        seconds: of decoding so far.
+        file: the picture so far, if it was drawn.
+        partial: its place among the requested partial images; None if it is none of them.
+    """
+
+    index: int
+    tokens: int
+    total: int
+    rounds: int
+    seconds: float
+    file: bytes | None = None
+    partial: int | None = None
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished picture.
+
+    Attributes:
+        index: which of the request's pictures it is, and its number of the seed.
+        file: the encoded picture; a PNG has ``pictures.origin_text`` in it.
+        tokens, round_of_token: int32 [T], as in ``Generation``.
+        digest: ``pictures.tokens_digest`` of the tokens.
+        rounds: target passes after prefill.
+        seconds: of decoding, perhaps shared with other pictures, without compiling and drawing.
+        waited: seconds before it began.
+    """
+
+    index: int
+    file: bytes
+    tokens: Int[np.ndarray, " T"]
+    round_of_token: Int[np.ndarray, " T"]
+    digest: str
+    rounds: int
+    seconds: float
+    waited: float
+
+
+Event = Queued | Progress | Done | Refused
+
+
+class Ticket:
+    """Carries events of a request from any thread to the loop it was made in.
+
+    Attributes:
+        request: what to draw.
+        settings: how it is decoded; the batch decides, once it has begun.
+        waiting: its pictures that have places in the queue; the worker counts them.
+        dropped: whether the client is gone; the device's thread then skips what is not done yet.
+    """
+
+    def __init__(self, request: PictureRequest, settings: Settings):
+        self.request, self.settings, self.waiting, self.dropped = request, settings, 0, False
+        self._loop = asyncio.get_running_loop()
+        # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
+        # get fewer events, not a longer queue.
+        self._events: dict[Hashable, Event] = {}
+        self._told = asyncio.Event()
+
+    def tell(self, event: Event) -> None:
+        """Sends an event, from any thread."""
+        with contextlib.suppress(RuntimeError):  # The loop is closed.
+            self._loop.call_soon_threadsafe(self._put, event)
+
+    def _put(self, event: Event) -> None:
+        key: Any = object()
+        if isinstance(event, Queued):
+            key = "queued"
+        elif isinstance(event, Progress) and event.partial is None:
+            key = ("progress", event.index)
+            older = self._events.get(key)
+            if older is not None and event.file is None:
+                event = dataclasses.replace(event, file=older.file)
+        self._events[key] = event
+        self._told.set()
+
+    async def events(self, silence: float, seconds: float) -> AsyncIterator[Event | None]:
+        """Yields events until all pictures are done, and None after ``silence`` seconds without one.
+
+        Raises:
+            Refused: the request fails, or takes more than ``seconds``.
+        """
+        left, end = self.request.num, time.monotonic() + seconds
+        while left:
+            rest = end - time.monotonic()
+            if rest <= 0:
+                message = "the pictures took too long: ask for fewer, or again when the server is less busy"
+                raise Refused(504, message)
+            if not self._events:
+                self._told.clear()
+                try:
+                    await asyncio.wait_for(self._told.wait(), min(silence, rest))
+                except TimeoutError:
+                    yield None
+                    continue
+            event = self._events.pop(next(iter(self._events)))
+            if isinstance(event, Refused):
+                raise event
+            left -= isinstance(event, Done)
+            yield event

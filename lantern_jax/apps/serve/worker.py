@@ -1,0 +1,384 @@
+"""The thread that owns the devices: it takes pictures from a bounded queue and decodes them in batches."""
+
+import collections
+import contextlib
+import dataclasses
+import logging
+import math
+import threading
+import time
+from collections.abc import Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import jax
+import numpy as np
+
+from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
+from lantern_jax.apps.serve.counters import Counters
+from lantern_jax.apps.serve.limits import Limits, Refused
+from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.ticket import Queued, Ticket
+from lantern_jax.engine.program_cache import return_memory
+from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
+from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.tuned import steers
+
+_log = logging.getLogger(__name__)
+# Requests that come together are decoded together: how long the first one waits for others.
+GATHERING_SECONDS = 0.02
+# How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
+QUIET_SECONDS = 10.0
+# Besides knobs, words that an error can begin with, and the fields that they blame.
+_FIELDS = {"codes": "start"} | {
+    name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
+}
+_STOPPING = "the server is stopping: ask again later"
+_FAILED = "the server has failed: start it again, and please report the lines of its log"
+
+
+class Worker:
+    """Decodes the pictures of tickets.
+
+    Pictures of the same settings share a batch, whose slots take in waiting ones as they become free. The oldest
+    waiting picture decides: if its settings differ, the batch takes in no more and ends first, so that none starves.
+    Where requests leave open how to guess, their settings are those of a picture alone, and every batch guesses in the
+    way that should be fastest for its size.
+
+    Args:
+        pipeline: used by this thread alone, except for checks.
+        batch: the most pictures decoded together.
+        warm_up: a prompt with which programs of the default settings are compiled while the queue is empty, or None.
+    """
+
+    def __init__(
+        self,
+        pipeline: Pipeline,
+        limits: Limits,
+        counters: Counters,
+        batch: int,
+        warm_up: str | None = None,
+    ):
+        self.pipeline, self.limits, self.counters = pipeline, limits, counters
+        _, columns = shape_of(pipeline.checkpoint.target_config)
+        painter = Painter(pipeline.engine, columns)
+        encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
+        self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
+        pipeline.engine.programs.most = limits.programs
+        self._example = warm_up
+        self._cold, self._warm_failed = self._sizes(), False
+        # Under the lock: new tickets, pictures that wait in all, why to stop.
+        self._changed = threading.Condition()
+        self._came: list[Ticket] = []
+        self._count, self._stopping = 0, ""
+        # The thread's own: waiting pictures, oldest first, and when it last decoded.
+        self._line: list[Order] = []
+        self._busy = 0.0
+        self._batch: Batch | None = None
+        self._thread = threading.Thread(target=self._work, name="lantern-serve", daemon=True)
+
+    def start(self) -> None:
+        """Starts the thread."""
+        self._thread.start()
+
+    def refuse(self, why: str = _STOPPING) -> None:
+        """Refuses waiting and new requests, and ends after the current piece of work."""
+        with self._changed:
+            self._stopping = self._stopping or why
+            self._changed.notify()
+
+    def stop(self, seconds: float = 30.0) -> None:
+        """Does what ``refuse`` does, and waits for the end, ``seconds`` at most."""
+        self.refuse()
+        self._thread.join(seconds)
+
+    @property
+    def waiting(self) -> int:
+        """Pictures that wait."""
+        return self._count
+
+    @property
+    def decoding(self) -> int:
+        """Pictures that are being decoded."""
+        batch = self._batch
+        return 0 if batch is None else len(batch.orders)
+
+    @property
+    def has_failed(self) -> bool:
+        """Whether the thread has ended by an error, after which every request is refused."""
+        return self._stopping == _FAILED
+
+    @property
+    def is_warm(self) -> bool:
+        """Whether the programs of the default settings are compiled."""
+        return not self._cold and not self._warm_failed
+
+    def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
+        """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
+        Refused where it does not fit the model."""
+        try:
+            plan = self.pipeline.plan(
+                request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
+                start=request.start, keep_rows=request.keep_rows, batch=1, **request.knobs,
+            )  # fmt: skip
+        except (LanternError, TypeError, OverflowError) as error:
+            message = str(error)
+            raise Refused(400, message, _blamed(message, request)) from None
+        nodes = plan.settings.tree.num_nodes - 1
+        if nodes > self.limits.nodes:
+            message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
+            raise Refused(400, message, "tree")
+        return dataclasses.replace(request, notes=(*request.notes, *plan.ignored)), plan.settings
+
+    def submit(self, ticket: Ticket) -> int:
+        """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
+        with self._changed:
+            ahead = self._enter(ticket.request.num)
+            ticket.waiting = ticket.request.num
+            self._came.append(ticket)
+            self._changed.notify()
+        return ahead
+
+    def drop(self, ticket: Ticket) -> None:
+        """Gives up what is not done of a ticket, whose client is gone; its places in the queue are free immediately."""
+        with self._changed:
+            ticket.dropped = True
+            self.counters.dropped += ticket.waiting
+            self._leave(ticket, ticket.waiting)
+            if ticket in self._came:
+                self._came.remove(ticket)
+
+    @contextlib.contextmanager
+    def place(self) -> Iterator[None]:
+        """Keeps a picture's place in the queue while a block reads its request. Raises Refused without room."""
+        self._enter(1)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._count -= 1
+
+    def _work(self) -> None:
+        try:
+            with self.pipeline.text_encoder_kept(), self._tools.encoder:
+                while self._wait():
+                    if self._admit():
+                        self._decode()
+                        self._busy = time.monotonic()
+                    elif self._cold:
+                        with self._tools.engine.programs.staying():
+                            self._warm()
+                        return_memory()
+                    self._tidy()
+        except BaseException:  # What a request can cause is caught before.
+            self.refuse(_FAILED)
+            _log.exception("lantern serve: %s", _FAILED)
+        with self._changed:
+            tickets = {*self._came, *(order.ticket for order in self._line)}
+        for ticket in tickets:
+            ticket.tell(Refused(503, self._stopping))
+
+    def _wait(self) -> bool:
+        """Waits until there is something to do, or time to compile ahead; returns False if it is to stop."""
+        with self._changed:
+            idle = not self._came and not self._line
+            quiet = max(self._busy + QUIET_SECONDS - time.monotonic(), 0) if self._cold else None
+            self._changed.wait_for(lambda: self._came or self._line or self._stopping, quiet)
+            if self._stopping:
+                return False
+        if idle:
+            time.sleep(GATHERING_SECONDS)
+        return True
+
+    def _admit(self) -> bool:
+        """Queues the pictures of new tickets; tells whether any picture waits."""
+        with self._changed:
+            came, self._came = self._came, []
+        for ticket in came:
+            try:
+                self._line += self._orders(ticket)
+            except Exception as error:
+                ticket.tell(failure(error))
+                self._leave(ticket, ticket.waiting)
+        self._remove([order for order in self._line if order.ticket.dropped])
+        return bool(self._line)
+
+    def _orders(self, ticket: Ticket) -> list[Order]:
+        request, now = ticket.request, time.perf_counter()
+        row, plan = self._prepared(
+            request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
+            keep_rows=request.keep_rows, **request.knobs,
+        )  # fmt: skip
+        # If a request leaves open how to guess, its batch decides; others get what they ask for.
+        kind = (ticket.settings, steers(request.knobs), [leaf.shape for leaf in jax.tree.leaves(row)])
+        return [
+            Order(ticket, index, kind, row, plan.free, plan.keep_rows, now) for index in range(request.num)
+        ]
+
+    def _prepared(self, prompt: str | int, **call: Any):
+        """Returns a prompt's conditioning, leaves [1, ...], and its plan."""
+        plan = self.pipeline.plan(prompt, **call)
+        first = np.zeros(1, np.int64)
+        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
+
+    def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
+        """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
+        if size == self._tools.slots(1):
+            return dataclasses.replace(alone, batch=size)
+        # A size above what a call decodes together must be stated.
+        together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
+        found = self.pipeline.tuning(size, **knobs, **together)
+        settings = self.pipeline.settings({"batch": size, **found.under(knobs)})
+        chosen = alone.keeps_tokens and settings.keeps_tokens
+        return settings if chosen else dataclasses.replace(alone, batch=size)
+
+    def _decode(self) -> None:
+        """Decodes one batch, from the oldest waiting picture until all slots are free."""
+        first, batch = self._line[0], None
+        orders = [order for order in self._line if order.kind == first.kind][: self._tools.batch]
+        size, (alone, *_) = self._tools.slots(len(orders)), first.kind
+        try:
+            try:
+                settings = self._settings(size, first.ticket.request.knobs, alone)
+            finally:  # A picture that fails must not stay first in the line.
+                self._remove(orders)
+            self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))
+            batch.settle()
+            while batch.orders and not self._stopping:
+                self._admit()
+                self._fill(batch)
+                batch.advance(hurry=bool(self._line))
+                batch.settle()
+        except Exception as error:
+            self._fail(orders if batch is None else batch.orders, failure(error))
+        else:
+            self._fail(batch.orders, Refused(503, _STOPPING))
+        finally:
+            self._batch = None
+
+    def _fill(self, batch: Batch) -> None:
+        """Fills free slots with waiting pictures of the same settings, up to the first one with others."""
+        same = 0
+        while same < len(self._line) and self._line[same].kind == batch.kind:
+            same += 1
+        batch.fit(same)
+        orders = self._line[: batch.room(same)]
+        if not orders:
+            return
+        try:
+            batch.take(orders)
+        except NotRefillable:
+            batch.refills = False
+        else:
+            self._remove(orders)
+
+    def _remove(self, orders: list[Order]) -> None:
+        """Takes orders from the queue."""
+        if orders:
+            gone = set(map(id, orders))
+            self._line = [order for order in self._line if id(order) not in gone]
+            for order in orders:
+                self._leave(order.ticket, 1)
+            self._tell_places()
+
+    def _tell_places(self) -> None:
+        """Tells clients who watch how many pictures wait before theirs."""
+        places: dict[Ticket, int] = {}
+        for place, order in enumerate(self._line):
+            places.setdefault(order.ticket, place)
+        for ticket, place in places.items():
+            if ticket.request.details:
+                ticket.tell(Queued(place))
+
+    def _enter(self, pictures: int) -> int:
+        with self._changed:
+            if self._stopping:
+                raise Refused(503, self._stopping)
+            ahead = self._count
+            if ahead + pictures > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
+                raise Refused(
+                    429,
+                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
+                    code="queue_full",
+                    headers={"Retry-After": str(min(max(wait, 1), 600))},
+                )
+            self._count += pictures
+        return ahead
+
+    def _leave(self, ticket: Ticket, pictures: int) -> None:
+        """Gives places of a ticket in the queue back, unless it was dropped, which gave them all back."""
+        with self._changed:
+            pictures = min(pictures, ticket.waiting)
+            ticket.waiting -= pictures
+            self._count -= pictures
+
+    def _fail(self, orders: list[Order], refusal: Refused) -> None:
+        for ticket in {id(order.ticket): order.ticket for order in orders}.values():
+            ticket.tell(refusal)
+
+    def _sizes(self) -> collections.deque[int]:
+        """Returns the numbers of slots that a run can have."""
+        sizes = {self._tools.slots(count) for count in range(1, self._tools.batch + 1)}
+        return collections.deque(sorted(sizes) if self._example is not None else ())
+
+    def _warm(self) -> None:
+        """Compiles and runs the programs of the next size, with the default settings."""
+        try:
+            self._run_all(self._cold[0])
+        except NotRefillable:
+            pass
+        except Exception as error:
+            _log.error("lantern serve: warming up failed: %s", errors.printable(error))
+            self._cold.clear()
+            self._warm_failed = True
+            return
+        self._cold.popleft()
+        if not self._cold:
+            _log.info(
+                "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
+            )
+
+    def _run_all(self, size: int) -> None:
+        """Runs every program of a size, unless so few pictures are decoded one after the other."""
+        engine, numbers = self._tools.engine, np.arange(size)
+        alone = self.pipeline.check(self._example, batch=1)
+        ways = {each: self._settings(each, {}, alone) for each in self._sizes() if each <= size}
+        if self._tools.slots(ways[size].batch) < size:
+            return
+        row, plan = self._prepared(self._example)
+
+        def rows(count: int):
+            return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
+
+        job = self.pipeline.job(ways[size])
+        run = engine.start(job, rows(size), seed=0, numbers=numbers, most=size)
+        for _ in range(2):  # The second one knows the pace.
+            run = engine.advance_for(run, PIECE_SECONDS)
+        if size == self._sizes()[0]:
+            self._tools.painter.draw(np.zeros(len(plan.free), np.int32))
+        count = 1
+        while count < size:
+            run = engine.refill(run, numbers[:count], rows(count), numbers[:count])
+            count *= 2
+        for fewer, way in ways.items():
+            if fewer < size and dataclasses.replace(way, batch=size) == ways[size]:
+                engine.regroup(engine.regroup(run, numbers[:fewer]), np.resize(numbers[:fewer], size))
+
+    def _tidy(self) -> None:
+        """Counts dropped programs and returns their memory."""
+        dropped = self.pipeline.engine.programs.dropped
+        if dropped > self.counters.programs_dropped:
+            self.counters.programs_dropped = dropped
+            return_memory()
+
+
+def _blamed(message: str, request: PictureRequest) -> str | None:
+    """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
+    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    fields = _FIELDS | {name: name for name in request.knobs}
+    return next((fields[word] for word in words if word in fields), None)

@@ -1,0 +1,157 @@
+"""Pictures for metrics: from folders, picture sets and arrays in a file, with the prompts that they carry.
+
+Axes: n pictures, H W height and width.
+"""
+
+import math
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import UInt8
+
+from lantern_jax.apps.sets.reading import SetPicture, is_set, read_set
+from lantern_jax.io import errors
+from lantern_jax.io.archives import open_archive, read_header
+from lantern_jax.io.errors import LanternError
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, in_colour, open_picture
+
+# The key of pictures in an .npz file, as in ADM's samples and references.
+ARRAY = "arr_0"
+# What `lantern generate` writes beside pictures.
+_BESIDE = re.compile(r"grid\.png|.*-(compare|accepted)\.png")
+
+
+def read_pictures(path: str | Path) -> Iterator[SetPicture]:
+    """Yields the pictures of a folder, a picture set or an .npz file, one by one.
+
+    Pictures of a folder, and of the folders in it, come in the order of their names, with numbers in names ordered by
+    value; ``grid.png`` and names that end in ``-compare.png`` or ``-accepted.png`` are left out. Number and prompt are
+    the texts "number" and "prompt" of a PNG file. Pictures are read as stored, not turned as a camera's note says.
+
+    Args:
+        path: a folder of PNG, JPEG and WebP files, or one of these; a picture set; or an .npz file with
+            uint8 [n, H, W, 3] as "arr_0".
+
+    Raises:
+        LanternError: anything else, no pictures, or one that cannot be read.
+    """
+    path = Path(path)
+    if path.suffix == ".npz" and path.is_file():
+        return (SetPicture(None, None, picture) for picture in _array_pictures(path))
+    if path.suffix.lower() in PICTURE_SUFFIXES and path.is_file():
+        return iter([_file_picture(path)])
+    if not path.is_dir():
+        raise LanternError(
+            f"{path} is not a folder of pictures: name one, a picture, a picture set or an .npz file"
+        )
+    if is_set(path):
+        return read_set(path)
+    return _folder_pictures(path)
+
+
+def _folder_pictures(folder: Path) -> Iterator[SetPicture]:
+    files = [
+        file
+        for file in folder.rglob("*")
+        if file.suffix.lower() in PICTURE_SUFFIXES
+        and not _BESIDE.fullmatch(file.name)
+        and not file.name.startswith(".")
+    ]
+    if not files:
+        raise LanternError(
+            f"{folder} holds no pictures: name a folder with files ending in {', '.join(PICTURE_SUFFIXES)}"
+        )
+    return (_file_picture(file) for file in sorted(files, key=_natural))
+
+
+def _natural(file: Path) -> list[tuple[int, str]]:
+    """Returns a key that sorts numbers by value, before other text, so that 10 comes after 9."""
+    parts = re.split(r"(\d+)", file.as_posix())
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _file_picture(file: Path) -> SetPicture:
+    image = open_picture(file)
+    texts = getattr(image, "text", {})
+    number = texts.get("number")
+    if number is not None and not (number.isdecimal() and len(number) < 19):
+        raise LanternError(
+            f"{file}: its number {errors.short(repr(number))} is not valid: give whole numbers, or none at all"
+        )
+    prompt, picture = texts.get("prompt"), np.asarray(in_colour(image))
+    return SetPicture(None if number is None else int(number), prompt, picture)
+
+
+def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:
+    """Yields the pictures of "arr_0", read one by one: 50,000 do not fit into memory."""
+    try:
+        with open_archive(path) as archive, archive.open(f"{ARRAY}.npy") as file:
+            shape, columns_first, dtype = read_header(file)
+            if len(shape) != 4 or shape[-1] != 3 or dtype != np.uint8 or columns_first or not shape[0]:
+                raise LanternError(
+                    f"{path}: {ARRAY} is {dtype} {list(shape)}: give at least one picture, as uint8 [n, H, W, 3]"
+                )
+            size = math.prod(shape[1:])
+            for _ in range(shape[0]):
+                values = file.read(size)
+                if len(values) != size or not size:
+                    raise LanternError(f"{path} is truncated: fetch it again")
+                yield np.frombuffer(values, np.uint8).reshape(shape[1:])
+    except KeyError as error:
+        raise LanternError(f"{path} holds no pictures as {ARRAY} ({error}): name another file") from error
+
+
+def with_prompts(
+    pictures: Iterable[SetPicture], prompts: Sequence[str] | None = None
+) -> Iterator[SetPicture]:
+    """Yields the same pictures, each with its number and its prompt.
+
+    A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
+    Without ``prompts`` numbers may repeat: pictures of several calls may lie in one folder.
+
+    Args:
+        prompts: None where every picture carries its own.
+
+    Raises:
+        LanternError: a picture carries another prompt, has none, or prompts and pictures differ in number.
+    """
+    seen: set[int] = set()
+    numbered = None
+    for count, picture in enumerate(pictures):
+        if prompts is not None and numbered not in (None, picture.number is not None):
+            raise LanternError("some pictures carry a number and some do not: give all of one kind")
+        numbered = picture.number is not None
+        number = picture.number if numbered else count
+        if prompts is not None and number in seen:
+            raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
+        seen.add(number)
+        yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)
+    if prompts is not None and not numbered and len(seen) != len(prompts):
+        raise _unequal(len(seen), prompts)
+
+
+def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:
+    if prompts is None:
+        if picture.prompt is None:
+            raise LanternError(
+                f"picture {number} does not carry its prompt: give --prompts FILE, one per line"
+            )
+        return picture.prompt
+    if number >= len(prompts):
+        if picture.number is None:
+            raise _unequal(f"more than {len(prompts)}", prompts)
+        raise LanternError(f"picture {number} has no prompt among {len(prompts)}: give the set's own prompts")
+    if picture.prompt not in (None, prompts[number]):
+        raise LanternError(
+            f"picture {number} is of {picture.prompt!r}, the prompts say {prompts[number]!r}: give the prompts "
+            "that the pictures were made from"
+        )
+    return prompts[number]
+
+
+def _unequal(count: int | str, prompts: Sequence[str]) -> LanternError:
+    return LanternError(
+        f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt per picture, in order"
+    )

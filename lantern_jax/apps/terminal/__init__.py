@@ -1,0 +1,1 @@
+"""What programs say on a terminal, and their standard streams."""
