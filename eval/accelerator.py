@@ -173,8 +173,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     expected: dict[str, float] = {}
     for place, batch in enumerate(batches):
         for size in sizes:
-            pictures, levels = batch * options.pictures, batch == 1
-            plan = Procedure(pictures=pictures, passes=options.passes, levels=levels, **common)
+            plan = Procedure(pictures=batch * options.pictures, passes=options.passes, **common)
             guess = expected.get(size, _GUESS_SECONDS if place else 0.0)
             expected[size] = measure_size(report, size, batch, plan, options.dtype, guess)
         if place == 0 and not options.no_demo:

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 import jax
 import numpy as np
 
+from eval.ahead.sheets import SHEETS
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
@@ -92,7 +93,7 @@ def on_device(shapes: Shapes, read: int, kept: int, device: Device) -> list[str]
     together = int((limit_of(device) - kept) / cache)
     if together < 1:
         return []
-    step = (read + (0.5 if device.platform == GPU else 1.0) * cache) / device.bandwidth
+    step = (read + (0.5 if device.platform == GPU else 1.0) * cache) / SHEETS[device.name].bandwidth
     window, _ = choose("gpu" if device.platform == GPU else "tpu", BFLOAT16.itemsize, 2, {}, False)
     passes = free / window.tokens
     return [

@@ -6,12 +6,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.apps.convert.published import PUBLISHED
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.families.emu3_weights import convert_emu3
 from lantern_jax.families.janus_weights import convert_janus
 from lantern_jax.families.liquid_weights import convert_liquid
 from lantern_jax.families.lumina2_weights import convert_lumina2
-from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.vq import VQModel
 

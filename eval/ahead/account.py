@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from eval.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
+from eval.ahead.sheets import SHEETS
 from lantern_jax.apps.measuring.data_sheets import GPU, Device
 from lantern_jax.apps.measuring.profile import part_of
 
@@ -203,9 +204,10 @@ def kernel_cycles(instruction: Instruction, device: Device, grids: Mapping[str, 
     cost = {name: int(value) for name, value in _COST.findall(instruction.rest)}
     moved = cost.get("bytes_accessed", 0) or instruction.bytes + _operand_bytes(instruction)
     steps = grids.get(kernel_name(instruction), 1)
-    vectors = _EXPONENTIAL * cost.get("transcendentals", 0) / device.clock
-    seconds = max(moved / device.bandwidth, cost.get("flops", 0) / device.peak, vectors) + _GRID_STEP * steps
-    return math.ceil(seconds * device.clock)
+    sheet = SHEETS[device.name]
+    vectors = _EXPONENTIAL * cost.get("transcendentals", 0) / sheet.clock
+    seconds = max(moved / sheet.bandwidth, cost.get("flops", 0) / sheet.peak, vectors) + _GRID_STEP * steps
+    return math.ceil(seconds * sheet.clock)
 
 
 def kernel_name(instruction: Instruction) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from eval.ahead.rows import COMPARED, AheadRow
+from eval.ahead.sheets import SHEETS
 from lantern_jax.apps.measuring.data_sheets import DEVICES, GIB, GPU
 
 _MIB = 2**20
@@ -92,9 +93,9 @@ def _title(rows: Sequence[AheadRow]) -> str:
     if len({row.mesh for row in rows}) == 1 and rows[0].mesh:
         common.append(rows[0].mesh)
     for name in dict.fromkeys(row.device.partition(":")[0] for row in rows):
-        device = DEVICES[name]
+        memory, sheet = DEVICES[name].memory / GIB, SHEETS[name]
         common.append(
-            f"{name}: {device.memory / GIB:.2f} GiB, {device.bandwidth / 1e9:.0f} GB/s, {device.peak / 1e12:.0f} T/s"
+            f"{name}: {memory:.2f} GiB, {sheet.bandwidth / 1e9:.0f} GB/s, {sheet.peak / 1e12:.0f} T/s"
         )
     return "; ".join(common)
 

@@ -8,7 +8,8 @@ import jax
 import numpy as np
 from jax.experimental import topologies
 
-from lantern_jax.apps.measuring.data_sheets import GPU, Slice, target_config
+from eval.ahead.sheets import SHEETS, target_config
+from lantern_jax.apps.measuring.data_sheets import GPU, Slice
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 
@@ -56,7 +57,7 @@ def devices_of(slice_: Slice) -> np.ndarray:
             os.environ.update(_LIBTPU)
             options = {"chips_per_host_bounds": (1, 1, 1)} if slice_.is_one else {}
             found = topologies.get_topology_desc(
-                f"{device.name}:{slice_.shape}", platform="tpu", **device.options, **options
+                f"{device.name}:{slice_.shape}", platform="tpu", **SHEETS[device.name].options, **options
             )
     except (RuntimeError, ValueError) as error:
         raise LanternError(

@@ -1,10 +1,10 @@
-"""The formats of ``lantern convert``, and the options they take. Needs no JAX."""
+"""What a family says of a format of ``lantern convert``, and of the options that it takes. Needs no JAX."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from lantern_jax.io.plugins import Late, at
+from lantern_jax.io.plugins import Late
 
 
 @dataclass(frozen=True)
@@ -70,63 +70,3 @@ class Format(Late):
     files: tuple[File, ...]
     fixed: tuple[tuple[str, Any], ...] = ()
     choices: tuple[Choice, ...] = ()
-
-
-TENSORS = "a tensor file, an index or a folder"
-DRAFTER = File("drafter", f"LANTERN's drafter: {TENSORS}")
-CONFIG = File("config", "JSON, or a file of it, with what shapes do not tell")
-WEIGHTS = Choice("weights", "of a file with several sets of weights, the one to take, such as ema")
-T5 = File("t5", f"Flan-T5's encoder: {TENSORS}")
-T5_TOKENIZER = File("t5-tokenizer", "T5's spiece.model or tokenizer.json")
-
-LLAMAGEN = Format(
-    "LlamaGen: GPT, VQ tokenizer, drafter, T5",
-    at("lantern_jax.apps.convert.convert:convert_llamagen"),
-    (
-        File("gpt", f"the GPT: {TENSORS}", required=True, repository=True),
-        File("vq", f"the VQ tokenizer: {TENSORS}"),
-        DRAFTER,
-        T5,
-        T5_TOKENIZER,
-        CONFIG,
-    ),
-    choices=(WEIGHTS,),
-)
-
-
-def guided_format(family: str, help_text: str, *tokenizers: File) -> Format:
-    """Returns the format of a model in ``families.published``; ``tokenizers`` are files of its picture tokenizer."""
-    files = (
-        File("model", f"the model: {TENSORS}", required=True, repository=True),
-        File("text-tokenizer", "the model's tokenizer.json", required=True),
-        *tokenizers,
-        CONFIG,
-    )
-    function = at("lantern_jax.apps.convert.convert:convert_guided_files")
-    return Format(help_text, function, files, (("family", family),), (WEIGHTS,))
-
-
-# Its picture tokenizer is among the model's tensors.
-JANUS = guided_format("janus", "Janus-Pro-1B and 7B: model, tokenizer")
-EMU3 = guided_format(
-    "emu3",
-    "Emu3-Gen: model, tokenizer",
-    File("vqgan", "Emu3-VisionTokenizer, if not among the model's tensors"),
-)
-LUMINA2 = guided_format(
-    "lumina2", "Lumina-mGPT-2.0: model, MoVQGAN", File("vqgan", "MoVQGAN's movqgan_270M.ckpt")
-)
-LIQUID = guided_format("liquid", "Liquid-7B: model, VQGAN", File("vqgan", "Chameleon's vqgan.ckpt"))
-
-
-def chameleon_format(model: str, layout: str) -> Format:
-    """Returns the format of a published Chameleon model, named ``model`` in its help."""
-    files = (
-        File("model", f"the model: {TENSORS}", required=True, repository=True),
-        File("text-tokenizer", "Chameleon's text_tokenizer.json", required=True),
-        File("vqgan", "Chameleon's vqgan.ckpt"),
-        DRAFTER,
-        CONFIG,
-    )
-    function = at("lantern_jax.apps.convert.convert:convert_chameleon_files")
-    return Format(f"{model}: model, VQGAN, drafter", function, files, (("layout", layout),), (WEIGHTS,))

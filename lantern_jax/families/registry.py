@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import EMU3, JANUS, LIQUID, LLAMAGEN, LUMINA2, Format, chameleon_format
+from lantern_jax.families.formats import Format
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class Family(Late):
         shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
             that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
-        formats: its formats that ``lantern convert`` reads, by name.
+        formats: another package's formats that ``lantern convert`` reads, by name.
 
     Example:
         >>> family = lantern_jax.Family(
@@ -90,7 +90,6 @@ FAMILIES: Table[Family] = Table(
             text_width=lambda config: config.caption_dim,
             classes=lambda config: max(config.num_labels - 1, 0),
             tokenizer=at("lantern_jax.models.vq:VQConfig"),
-            formats={"llamagen": LLAMAGEN},
         ),
         "chameleon": Family(
             config=at("lantern_jax.models.chameleon:ChameleonConfig"),
@@ -103,10 +102,6 @@ FAMILIES: Table[Family] = Table(
                 "published_lumina" if config.layout == "lumina" else "published"
             ),
             tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
-            formats={
-                "anole": chameleon_format("Anole-7B", "anole"),
-                "lumina": chameleon_format("Lumina-mGPT-7B", "lumina"),
-            },
         ),
         "janus": Family(
             config=at("lantern_jax.models.janus:JanusConfig"),
@@ -116,7 +111,6 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
             head=lambda params: params["params"]["head"],
             tokenizer=at("lantern_jax.models.vq:VQConfig"),
-            formats={"janus": JANUS},
         ),
         "emu3": Family(
             config=at("lantern_jax.models.emu3:Emu3Config"),
@@ -127,7 +121,6 @@ FAMILIES: Table[Family] = Table(
             published_order=at("lantern_jax.families.token_weights:published_order"),
             shaped=at("lantern_jax.models.tokens:shaped"),
             tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
-            formats={"emu3": EMU3},
         ),
         "liquid": Family(
             config=at("lantern_jax.models.liquid:LiquidConfig"),
@@ -137,7 +130,6 @@ FAMILIES: Table[Family] = Table(
             random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
             published_order=at("lantern_jax.families.token_weights:published_order"),
             tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
-            formats={"liquid": LIQUID},
         ),
         "lumina2": Family(
             config=at("lantern_jax.models.lumina2:Lumina2Config"),
@@ -148,7 +140,6 @@ FAMILIES: Table[Family] = Table(
             published_order=at("lantern_jax.families.token_weights:published_order"),
             shaped=at("lantern_jax.models.tokens:shaped"),
             tokenizer=at("lantern_jax.families.lumina2_weights:movqgan"),
-            formats={"lumina2": LUMINA2},
         ),
     },
 )

@@ -115,6 +115,6 @@ def choose(
         sound = isinstance(tokens, int | float) and 1 <= tokens <= 1 + guesses.nodes
         return Row(guesses, tokens if sound else TOKENS[guesses], spent / (1 + sequences / costs.knee))
 
-    rows = [row(guesses) for guesses in TOKENS if drafts or guesses.method != "led"]
+    rows = [row(guesses) for guesses in TOKENS if drafts or not guesses.passes]
     rows = sorted([PLAIN, *rows], key=lambda row: -row.speedup)
     return rows[0] if rows[0].speedup >= SURE else PLAIN, rows

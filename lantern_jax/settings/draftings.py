@@ -3,13 +3,11 @@
 A new drafting is a file that fills ``Drafting`` and an entry in ``DRAFTINGS``.
 """
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 from lantern_jax.decoding.knobs import Knob
-from lantern_jax.decoding.tree import DraftTree, DynamicTree
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
@@ -25,22 +23,8 @@ def tree_levels(settings: Any) -> int:
     return settings.tree.max_depth
 
 
-def one_level(settings: Any) -> Any:
-    """Returns the settings with only the first level of their tree."""
-    tree: Any = settings.tree
-    if isinstance(tree, DynamicTree):
-        tree = dataclasses.replace(tree, depth=1, nodes=min(tree.nodes, tree.children))
-    else:
-        tree = DraftTree(tuple(path for path in tree.paths if len(path) == 1))
-    return dataclasses.replace(settings, tree=tree)
-
-
 def _led_levels(settings: Any) -> int:
     return 1 + (settings.refine if settings.tree.max_depth > 1 else 0)
-
-
-def _led_one_level(settings: Any) -> Any:
-    return dataclasses.replace(settings, refine=0)
 
 
 def _led_of_nodes(nodes: int) -> dict[str, int]:
@@ -77,7 +61,6 @@ class DraftingKind(Late):
         drafter: the kind of drafter it needs: a name, ``ANY``, or "" for none.
         couplings: names of the couplings it goes with; empty for all.
         levels: settings -> how many drafter passes a draft takes, one after the other.
-        one_level: settings -> the settings with one such pass.
 
     Example:
         >>> kind = lantern_jax.DraftingKind(lambda settings, target, grid, drafter: None, nodes="window")
@@ -94,7 +77,6 @@ class DraftingKind(Late):
     drafter: str = ""
     couplings: tuple[str, ...] = ()
     levels: Callable[[Any], int] = lambda settings: 0
-    one_level: Callable[[Any], Any] = one_level
 
     def drafters(self) -> tuple[str, ...]:
         """Returns the kinds of drafters of which it needs one; empty if it needs none."""
@@ -135,7 +117,6 @@ DRAFTINGS: Table[DraftingKind] = Table(
             drafter=ANY,
             couplings=("gumbel",),
             levels=_led_levels,
-            one_level=_led_one_level,
         ),
         "jacobi": DraftingKind(
             at("lantern_jax.decoding.drafting.jacobi:from_settings"),

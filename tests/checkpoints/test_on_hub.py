@@ -9,7 +9,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.apps.commands.main import main, make_parser
-from lantern_jax.checkpoints.hub import CARD, model_card
+from lantern_jax.apps.convert.hub import CARD, model_card
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.landscapes import LANDSCAPES

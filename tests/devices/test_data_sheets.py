@@ -5,8 +5,9 @@ import re
 import pytest
 
 from eval.ahead import topology
+from eval.ahead.sheets import SHEETS, target_config
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, slice_of, target_config
+from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, slice_of
 from lantern_jax.apps.measuring.fitting import MOST
 from lantern_jax.io.errors import LanternError, MissingExtra
 from tests.command import assert_refused
@@ -53,13 +54,14 @@ def test_facts_are_plausible():
     """Memory of tens of GB, hundreds of operations per byte, clocks of 1 to 2.5 GHz; fields as protobuf has them."""
     for device in DEVICES.values():
         assert 12e9 < device.memory < 200e9
-        assert 90 < device.peak / device.bandwidth < 700
+        sheet = SHEETS[device.name]
+        assert 90 < sheet.peak / sheet.bandwidth < 700
         if device.platform == GPU:
             text = target_config(device)
             assert text.count("{") == text.count("}") and f"device_memory_size: {device.memory} " in text
             assert re.search(r"cuda_compute_capability \{ major: \d+ minor: \d ", text)
         else:
-            assert 0.9e9 < device.clock < 2.5e9
+            assert 0.9e9 < sheet.clock < 2.5e9
 
 
 def test_a_missing_compiler_names_its_extra(monkeypatch):

@@ -28,12 +28,14 @@ def test_the_page_has_the_table(models):
     ("liquid-7b", 28 * (3072 * 4096 * 4 + 3 * 3072 * 24576) + 8192 * 3072, 4096),
 ])  # fmt: skip
 def test_a_pass_reads_layers_head_and_grouped_keys(name, read, cached):
-    config, h100 = SIZES[name](), floors.DEVICES["h100"]
+    config = SIZES[name]()
     cache = floors.cache_of(config)
     assert cache == 2 * 2 * config.num_layers * cached * config.num_tokens * 2
     ((*_, plain, _, _, _, _),) = floors.rows_of(name, ["h100"])
     free = np.sum(floors.size_shapes(name, floors.BFLOAT16).recipe.target().forced < 0)
-    assert float(plain) == pytest.approx(free * (2 * read + cache / 2) / h100.bandwidth, abs=0.051)
+    assert float(plain) == pytest.approx(
+        free * (2 * read + cache / 2) / floors.SHEETS["h100"].bandwidth, abs=0.051
+    )
 
 
 def test_a_device_without_room_for_a_picture_has_no_row():

@@ -82,6 +82,6 @@ def test_no_other_code_asks_for_a_family_or_a_kind():
     }
     own = {path for path in found if path.startswith("families/") and path.endswith("_weights.py")}
     # A source is called "drafter" as long as there is one kind; windows are chosen and tuned by their methods' names.
-    asks = {"checkpoints/convert.py", "commands/info.py", "measuring/tune.py", "settings/choice.py"}
+    asks = {"apps/convert/convert.py", "apps/commands/info.py", "apps/measuring/tune.py"}
     assert found - own <= asks
     assert re.search(asking, 'if kind == "jacobi":')

@@ -9,8 +9,8 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
-from lantern_jax.apps.commands.convert import FORMATS
 from lantern_jax.apps.commands.main import make_parser
+from lantern_jax.apps.convert.formats import FORMATS
 from tests.hostile.commands import LINES
 from tests.hostile.scripts import WRONG
 

@@ -35,7 +35,12 @@ def test_a_line_stays_one_line(capsys):
 
 
 # The table of methods is the package's own; error lines are escaped where they are made.
-PRINTING = ("io.console", "io.terminal", "commands.methods", "commands.command_line")
+PRINTING = (
+    "apps.terminal.console",
+    "apps.terminal.terminal",
+    "apps.commands.methods",
+    "apps.commands.command_line",
+)
 
 
 def test_no_other_module_prints():

@@ -19,9 +19,8 @@ QUICK = ["bench", "--methods", "gumbel", "--pictures", "1", "--use-cache"]
 
 @pytest.fixture(autouse=True)
 def folder(tmp_path, monkeypatch):
-    """An empty current folder, the tiny checkpoint in place of the demo, and levels that need not be measured."""
+    """An empty current folder, and the tiny checkpoint in place of the demo."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(measure, "seconds_a_level", lambda *_: 1e-3)
     load = lantern_jax.pipeline.pipeline.load
     tiny = lambda model, dtype=None, *_: tiny_pipeline() if model == "demo" else load(model, dtype)  # noqa: E731
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", tiny)

@@ -8,11 +8,11 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.apps.measuring import costs, profile
+from lantern_jax.apps.measuring import profile
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
-from lantern_jax.apps.measuring.costs import levels_of, seconds_a_level
+from lantern_jax.apps.measuring.costs import levels_of
 from lantern_jax.apps.measuring.measure import (
     LEAST_REPEATS,
     Batch,
@@ -29,7 +29,7 @@ from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
 # Tests of the random model that name the same method share its programs.
 WINDOW = "led:window=4,refine=1"
-PLAN = Procedure(pictures=2, compile_twice=False, levels=False)
+PLAN = Procedure(pictures=2, compile_twice=False)
 
 
 def configurations(text, **lists):
@@ -64,7 +64,7 @@ def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
     subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi,zipar"))
-    found = dict.fromkeys(("profile", "ms_a_level", "compile_cold", "compile_warm"))
+    found = dict.fromkeys(("profile", "compile_cold", "compile_warm"))
     rows = [_row(subject, one, PLAN, [batch], [batch], [1e9], 10**6, **found) for one in (jacobi, zipar)]
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
 
@@ -103,16 +103,14 @@ def test_numbers_of_a_run_are_consistent():
 
 
 def test_forced_rows_have_the_profiles_mean_and_no_quality():
-    """And a level of a chain is timed."""
     subject, profile = random_tiny(), AcceptLengths(mean=3.0)
     group = members(subject, configurations("gumbel:tree=chain"), profile)[0][0]
-    plan = dataclasses.replace(PLAN, pictures=16, profile=profile, levels=True)
+    plan = dataclasses.replace(PLAN, pictures=16, profile=profile)
     plain, row = measure(subject, group, plan)
     assert row.forced and not plain.forced and row.accept_lengths == 3.0 and plain.accept_lengths is None
     # 35 tokens after the first in some 12 passes, 16 pictures; the last pass of each is cut.
     assert row.tokens_a_pass == pytest.approx(2.9, abs=0.35)
     assert row.substituted is None and row.distortion is None and row.model == "random tiny"
-    assert row.ms_a_level is not None and plain.ms_a_level is None
 
 
 def test_a_stopped_picture_is_extrapolated_to_its_end():
@@ -131,21 +129,6 @@ def test_levels_depend_on_the_kind_of_draft():
         (3, {"method": "led", "window": 8, "refine": 2}), (4, {"method": "echo", "depth": 4}),
     ):  # fmt: skip
         assert levels_of(tiny_pipeline().check(["a lake"], **knobs)) == levels
-
-
-def test_the_seconds_of_a_windows_level(monkeypatch):
-    """The median of what deep drafts take beyond the shallow ones timed beside them, divided by the levels."""
-    subject = random_tiny()
-    member = members(subject, configurations(WINDOW), AcceptLengths(chances=(0.0, 1.0)))[0][0][1]
-    run = subject.engine.start(member.job, subject.rows(0, 1))
-    settings = dataclasses.replace(member.settings, refine=3)
-
-    def taken(tasks, repeats):
-        assert all(draft(0) > 0 for draft in tasks.values())
-        return {"deep": [5, 9, 7], "shallow": [1, 2, 4]}
-
-    monkeypatch.setattr(costs, "alternate", taken)
-    assert levels_of(settings) == 4 and seconds_a_level(subject, settings, run) == pytest.approx(4 / 3)
 
 
 def test_the_bytes_of_a_pass_match_a_count_by_hand():

@@ -12,7 +12,7 @@ from tests.refused import refused
 ROW = Row(
     model="tiny", pixels=16, dtype="float32", device="cpu", batch=1, guidance=2.0, method="led",
     knobs={"window": 8, "tree": [[0], [0, 0]]}, nodes=8, depth=8, passes=90.5, tokens_a_pass=2.8,
-    acceptance=[0.9, 0.5], ms_a_pass=4.5, ms_a_level=0.7, seconds=0.4, quartiles=[0.39, 0.42], repeats=8,
+    acceptance=[0.9, 0.5], ms_a_pass=4.5, seconds=0.4, quartiles=[0.39, 0.42], repeats=8,
     plain_seconds=0.8, pictures_a_second=2.5, speedup=2.0, speedup_quartiles=[1.9, 2.1], efficiency=0.71,
     floor_share=0.5, bandwidth=2e10, peak_memory=1 << 30, compile_cold=9.0, compile_warm=2.0, substituted=0.05,
     distortion=0.8, forced=False, versions={"jax": "0.10.2"},
@@ -24,7 +24,7 @@ def changed(**values) -> Row:
 
 
 def test_rows_are_read_back_from_their_lines(tmp_path):
-    forced = {"forced": True, "accept_lengths": 3.63, "substituted": None, "ms_a_level": None}
+    forced = {"forced": True, "accept_lengths": 3.63, "substituted": None}
     rows = [ROW, changed(**forced, parts={"draft": 1.0})]
     file = tmp_path / "rows.jsonl"
     file.write_text(to_lines(rows))

@@ -13,8 +13,8 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.apps.commands.convert import FORMATS
 from lantern_jax.apps.commands.main import make_parser
+from lantern_jax.apps.convert.formats import FORMATS
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -1,61 +1,21 @@
 """``lantern convert``: published files to a checkpoint directory.
 
-One table says which files each format takes; everything else is the same for all.
+``FORMATS`` says which files each format takes; everything else is the same for all.
 """
 
 import argparse
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
 from lantern_jax.apps.commands.options import DTYPES, Command
+from lantern_jax.apps.convert.formats import FORMATS
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.families.formats import CONFIG, T5, T5_TOKENIZER, TENSORS, WEIGHTS, Choice, File, Format
-from lantern_jax.families.registry import FAMILIES
+from lantern_jax.families.formats import Format
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder
 from lantern_jax.io.locks import sole
-from lantern_jax.io.plugins import Table, at
 from lantern_jax.tensors.hub import check_upload, download, list_files
-
-_OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
-
-
-def _of_families() -> dict[str, Format]:
-    """Returns the formats that families bring, including those of other packages."""
-    return {name: kind for family in FAMILIES.values() for name, kind in family.formats.items()}
-
-
-def _drafter_kinds() -> tuple[str, ...]:
-    """Returns the kinds of drafters that can be read from published tensors."""
-    return tuple(name for name, kind in DRAFTERS.items() if kind.has("read"))
-
-
-_FORMATS = {
-    "drafter": Format(
-        "a drafter, into a checkpoint that exists",
-        at("lantern_jax.apps.convert.convert:add_drafter"),
-        (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
-        choices=(
-            Choice("kind", "what drafter it is, in place of an old one of its kind", _drafter_kinds),
-            WEIGHTS,
-        ),
-    ),
-    "t5": Format(
-        "a text encoder, into a caption-conditional checkpoint that exists",
-        at("lantern_jax.apps.convert.convert:add_text_encoder"),
-        (
-            _OLD,
-            replace(T5, required=True, repository=True),
-            replace(T5_TOKENIZER, required=True),
-            CONFIG,
-        ),
-        choices=(WEIGHTS,),
-    ),
-}
-FORMATS: Table[Format] = Table("format", _FORMATS, beside=_of_families)
 
 
 def add(commands) -> None:
@@ -112,7 +72,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         say(f"wrote {out}")
         made = load(out, abstract=True)
         if arguments.push is not None:
-            from lantern_jax.checkpoints.hub import push
+            from lantern_jax.apps.convert.hub import push
 
             push(made, arguments.push)
             say(f"pushed it to {arguments.push}")

@@ -17,6 +17,7 @@ from jaxtyping import Int, PyTree
 
 from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, check_codes, llamagen_grid, open_part
 from lantern_jax.apps.convert.given_settings import read_settings, settings_for
+from lantern_jax.apps.convert.published import PUBLISHED
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
@@ -26,7 +27,6 @@ from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes,
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt, gpt_config_from_shapes
-from lantern_jax.families.published import PUBLISHED
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
 from lantern_jax.io.errors import LanternError
@@ -157,7 +157,7 @@ def convert_guided_files(
     out: str | Path,
     **options: Any,
 ) -> Path:
-    """Converts the published files of a model of ``families.published`` into a checkpoint directory; returns its path.
+    """Converts the published files of a model of ``PUBLISHED`` into a checkpoint directory; returns its path.
 
     Args:
         model: the folder with the shards, or their index; its ``config.json`` is read.

@@ -190,6 +190,6 @@ def beside(scale: Sequence[Point], value: Point) -> list[Point]:
 def neighbours(guesses: Guesses) -> list[Guesses]:
     """Returns guesses of the same method with one of their sizes changed by one notch."""
     near = [guesses._replace(nodes=nodes) for nodes in beside(WINDOWS, guesses.nodes)]
-    if guesses.method == "led":
+    if guesses.refine is not None:
         near += [guesses._replace(refine=refine) for refine in beside(REFINE, guesses.refine)]
     return near

@@ -23,7 +23,7 @@ from jaxtyping import Int
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
-from lantern_jax.apps.measuring.costs import levels_of, seconds_a_level
+from lantern_jax.apps.measuring.costs import levels_of
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.apps.measuring.rows import PLAIN, Row
@@ -53,7 +53,6 @@ class Procedure:
         passes: the passes after which a picture is stopped and the rest extrapolated; None for whole pictures.
         profile: accepted lengths to replay; None for those that verification finds.
         compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
-        levels: whether a level of the draft is measured.
         parts: whether a pass is broken down into its parts by a profile.
     """
 
@@ -61,7 +60,6 @@ class Procedure:
     passes: int | None = None
     profile: AcceptLengths | None = None
     compile_twice: bool = True
-    levels: bool = True
     parts: bool = False
 
     def repeats(self, batch: int) -> int:
@@ -175,14 +173,10 @@ def measure(
         report(f"{member.configuration}, a pass")
         run = _begin(subject, member, 0)
         floors.append(bytes_a_pass(subject, member.settings, member.job, run))
-        level = seconds_a_level(subject, member.settings, run) if plan.levels else None
         run = subject.engine.advance(run, _WARM_UP)
         profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
         del run
-        found.append({
-            "ms_a_level": None if level is None else 1e3 * level, "profile": profile,
-            "compile_cold": cold, "compile_warm": warm,
-        })  # fmt: skip
+        found.append({"profile": profile, "compile_cold": cold, "compile_warm": warm})
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
     for number, member in enumerate(group):

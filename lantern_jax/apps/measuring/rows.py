@@ -43,7 +43,6 @@ class Row:
         tokens_a_pass: tokens per pass, the first token of each picture not counted.
         acceptance: [D], the share of passes that accepted at least 1, 2, ... draft tokens.
         ms_a_pass: milliseconds per pass of the whole batch, drafting included.
-        ms_a_level: milliseconds that each further level of the draft takes; None where a method has no levels.
         seconds: seconds per picture, prefill included, compiling and drawing left out; median of ``repeats`` batches.
         quartiles: the first and third quartiles of those.
         repeats: how many batches were decoded.
@@ -83,7 +82,6 @@ class Row:
     tokens_a_pass: float
     acceptance: Sequence[float]
     ms_a_pass: float
-    ms_a_level: float | None
     seconds: float
     quartiles: Sequence[float]
     repeats: int

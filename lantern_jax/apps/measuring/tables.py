@@ -15,7 +15,6 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "passes": lambda row: f"{row.passes:.1f}",
     "tokens per pass": lambda row: f"{row.tokens_a_pass:.2f}",
     "ms per pass": lambda row: _number(row.ms_a_pass, 2),
-    "ms per level": lambda row: _number(row.ms_a_level, 2),
     "s per picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",

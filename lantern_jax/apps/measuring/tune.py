@@ -27,6 +27,7 @@ from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.settings.auto import Guesses
+from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.resolution import for_platform
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import CALL, Key, Tuned
@@ -189,7 +190,9 @@ class Tuner:
 
         def usual(method: str) -> Guesses:
             made = self.subject.settings(self.base | {"method": method})
-            return Guesses(method, made.tree.num_nodes - 1, made.refine if method == "led" else None)
+            return Guesses(
+                method, made.tree.num_nodes - 1, made.refine if "refine" in DRAFTINGS[method].reads else None
+            )
 
         def value(guesses: Guesses) -> float:
             self.report(f"a window of {guesses.nodes}")

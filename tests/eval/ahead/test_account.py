@@ -6,6 +6,7 @@ import pytest
 
 from eval.ahead import account, compiling
 from eval.ahead.program_text import arrays_of, read_program
+from eval.ahead.sheets import SHEETS
 from lantern_jax.apps.measuring.data_sheets import DEVICES
 from lantern_jax.apps.measuring.profile import PARTS
 from tests.eval.ahead import programs
@@ -38,7 +39,7 @@ def test_memory_figures_are_the_compilers():
 def test_cycles_of_a_round_are_those_of_the_loop_with_inner_loops_once():
     made = account_of(programs.TPU, V5E, grids={"double": 4})
     # 8 MiB moved, the aliased operand once, and four steps of a grid.
-    own = int((2 * 2**22 / V5E.bandwidth + 4 * 0.35e-6) * V5E.clock) + 1
+    own = int((2 * 2**22 / SHEETS["v5e"].bandwidth + 4 * 0.35e-6) * SHEETS["v5e"].clock) + 1
     assert made.round.own_cycles == own
     assert made.round.cycles == 500 + 70 + 30 + 5 + own
     assert (made.round.loops, made.round.kernels) == (1, 1)
@@ -55,13 +56,13 @@ def test_cycles_of_a_round_are_those_of_the_loop_with_inner_loops_once():
 def test_a_kernel_that_says_what_it_costs_is_taken_at_its_word():
     cost = '"cost_estimate":{"flops":"197000000000","transcendentals":"3","bytes_accessed":"819"},"body":'
     made = account_of(programs.TPU.replace('"body":', cost), V5E, grids={})
-    assert made.round.own_cycles == pytest.approx((1e-3 + 0.35e-6) * V5E.clock, rel=1e-6)
+    assert made.round.own_cycles == pytest.approx((1e-3 + 0.35e-6) * SHEETS["v5e"].clock, rel=1e-6)
 
 
 def test_exponentials_are_work_of_the_vector_units():
     cost = '"cost_estimate":{"flops":"3","transcendentals":"1024000","bytes_accessed":"819"},"body":'
     made = account_of(programs.TPU.replace('"body":', cost), V5E, grids={})
-    assert made.round.own_cycles == pytest.approx(8000 + 0.35e-6 * V5E.clock, abs=1)
+    assert made.round.own_cycles == pytest.approx(8000 + 0.35e-6 * SHEETS["v5e"].clock, abs=1)
 
 
 def test_copies_of_arguments_and_results_count_and_moves_do_not():
