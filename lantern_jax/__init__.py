@@ -22,7 +22,7 @@ _TOPICS = {
         "engine.generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
         "settings.settings": ("Knobs", "Settings"),
         "decoding.methods": ("Method", "methods"),
-        "devices.compilation": ("keep_compiled_programs",),
+        "devices.compilation": ("keep_compiled_programs", "search_tilings"),
         "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
         "io.errors": ("IgnoredWords", "LanternError"),
     },

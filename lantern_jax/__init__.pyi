@@ -77,6 +77,7 @@ from lantern_jax.decoding.verification import Verification as Verification
 from lantern_jax.decoding.verification import verify_tree as verify_tree
 from lantern_jax.decoding.zipar import Rows as Rows
 from lantern_jax.devices.compilation import keep_compiled_programs as keep_compiled_programs
+from lantern_jax.devices.compilation import search_tilings as search_tilings
 from lantern_jax.engine.engine import Engine as Engine
 from lantern_jax.engine.generation import Generation as Generation
 from lantern_jax.engine.generation import Interrupted as Interrupted

@@ -41,6 +41,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
     add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
     add("--dtype", help="of parameters and products (default: what the device has, bfloat16 or float32)")
+    add("--search-tilings", action="store_true", help="have the compiler of a GPU try every tiling")
     add("--json", type=Path, metavar="FILE", help="write the rows")
     add("--against", type=Path, metavar="FILE", help="show what differs from a file of rows")
     _survey(parser.parse_args(argv))
@@ -54,7 +55,10 @@ def _survey(arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.measuring.data_sheets import slice_of
     from lantern_jax.apps.measuring.sweep import parse_list, parse_methods
     from lantern_jax.apps.terminal.console import Console
+    from lantern_jax.devices.compilation import search_tilings
 
+    if arguments.search_tilings:
+        search_tilings()
     slices = [slice_of(name, arguments.mesh) for name in arguments.devices.split(",")]
     old = [] if arguments.against is None else read_ahead_rows(arguments.against)
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():

@@ -14,6 +14,7 @@ from jaxtyping import PyTree
 from eval.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.apps.measuring.data_sheets import GIB
 from lantern_jax.apps.measuring.shapes import size_of
+from lantern_jax.devices.compilation import options
 from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for, traced_on
@@ -75,8 +76,9 @@ def compile_call(
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
     made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
     try:
+        found = options("gpu", repeats=kind == "advance") if platform == "cuda" else None
         lowered = traced.lower(lowering_platforms=platform and (platform,))
-        program = lowered.compile(compiler_options=_HASTY if hasty else None)
+        program = lowered.compile(compiler_options=_HASTY if hasty else found)
     except jax.errors.JaxRuntimeError as error:
         needed, available = refused(str(error))
         line = errors.short(str(error), 200)

@@ -18,6 +18,8 @@ from lantern_jax.devices.partition import outside_mesh
 
 # How many programs are being compiled now, and how many of them JAX's cache must leave alone.
 _compiled_now, _apart, _counting = 0, 0, threading.Lock()
+# Whether XLA tries every tiling for GPUs.
+_searches = False
 
 
 def user_cache_directory() -> Path:
@@ -139,7 +141,7 @@ def compile_ahead(
         donate: the name of an argument whose memory the results may take; a call uses it up.
         results: shardings or formats of the results; None leaves that to the compiler.
         formats: likewise of the arguments; None leaves them as they are.
-        repeats: whether it runs more than once per picture: if not, a CPU program is compiled faster.
+        repeats: whether it runs more than once per picture: if not, it is compiled faster.
     """
     global _compiled_now
     start = time.perf_counter()
@@ -150,23 +152,46 @@ def compile_ahead(
         _compiled_now += 1
     try:
         with jax.threefry_partitionable(True):
-            compiled = jitted.lower(*arguments).compile(compiler_options=_options(repeats))
+            compiled = jitted.lower(*arguments).compile(
+                compiler_options=options(jax.default_backend(), repeats)
+            )
     finally:
         with _counting:
             _compiled_now -= 1
     return compiled, time.perf_counter() - start
 
 
-def _options(repeats: bool) -> dict[str, Any]:
-    """Returns XLA's options for a CPU program, except those that ``XLA_FLAGS`` names; none for other devices."""
-    if jax.default_backend() != "cpu":
-        return {}
-    # XLA has LLVM generate machine code in 32 parallel parts, each with work of its own.
-    options = {"xla_cpu_parallel_codegen_split_count": min(32, 2 * (os.cpu_count() or 1))}
-    if not repeats:
-        options["xla_backend_optimization_level"] = 1
+def search_tilings() -> None:
+    """Makes XLA try every tiling for the programs that decode on GPUs, from now on in this process.
+
+    On an H100 a step of LlamaGen-XL took 1.23 ms in place of 1.39 and a window 1.57 in place of 1.71, and compiling 156
+    seconds in place of 15, once: compiled programs are kept. Other devices compile as before.
+
+    Example:
+        >>> lantern_jax.search_tilings()
+        >>> lantern_jax.load("demo").check("a lake").method  # whose programs will be compiled so on a GPU
+        'jacobi'
+    """
+    global _searches
+    _searches = True
+
+
+def options(platform: str, repeats: bool) -> dict[str, Any]:
+    """Returns XLA's options for a program, except those that ``XLA_FLAGS`` names.
+
+    Args:
+        platform: cpu, gpu or tpu.
+        repeats: as for ``compile_ahead``.
+    """
+    made: dict[str, Any] = {}
+    if platform == "cpu":
+        # XLA has LLVM generate machine code in 32 parallel parts, each with work of its own.
+        made = {"xla_cpu_parallel_codegen_split_count": min(32, 2 * (os.cpu_count() or 1))}
+        made |= {} if repeats else {"xla_backend_optimization_level": 1}
+    elif platform == "gpu" and repeats and _searches:
+        made = {"xla_gpu_exhaustive_tiling_search": True}
     named = os.environ.get("XLA_FLAGS", "")
-    return {name: value for name, value in options.items() if name not in named}
+    return {name: value for name, value in made.items() if name not in named}
 
 
 def run_timed(program: Callable, *arguments: Any) -> tuple[Any, float]:

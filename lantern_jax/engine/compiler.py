@@ -17,7 +17,7 @@ from jaxtyping import PyTree
 
 from lantern_jax.decoding.program import Inputs, State
 from lantern_jax.devices import hosts, kept
-from lantern_jax.devices.compilation import apart, compile_ahead
+from lantern_jax.devices.compilation import apart, compile_ahead, options
 from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.engine.placement import Placement
@@ -38,7 +38,7 @@ class Compiler:
     def __init__(self, placement: Placement, tokenizer: VQModel | None):
         self._placement, self._tokenizer, self.programs = placement, tokenizer, ProgramCache()
 
-    def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **options: Any) -> Compiled:
+    def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **how: Any) -> Compiled:
         """Compiles a program unless it is in memory or on disk; returns it and the seconds.
 
         All processes that share it compile it.
@@ -50,7 +50,7 @@ class Compiler:
             if program is not None:
                 return program, time.perf_counter() - began
             with self._placement.tracing(), apart(place is not None and kept.read(place) is not False):
-                compiled = compile_ahead(function, *arguments, repeats=key.kind == "advance", **options)
+                compiled = compile_ahead(function, *arguments, repeats=_repeats(key), **how)
             if self._placement.spans:
                 hosts.wait()
             kept.keep_program(place, compiled[0])
@@ -84,8 +84,8 @@ class Compiler:
             for one in arguments
             if not isinstance(one, State)
         )
-        key = replace(key, program=None)
-        return kept.place_of(key, shape_of(arguments), device=placement.devices[0, 0])
+        device, key = placement.devices[0, 0], replace(key, program=None)
+        return kept.place_of(key, shape_of(arguments), options(device.platform, _repeats(key)), device=device)
 
     def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
@@ -197,3 +197,8 @@ class Compiler:
             groups = max(groups, self._placement.groups)
         size += -size % (groups * devices.shape[1])
         return ProgramKey(kind, size, groups, (shape,), name=repr(self._tokenizer))
+
+
+def _repeats(key: ProgramKey) -> bool:
+    """Tells whether a program runs more than once per picture."""
+    return key.kind == "advance"

@@ -95,3 +95,17 @@ def test_cpu_programs_that_run_once_compile_faster_and_flags_win(monkeypatch):
     monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
     compilation.compile_ahead(lambda x: x * 3, np.float32(2), repeats=False)
     assert asked == [{parts: 4, level: 1}, {parts: 4}, {}, {}, {parts: 4}, {}]
+
+
+def test_a_gpus_programs_that_repeat_have_every_tiling_tried_if_asked(monkeypatch):
+    tilings = {"xla_gpu_exhaustive_tiling_search": True}
+    monkeypatch.delenv("XLA_FLAGS", raising=False)
+    monkeypatch.setattr(compilation, "_searches", False)
+    assert compilation.options("gpu", True) == {}
+    compilation.search_tilings()
+    found = [
+        compilation.options(platform, repeats) for platform in ("gpu", "tpu") for repeats in (True, False)
+    ]
+    assert found == [tilings, {}, {}, {}] and tilings.keys().isdisjoint(compilation.options("cpu", True))
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_exhaustive_tiling_search=false")
+    assert compilation.options("gpu", True) == {}

@@ -53,7 +53,7 @@ def add(commands) -> None:
     take("--passes", "N", "stop pictures after N passes, estimate the rest; for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
     switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
-    bench.knob_groups("--dtype", "--mesh", "--hosts", but=SWEPT)
+    bench.knob_groups("--dtype", "--mesh", "--hosts", "--search-tilings", but=SWEPT)
     bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
     switch("--profile", "also say where the time of a pass goes")
@@ -134,7 +134,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.measuring.measure import measure, members
     from lantern_jax.apps.measuring.rows import to_lines
-    from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled
+    from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled, search_tilings
     from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
@@ -150,6 +150,8 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
         say_notes(f"left out: {reason}" for reason in left_out)
     if arguments.use_cache:
         keep_compiled_programs()
+    if arguments.search_tilings:
+        search_tilings()
     try:
         for number, group in enumerate(groups, 1):
             text = f"measuring {len(group)} rows" + (

@@ -45,7 +45,7 @@ def add(commands) -> None:
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
     generate.strict_words()
-    generate.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
+    generate.knob_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     generate.group("output")
     take(
         "--out",

@@ -25,7 +25,7 @@ MOST_SECONDS = 7 * 24 * 3600
 
 def add(commands) -> None:
     """Adds ``serve`` to a parser's commands."""
-    shared = ("--model", "--size", "--dtype", "--mesh", "--tuned")
+    shared = ("--model", "--size", "--dtype", "--mesh", "--tuned", "--search-tilings")
     command = Command(commands, "serve", "a web page and an image endpoint", _run, *shared)
     take = command.take
     take("--host", "NAME", "address to bind to", "127.0.0.1")

@@ -40,7 +40,7 @@ def add(commands) -> None:
     take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
     command.strict_words()
-    command.knob_groups("--dtype", "--mesh", "--hosts", "--tuned")
+    command.knob_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     command.group("output")
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
     part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
@@ -71,6 +71,10 @@ def _run(arguments: argparse.Namespace) -> None:
     worker = _worker(arguments)
     if worker.why:
         say(f"worker {worker}: {worker.why}", error=True)
+    if arguments.search_tilings:
+        from lantern_jax.devices.compilation import search_tilings
+
+        search_tilings()
     opened = open_set(request, directory)
     if writes:
         begin(directory, opened.plan)

@@ -29,7 +29,7 @@ def add(commands) -> None:
     """Adds ``tune`` to a parser's commands."""
     tune = Command(
         commands, "tune", "find the fastest way of decoding here", _run,
-        "--model", "--dtype", "--mesh", "--seed",
+        "--model", "--dtype", "--mesh", "--seed", "--search-tilings",
     )  # fmt: skip
     take = tune.take
     take("words", "PROMPT", "prompts like those to come (default: some of our own)", nargs="*")

@@ -131,6 +131,14 @@ def test_a_round_of_llamagen_xl_launches_no_more_kernels(tmp_path, has_triton):
 
 
 @for_gpu
+def test_a_gpus_programs_compile_with_every_tiling_tried(tmp_path):
+    """Nothing is tried without a GPU, but the compiler refuses an option that it does not know."""
+    arguments = ("--for=h100", "--size=llamagen-xl", "--programs=start,advance", "--methods=ar,jacobi")
+    rows = compiled(tmp_path, *arguments, "--search-tilings")
+    assert [row["error"] for row in rows] == [None] * 4
+
+
+@for_gpu
 def test_gpus_of_every_generation_compile(tmp_path):
     """A T4 has neither Triton nor products of bfloat16."""
     rows = compiled(tmp_path, "--for=h100,t4,a100,l4,h200,b200", "--methods=ar", "--programs=advance")
