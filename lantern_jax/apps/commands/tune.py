@@ -135,7 +135,9 @@ def _show(tuning) -> None:
         "substituted",
     )
     shown = table(heads, map(cells, tuning.rows[:SHOWN]), box=None, pad_edge=False)
-    Console(soft_wrap=True).print(shown)
+    # In a file or a pipe the table takes the width that it needs.
+    console = Console()
+    (console if console.is_terminal else Console(width=200)).print(shown)
 
 
 def _pair(pair: tuple[float, float] | None, digits: int) -> str:
