@@ -22,7 +22,7 @@ from lantern_jax.decoding.program import Inputs
 from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.layouts import chosen, kept, placed
+from lantern_jax.engine.layouts import chosen, placed, same_layout
 from lantern_jax.engine.programs import Sequences
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.models.sizes import shape_of
@@ -232,7 +232,7 @@ class Batch:
     def _kept(self, *results: Any) -> tuple | None:
         """Returns the shardings or formats of results, as ``Placement.kept`` does."""
         if self.formats is not None:
-            return (*jax.tree.map(kept, results), None)
+            return (*jax.tree.map(same_layout, results), None)
         if self.devices.shape[1] == 1:
             return None
         return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)

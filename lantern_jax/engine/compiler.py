@@ -87,7 +87,9 @@ class Compiler:
         device, key = placement.devices[0, 0], replace(key, program=None)
         return kept.place_of(key, shape_of(arguments), options(device.platform, _repeats(key)), device=device)
 
-    def both(self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs) -> Compiled:
+    def compile_start_and_step(
+        self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs
+    ) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
 
         If either is new, both run once, for one round, so that the set-up of a first execution counts as compiling.
@@ -97,7 +99,7 @@ class Compiler:
         if starter is not None and key in self.programs:
             return starter, 0.0
         began, mesh = time.perf_counter(), self._placement.mesh(key.groups)
-        active, one = self._placement.given((np.ones(key.size, bool), np.int32(1)))
+        active, one = self._placement.to_devices((np.ones(key.size, bool), np.int32(1)))
         begin, first = partial(programs.start, key.program, mesh), beginning.replace(active=active)
         state_lies = self._placement.state_lies(self.programs.get(key))
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
@@ -123,9 +125,9 @@ class Compiler:
         step = self.programs.get(run.key)
         if step is not None:
             return step, 0.0
-        return self._advancing(run.key, run.inputs, run.state, self._placement.given(np.int32(1)))
+        return self._advancing(run.key, run.inputs, run.state, self._placement.to_devices(np.int32(1)))
 
-    def lying(self, key: ProgramKey, inputs: Inputs, arguments: tuple) -> tuple[Any, float]:
+    def result_layouts(self, key: ProgramKey, inputs: Inputs, arguments: tuple) -> tuple[Any, float]:
         """Returns where the regrouping program should put keys and state, and the seconds spent compiling.
 
         Where compilers choose layouts, that is where the program that advances them wants them, so this one is compiled
@@ -138,7 +140,7 @@ class Compiler:
         """
         placement, (*_, before) = self._placement, arguments
         if not placement.chooses_layouts:
-            return placement.kept(inputs.keys, before), 0.0
+            return placement.same_layout(inputs.keys, before), 0.0
         program, seconds = self.programs.get(key), 0.0
         if program is None:
             regroup = partial(programs.regroup, key.program, placement.mesh(key.groups))
@@ -154,7 +156,7 @@ class Compiler:
 
     def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
         """Compiles the program that advances a batch unless it exists already; returns it and the seconds."""
-        lies = self._placement.kept(state)
+        lies = self._placement.same_layout(state)
         return self.obtain(key, self._step(key), inputs, state, rounds, donate="state", results=lies)
 
     def _step(self, key: ProgramKey) -> Callable:
@@ -168,7 +170,7 @@ class Compiler:
         is_new = key not in self.programs
         parameters = self._placement.on(key.groups).tokenizer
         function = partial(getattr(programs, kind), self._tokenizer, self._placement.mesh(key.groups))
-        padded = self._placement.given(np.zeros((key.size, *rows.shape[1:]), rows.dtype))
+        padded = self._placement.to_devices(np.zeros((key.size, *rows.shape[1:]), rows.dtype))
         began = time.perf_counter()
         program, _ = self.obtain(key, function, parameters, padded)
         # Another thread may have been compiling it.

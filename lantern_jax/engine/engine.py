@@ -74,7 +74,7 @@ class Engine:
             most: the most sequences that a program takes; None for no limit.
 
         Raises:
-            ValueError: conditioning that the target does not take; seeds or numbers outside 0 to 2**32 - 1.
+            LanternError: conditioning that the target does not take; seeds or numbers outside 0 to 2**32 - 1.
         """
         count = contracts.check_rows(conditioning)
         groups, size = self.placement.spread(count, most)
@@ -89,8 +89,8 @@ class Engine:
             "advance", size, groups, shape_of(taken, 1), job.program, job.sampling.greedy, job.sampling.filters,
             job.guidance != 1, shape_of(job.rule), own=job.own, name=job.name,
         )  # fmt: skip
-        conditioning = self.placement.given(conditioning)
-        sequences = self.placement.given(Sequences.of_size(size, seeds, numbers))
+        conditioning = self.placement.to_devices(conditioning)
+        sequences = self.placement.to_devices(Sequences.of_size(size, seeds, numbers))
 
         def read() -> tuple[Inputs, Inputs]:
             inputs = self.placement.inputs(job, groups, size)
@@ -98,8 +98,8 @@ class Engine:
 
         laying = self.placement.lay_out(self.programs, key, job.drafter, sequences, read)
         beginning, inputs = read()
-        starter, compiling = self._compiler.both(key, beginning, sequences, inputs)
-        active = self.placement.given(rows < count)
+        starter, compiling = self._compiler.compile_start_and_step(key, beginning, sequences, inputs)
+        active = self.placement.to_devices(rows < count)
         (keys, state), seconds = run_timed(starter, beginning.replace(active=active), sequences)
         lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, laying + compiling)
         one = jax.tree.map(lambda leaf: leaf[:1], taken)
@@ -107,7 +107,7 @@ class Engine:
 
     def advance(self, run: Run, rounds: int | None = None) -> Run:
         """Advances a run by up to ``rounds`` rounds (None: to the end), and donates its state."""
-        limit = self.placement.given(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
+        limit = self.placement.to_devices(np.int32(np.iinfo(np.int32).max if rounds is None else rounds))
         step, compiling = self._compiler.step(run)
         (state, lengths), seconds = run_timed(step, run.inputs, run.state, limit)
         lengths = hosts.fetched(lengths)[: len(run.lengths)]
@@ -129,7 +129,7 @@ class Engine:
 
         Raises:
             NotRefillable: the target or the drafting keeps state that cannot be separated by sequence.
-            ValueError: as ``start``.
+            LanternError: as ``start``.
         """
         programs.check_new(run.job.program, conditioning, run.seeds if seeds is None else seeds, numbers)
         size, groups = run.key.size, run.key.groups
@@ -138,11 +138,13 @@ class Engine:
         held, drawn = run.numbers.copy(), run.seeds.copy()
         held[slots], drawn[slots] = numbers, drawn[slots] if seeds is None else seeds
         new = (conditioning, programs.scales(run.job.guidance, len(rows)))
-        new, sequences, places = self.placement.given((new, Sequences.of_size(size, drawn, held), places))
+        new, sequences, places = self.placement.to_devices(
+            (new, Sequences.of_size(size, drawn, held), places)
+        )
         inputs = programs.beginning(run.inputs, *new)
         key = replace(run.key, kind="refill", rows=len(rows), shapes=shape_of(conditioning, 1))
         arguments = (inputs, sequences, places, run.state)
-        results = self.placement.kept(run.inputs.keys, run.state)
+        results = self.placement.same_layout(run.inputs.keys, run.state)
         run, compiling = self._rewritten(run, key, arguments, results=results, donate="state")
         lengths, timing = run.lengths[: len(held)], run.timing + Timing(compiling=compiling)
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing)
@@ -165,11 +167,11 @@ class Engine:
         seeds, numbers, key = run.seeds[slots], run.numbers[slots], replace(run.key, size=count)
         slots, sequences = np.asarray(slots, np.int32), Sequences.of_size(count, seeds, numbers)
         any_one, scales = (run.conditioning, programs.scales(guidance, 1)), programs.scales(guidance, count)
-        any_one, scales, slots, sequences = self.placement.given((any_one, scales, slots, sequences))
+        any_one, scales, slots, sequences = self.placement.to_devices((any_one, scales, slots, sequences))
         taking = replace(key, kind="regroup", rows=run.key.size)
         arguments = (programs.beginning(run.inputs, *any_one), sequences, slots, run.state)
         run = replace(run, inputs=run.inputs.replace(guidance=scales))
-        results, laying = self._compiler.lying(key, run.inputs, arguments)
+        results, laying = self._compiler.result_layouts(key, run.inputs, arguments)
         after, compiling = self._rewritten(run, taking, arguments, results=results)
         after = replace(after, seeds=seeds, numbers=numbers, key=key)
         compiling += laying + self._compiler.step(after)[1]
@@ -228,7 +230,7 @@ class Engine:
             "log_probs", size, groups, shape_of(given, 1), job.program, job.sampling.greedy, job.sampling.filters,
             job.guidance != 1,
         )  # fmt: skip
-        conditioning, tokens = self.placement.given(given)
+        conditioning, tokens = self.placement.to_devices(given)
         inputs = self.placement.inputs(job, groups, size)
         inputs = programs.beginning(inputs, conditioning, inputs.guidance)
         function = partial(programs.log_probs, job.program, self.placement.mesh(groups))
@@ -263,7 +265,7 @@ class Engine:
         for first in range(0, len(rows), size):
             part = rows[first : first + size]
             padded = np.pad(part, [(0, size - len(part)), *[(0, 0)] * (part.ndim - 1)])
-            results, seconds = run_timed(program, parameters, self.placement.given(padded))
+            results, seconds = run_timed(program, parameters, self.placement.to_devices(padded))
             passes.append(hosts.fetched(results))
             drawing += seconds
         results = jax.tree.map(lambda *parts: np.concatenate(parts)[: len(rows)], *passes)

@@ -52,7 +52,7 @@ class Job:
 
 @dataclass(frozen=True)
 class Run:
-    """A batch in progress. ``Engine.advance`` uses it up: continue with what that returns.
+    """A batch in progress. ``Engine.advance`` donates its buffers: continue with the run that it returns.
 
     Attributes:
         job: what it was started with.

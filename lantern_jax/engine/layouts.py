@@ -27,7 +27,7 @@ def are_chosen(platform: str) -> bool:
     return platform in _PLATFORMS
 
 
-def kept(leaf: Any) -> Format | Sharding | None:
+def same_layout(leaf: Any) -> Format | Sharding | None:
     """Returns a leaf's place and layout; random keys have no layout to ask for, and other values not even a place."""
     if getattr(leaf, "sharding", None) is None or not getattr(leaf, "committed", True):
         return None
@@ -38,7 +38,7 @@ def shape(leaf: Any) -> Any:
     """Returns an array's shape, dtype, place and layout without the array; other leaves as they are."""
     if not isinstance(leaf, jax.Array):
         return leaf
-    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=kept(leaf))
+    return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=same_layout(leaf))
 
 
 def state_shapes(begin: Callable, beginning: Any, sequences: Any, mesh: Mesh | None, device: Any) -> tuple:
@@ -67,9 +67,10 @@ def chosen(inputs: Inputs, state: PyTree, laid: tuple[bool, bool] = (False, Fals
     """
     parameters = (inputs.target_params, inputs.drafting_params)
     target, drafting = (
-        jax.tree.map(kept if lie else _chosen, tree) for tree, lie in zip(parameters, laid, strict=True)
+        jax.tree.map(same_layout if lie else _chosen, tree)
+        for tree, lie in zip(parameters, laid, strict=True)
     )
-    others = jax.tree.map(kept, inputs.replace(target_params=None, drafting_params=None))
+    others = jax.tree.map(same_layout, inputs.replace(target_params=None, drafting_params=None))
     formats = others.replace(target_params=target, drafting_params=drafting)
     return formats, jax.tree.map(_chosen, state), None
 

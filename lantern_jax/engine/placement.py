@@ -84,7 +84,7 @@ class Placement:
             drafting = None if job.drafter is None else self.drafter(job.drafter)
         codebook = None if job.rule.is_strict else parameters.codebook
         guidance = programs.scales(job.guidance, size)
-        return self.given(
+        return self.to_devices(
             Inputs(parameters.target, drafting, None, None, guidance, None, job.sampling, job.rule, codebook)
         )
 
@@ -148,7 +148,7 @@ class Placement:
         """Returns the mesh of the first ``groups`` groups of devices."""
         return mesh_of(self.devices[:groups])
 
-    def given(self, values: PyTree) -> PyTree:
+    def to_devices(self, values: PyTree) -> PyTree:
         """Turns host values into what programs take: with several processes, arrays on all devices."""
         return everywhere(values, mesh_of(self.devices)) if self.spans else values
 
@@ -157,9 +157,9 @@ class Placement:
         groups = len(self.devices)
         return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
-    def kept(self, *results: PyTree) -> tuple | None:
+    def same_layout(self, *results: PyTree) -> tuple | None:
         """Returns the shardings or formats that keep results where and as they are; None if there is no choice."""
         if self.chooses_layouts:
-            return (*jax.tree.map(layouts.kept, results), None)
+            return (*jax.tree.map(layouts.same_layout, results), None)
         shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
         return None if self.devices.shape[1] == 1 else (*shardings, None)

@@ -1,8 +1,8 @@
 """Tables of kinds by name, which other packages can add to.
 
 A package names a function under the entry point group ``lantern_jax.plugins``; when called, it registers what the
-package brings (``lantern_jax.register_rule`` and the like). Entry points are read when a name is unknown or all names
-are shown, so that nothing else waits for them.
+package brings (``lantern_jax.register_rule`` and the like). Entry points load lazily: on an unknown name or
+a full listing.
 """
 
 import importlib

@@ -315,7 +315,7 @@ class _Part:
 
 @dataclass(frozen=True)
 class _Held:
-    """What a call has so far. It is replaced whole, so that wherever Ctrl-C comes in, a picture is in one place, once.
+    """What a call has so far, replaced atomically, so that Ctrl-C neither loses nor duplicates a picture.
 
     Attributes:
         drawn: parts with their pictures.

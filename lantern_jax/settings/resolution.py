@@ -50,7 +50,7 @@ def resolve_settings(
         drafters: kinds of drafters that the checkpoint has.
 
     Raises:
-        ValueError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
+        LanternError: an unknown knob or name, a value out of range, knobs that do not fit each other, a method that
             needs a drafter that is not there.
     """
     values = _checked(given, defaults, platform, vocab_size, drafters)

@@ -81,7 +81,7 @@ def test_the_command_counts_for_a_size_and_reads_nothing(capsys):
 
 @pytest.mark.parametrize(("line", "said"), [
     ("--fit", "--fit has no number"), ("--fit nan", "--fit nan is not valid"),
-    ("--fit 8 --mesh model=4", "--mesh is for --for"), ("--fit 8 --verify", "--verify reads a checkpoint's files"),
+    ("--fit 8 --mesh model=4", "--mesh is for --for"), ("--fit 8 --verify", "--verify and --fit cannot be combined"),
     ("--fit 8 --for v5e", "--for v5e knows its memory: leave 8 out"), ("--for v5e", "--for is for --fit"),
     ("--size tiny", "--size is for --fit"), ("--fit 8 --size huge", "unknown size 'huge'"),
     ("--fit --for v9", "unknown device 'v9'"), ("--fit --for v5e:4x4 --mesh model=3", "has 16"),

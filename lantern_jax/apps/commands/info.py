@@ -105,7 +105,7 @@ def _check_fit(arguments: argparse.Namespace) -> None:
     if arguments.device is not None and arguments.fit != _NO_NUMBER:
         raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
     if arguments.verify:
-        raise LanternError("--verify reads a checkpoint's files, --fit none: give one of them")
+        raise LanternError("--verify and --fit cannot be combined: give one of them")
     if arguments.size is not None and arguments.model is not None:
         raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
 
