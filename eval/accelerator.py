@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
+from eval.profile import profile_of_a_pass
 from eval.report import to_json
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
@@ -169,7 +170,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_compiled_programs()
     report.content |= {"device": device_name(), "versions": versions()}
     report.part("bandwidth", 0, lambda: {"bytes_a_second": Bandwidth().measure(10)})
-    common = {"profile": profile, "compile_twice": False, "parts": True}
+    common = {"profile": profile, "compile_twice": False, "parts": profile_of_a_pass}
     expected: dict[str, float] = {}
     for place, batch in enumerate(batches):
         for size in sizes:
@@ -177,7 +178,7 @@ def main(argv: Sequence[str] | None = None) -> None:
             guess = expected.get(size, _GUESS_SECONDS if place else 0.0)
             expected[size] = measure_size(report, size, batch, plan, options.dtype, guess)
         if place == 0 and not options.no_demo:
-            plan = Procedure(pictures=8, compile_twice=False, parts=True)
+            plan = Procedure(pictures=8, compile_twice=False, parts=profile_of_a_pass)
             report.part("demo", _GUESS_SECONDS, lambda plan=plan: measure_demo(plan))
     watch.cancel()
     report.content["finished"] = True

@@ -14,8 +14,8 @@ from typing import Any
 
 from eval.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
 from eval.ahead.sheets import SHEETS
+from eval.profile import part_of
 from lantern_jax.apps.measuring.data_sheets import GPU, Device
-from lantern_jax.apps.measuring.profile import part_of
 
 _COLLECTIVES = (
     "all-reduce",

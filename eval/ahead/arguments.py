@@ -230,7 +230,7 @@ class Batch:
         return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
 
     def _kept(self, *results: Any) -> tuple | None:
-        """Returns the shardings or formats of results, as ``Placement.kept`` does."""
+        """Returns the shardings or formats of results, as ``Placement.same_layout`` does."""
         if self.formats is not None:
             return (*jax.tree.map(same_layout, results), None)
         if self.devices.shape[1] == 1:

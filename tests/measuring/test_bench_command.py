@@ -85,10 +85,10 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     assert files(folder) == {"b.jsonl"}
 
 
-def test_bench_takes_prompts_and_makes_a_profile(folder, capsys):
+def test_bench_takes_prompts(folder, capsys):
     Path("prompts.txt").write_text("a lake\na foggy forest\n")
-    assert main([*QUICK, "--prompts", "prompts.txt", "--profile"]) == 0
-    assert "score" in capsys.readouterr().out
+    assert main([*QUICK, "--prompts", "prompts.txt"]) == 0
+    assert "gumbel" in capsys.readouterr().out
 
 
 def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch):

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.apps.measuring import profile
+from eval import profile
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate

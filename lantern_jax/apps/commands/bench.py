@@ -56,7 +56,6 @@ def add(commands) -> None:
     bench.knob_groups("--dtype", "--mesh", "--hosts", "--search-tilings", but=SWEPT)
     bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
-    switch("--profile", "also say where the time of a pass goes")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
     take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
     bench.overwrite()
@@ -88,7 +87,6 @@ def _run(arguments: argparse.Namespace) -> None:
         passes=arguments.passes,
         profile=arguments.accept_lengths,
         compile_twice=not arguments.use_cache,
-        parts=arguments.profile,
     )
     rows, left_out = [], []
     try:
@@ -196,8 +194,6 @@ def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argpa
     console = Console(width=200) if arguments.verbose and not console.is_terminal else console
     if rows:
         console.print(tables.rows_table(rows, arguments.verbose))
-    if any(row.parts for row in rows):
-        console.print(tables.parts_table(rows))
     for reason in left_out:
         console.print(f"left out: {reason}")
     if arguments.against is not None:

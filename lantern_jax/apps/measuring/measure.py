@@ -25,7 +25,6 @@ from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.costs import levels_of
 from lantern_jax.apps.measuring.forced import Forced
-from lantern_jax.apps.measuring.profile import PassProfile, profile_of_a_pass
 from lantern_jax.apps.measuring.rows import PLAIN, Row
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
@@ -53,14 +52,14 @@ class Procedure:
         passes: the passes after which a picture is stopped and the rest extrapolated; None for whole pictures.
         profile: accepted lengths to replay; None for those that verification finds.
         compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
-        parts: whether a pass is broken down into its parts by a profile.
+        parts: (engine, run) -> a profile of a pass, with ``shares`` by part and ``kernels``; None for none.
     """
 
     pictures: int = 8
     passes: int | None = None
     profile: AcceptLengths | None = None
     compile_twice: bool = True
-    parts: bool = False
+    parts: Callable[[Any, Run], Any] | None = None
 
     def repeats(self, batch: int) -> int:
         """Returns how many batches are decoded."""
@@ -174,7 +173,7 @@ def measure(
         run = _begin(subject, member, 0)
         floors.append(bytes_a_pass(subject, member.settings, member.job, run))
         run = subject.engine.advance(run, _WARM_UP)
-        profile = profile_of_a_pass(subject.engine, run) if plan.parts else None
+        profile = plan.parts and plan.parts(subject.engine, run)
         del run
         found.append({"profile": profile, "compile_cold": cold, "compile_warm": warm})
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
@@ -260,7 +259,7 @@ def _row(
     plain: Sequence[Batch],
     speeds: Sequence[float],
     floor: int,
-    profile: PassProfile | None,
+    profile: Any,
     **measured,
 ) -> Row:
     """Summarises several batches."""

@@ -63,7 +63,7 @@ class Row:
         forced: whether accepted lengths were replayed: such a row says something about the engine, not about a drafter.
         accept_lengths: the profile that was replayed; None where none was.
         measured_passes: passes after which a picture was stopped and the rest extrapolated; None for whole pictures.
-        parts: milliseconds per pass by part, from a profile; None where none was taken.
+        parts: milliseconds per pass by part, from a profile (``eval.accelerator``); None where none was taken.
         kernels: kernels or operations that the device ran per pass, from the same profile; None without such a device.
         versions: of lantern_jax, jax, jaxlib and python.
     """

@@ -47,14 +47,6 @@ def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
     return table(("method", *swept, *columns), cells, title=_title(rows, swept), caption=_caption(rows))
 
 
-def parts_table(rows: Sequence[Row]) -> Table:
-    """Returns a table of the milliseconds per pass, by part."""
-    known = [row for row in rows if row.parts]
-    names = sorted({name for row in known for name in row.parts})
-    cells = ((*_place(row), *(_number(row.parts.get(name, 0.0), 2) for name in names)) for row in known)
-    return table(("method", "batch", "guidance", *names), cells, title="ms per pass, by part")
-
-
 def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
     """Returns a table of new / old for the rows that an older file has too."""
     heads = ("seconds", "ms per pass", "tokens per pass", "speed-up", "efficiency")

@@ -7,8 +7,8 @@ import pytest
 from eval.ahead import account, compiling
 from eval.ahead.program_text import arrays_of, read_program
 from eval.ahead.sheets import SHEETS
+from eval.profile import PARTS
 from lantern_jax.apps.measuring.data_sheets import DEVICES
-from lantern_jax.apps.measuring.profile import PARTS
 from tests.eval.ahead import programs
 
 V5E, H100 = DEVICES["v5e"], DEVICES["h100"]
