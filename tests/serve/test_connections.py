@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 
 from lantern_jax.apps.serve import server as serving
-from lantern_jax.apps.serve.forms import read_form
+from lantern_jax.apps.serve.forms import read_start
 from lantern_jax.apps.serve.server import address_of
 from tests.hostile.requests import GET, HEAD, PATH
 from tests.serve.running import QUEUE, Gate, in_threads, running, said, until
@@ -196,13 +196,13 @@ def test_a_form_waits_only_while_its_client_does(server, monkeypatch):
     def read(*given):
         started.append(1)
         assert go_on.wait(20)
-        return read_form(*given)
+        return read_start(*given)
 
     head = "POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
     whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
     gone = 'lantern_requests_total{status="0"}'
     before = server.metrics().get(gone, 0)
-    monkeypatch.setattr("lantern_jax.apps.serve.application.read_form", read)
+    monkeypatch.setattr("lantern_jax.apps.serve.application.read_start", read)
     with contextlib.ExitStack() as open_ones:
         connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
         for connection in connections:

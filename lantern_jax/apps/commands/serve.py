@@ -53,11 +53,13 @@ def _run(arguments: argparse.Namespace) -> None:
     warnings.simplefilter("ignore", errors.IgnoredWords)  # Answers tell clients.
     token = _token(arguments.token_file)
     try:
+        import python_multipart  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra(
-            "lantern serve needs Starlette and uvicorn: pip install starlette uvicorn"
+            "lantern serve needs Starlette, uvicorn and python-multipart: "
+            "pip install starlette uvicorn python-multipart"
         ) from None
     bound = _bound(arguments.host, arguments.port)
 

@@ -17,12 +17,12 @@ from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from lantern_jax.apps.serve import answers
 from lantern_jax.apps.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.apps.serve.counters import Counters
-from lantern_jax.apps.serve.forms import boundary_of, read_form, read_start
+from lantern_jax.apps.serve.forms import check_form, read_form, read_start
 from lantern_jax.apps.serve.kept import Kept
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.openapi import document
@@ -105,7 +105,7 @@ class _Server:
     scales: bool
     html: str
     kept: Kept
-    # Limits how many forms are read at a time: a picture of a few KB may take 64 MB, several times over.
+    # Limits how many forms' pictures are read at a time: a picture of a few KB may take 64 MB, several times over.
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def page(self, request: Request) -> Response:
@@ -159,7 +159,8 @@ class _Server:
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
         limits = self.worker.limits
-        fields = decoded(await _body(request, limits, limits.body_bytes))
+        async with _arriving(request, limits, limits.body_bytes) as arriving:
+            fields = decoded(await arriving.body())
         return await self._images(request, self._read(fields), began)
 
     async def edits(self, request: Request) -> Response:
@@ -168,14 +169,14 @@ class _Server:
 
     async def _edit(self, request: Request) -> PictureRequest:
         """Reads a form. Its files are released here, before the pictures wait for their turn."""
-        limits, boundary = self.worker.limits, boundary_of(request.headers.get("content-type", ""))
-        rows = self.entry["lantern"]["rows"]
+        check_form(request.headers.get("content-type", ""))
+        limits, rows = self.worker.limits, self.entry["lantern"]["rows"]
         with self.worker.place():
-            content = await _body(request, limits, limits.form_bytes)
+            async with _arriving(request, limits, limits.form_bytes) as arriving:
+                fields, files = await read_form(arriving, limits.body_bytes)
             await _unless_gone(request.receive, self.reading.acquire())
             try:
                 # These may be megabytes of anything: no other client should wait for them.
-                fields, files = await run_in_threadpool(read_form, content, boundary)
                 picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
             finally:
                 self.reading.release()
@@ -264,8 +265,9 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _body(request: Request, limits: Limits, most: int) -> bytes:
-    """Returns the whole body. Raises Refused for one that is too large or comes too slowly."""
+@contextlib.asynccontextmanager
+async def _arriving(request: Request, limits: Limits, most: int) -> AsyncIterator[Request]:
+    """Bounds the body of a request that a block reads. Raises Refused if it is too large or comes too slowly."""
     large = Refused(
         413,
         f"the body is larger than {most} bytes: send less",
@@ -274,17 +276,22 @@ async def _body(request: Request, limits: Limits, most: int) -> bytes:
     announced = request.headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced) > most:
         raise large
-    content = bytearray()
+    read = 0
+
+    async def receive() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise large
+        return message
+
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > most:
-                    raise large
+            yield Request(request.scope, receive)
     except TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds: send it faster"
         raise Refused(408, message, headers={"Connection": "close"}) from None
-    return bytes(content)
 
 
 async def _refusal(request: Request, error: Refused | HTTPException) -> Response:
