@@ -313,13 +313,18 @@ def test_pages_of_allowed_origins_may_ask(scaling):
     """The browser's preflight request carries no token; the answer tells it who may read."""
     asked = {"Origin": ELSEWHERE, "Access-Control-Request-Method": "POST"}
     before = scaling.options(PATH, headers={**asked, "Authorization": ""})
-    assert before.status_code == 204 and "POST" in before.headers["access-control-allow-methods"]
+    assert before.status_code == 200 and "POST" in before.headers["access-control-allow-methods"]
     answer = scaling.post(PATH, json={"prompt": "a lake", **PLAIN}, headers={"Origin": ELSEWHERE})
+    refused = scaling.get("/v1/models", headers={"Origin": ELSEWHERE, "Authorization": ""})
+    assert (answer.status_code, refused.status_code) == (200, 401)
+    for one in (before, answer, refused):
+        assert one.headers["access-control-allow-origin"] == ELSEWHERE and "Origin" in one.headers["vary"]
+    other = {**asked, "Origin": "https://other.example"}
+    before, answer = scaling.options(PATH, headers=other), scaling.post(PATH, json={}, headers=other)
+    assert (before.status_code, answer.status_code) == (400, 403)
+    assert "--allowed-origin" in answer.json()["error"]["message"]
     for one in (before, answer):
-        assert one.headers["access-control-allow-origin"] == ELSEWHERE and one.headers["vary"] == "Origin"
-    other = scaling.options(PATH, headers={**asked, "Origin": "https://other.example"})
-    assert other.status_code == 403 and "--allowed-origin" in other.json()["error"]["message"]
-    assert "access-control-allow-origin" not in other.headers
+        assert "access-control-allow-origin" not in one.headers
 
 
 def test_the_description_has_every_field_and_path(scaling):

@@ -104,7 +104,7 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
     assert ("lantern: 3 of 256 connections, for want of open files: raise ulimit -n" in said.err) == (
         log == "text"
     )
-    access = app.user_middleware[0].kwargs["access"]
+    access = app.user_middleware[1].kwargs["access"]
     assert access.origins == {"https://example.org", "http://example.org:8080"}
     assert {"pictures.example.org", "fe80::1"} <= access.hosts
     assert app.state.connections.limits.queue == 3 and app.state.connections.limits.pictures == 3

@@ -14,6 +14,7 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -86,7 +87,15 @@ def application(
             Route("/pictures/{name}", server.picture),
             Route("/openapi.json", server.description),
         ],
-        middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
+        middleware=[
+            Middleware(
+                CORSMiddleware,
+                allow_origins=access.origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),
+            ),
+            Middleware(Guard, access=access, counters=counters, policy=content_policy(page)),
+        ],
         exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),
         lifespan=lifespan,
     )
