@@ -28,7 +28,6 @@ from lantern_jax.apps.serve.kept import Kept
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
-from lantern_jax.apps.serve.server import Connections
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.pipeline.pipeline import Pipeline
@@ -56,7 +55,7 @@ def application(
         scales: whether pictures are scaled to the size that a request asks for.
 
     Returns:
-        The application; ``state.worker`` is its ``Worker``, ``state.connections`` its ``Connections``.
+        The application; ``state.worker`` is its ``Worker``.
 
     Raises:
         LanternError: a checkpoint that takes no prompts or draws no pictures.
@@ -64,10 +63,9 @@ def application(
     example = answers.example_prompts(pipeline)[0]
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
-    connections = Connections(limits, counters)
     page = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
     entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
-    server = _Server(worker, connections, entry, size, scales, page, Kept())
+    server = _Server(worker, entry, size, scales, page, Kept())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -99,7 +97,7 @@ def application(
         exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),
         lifespan=lifespan,
     )
-    app.state.worker, app.state.connections = worker, connections
+    app.state.worker = worker
     return app
 
 
@@ -108,7 +106,6 @@ class _Server:
     """Answers requests for one model: its ``entry`` in a list, the ``size`` of its pictures, and the page's HTML."""
 
     worker: Worker
-    connections: Connections
     entry: dict[str, Any]
     size: str
     scales: bool
@@ -132,7 +129,6 @@ class _Server:
                 "queue_length": worker.waiting,
                 "decoding": worker.decoding,
                 "warm": int(worker.is_warm),
-                "connections": len(self.connections),
                 "programs": len(worker.pipeline.engine.programs),
             }
         )

@@ -15,8 +15,6 @@ class Counters:
 
     Attributes:
         requests: by HTTP status; 0 if the client left before it had the whole answer.
-        ended: connections that the server ended, by what the client failed to do in time (send ``headers`` or ``body``,
-            ``idle``: ask again, ``answer``: take it), or ``room``: to let another in.
         pictures, tokens, rounds: of finished pictures.
         dropped: pictures that were begun or waiting when their client left.
         programs_dropped: compiled programs that there was no room for.
@@ -27,7 +25,6 @@ class Counters:
 
     def __init__(self):
         self.requests: Counter[int] = Counter()
-        self.ended: Counter[str] = Counter()
         self.pictures = self.tokens = self.rounds = self.dropped = self.programs_dropped = 0
         self.seconds = self.drawing_seconds = self.request_seconds = 0.0
         self._within = Counter(dict.fromkeys(BUCKETS, 0))
@@ -45,13 +42,9 @@ class Counters:
         return "\n".join([*self._lines(gauges), ""])
 
     def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
-        for name, label, counts in (
-            ("requests", "status", self.requests),
-            ("connections_ended", "why", self.ended),
-        ):
-            yield f"# TYPE lantern_{name}_total counter"
-            for value, count in sorted(counts.items()):
-                yield f'lantern_{name}_total{{{label}="{value}"}} {count}'
+        yield "# TYPE lantern_requests_total counter"
+        for status, count in sorted(self.requests.items()):
+            yield f'lantern_requests_total{{status="{status}"}} {count}'
         sums = {
             "pictures": self.pictures,
             "tokens": self.tokens,
