@@ -141,18 +141,18 @@ class Guard:
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
     """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
-    client = (scope.get("client") or ("",))[0]
+    method, path, more = scope["method"], errors.short(scope["path"], 200), scope.get(LOGGED, {})
+    client, _ = scope.get("client") or ("", 0)
     fields = {
-        "method": scope["method"],
-        "path": errors.short(scope["path"], 200),
+        "method": method,
+        "path": path,
         "status": status,
         "seconds": round(seconds, 4),
         "client": client,
-        **scope.get(LOGGED, {}),
     }
-    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
-    line = f"{fields['method']} {fields['path']} {status} in {seconds:.2f} s, {client}{more}"
-    _log.info("%s", line, extra={"fields": fields})
+    told = "".join(f", {name} {value}" for name, value in more.items())
+    line = f"{method} {path} {status} in {seconds:.2f} s, {client}{told}"
+    _log.info("%s", line, extra={"fields": fields | more})
 
 
 def is_local(host: str) -> bool:

@@ -30,6 +30,7 @@ from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.pipeline.pipeline import Pipeline
 
 # The longest silence of a stream, in seconds: proxies drop silent connections.
@@ -60,11 +61,11 @@ def application(
     Raises:
         LanternError: a checkpoint that takes no prompts or draws no pictures.
     """
-    example = answers.example_prompts(pipeline)[0]
+    entry = answers.model_entry(pipeline, name)
+    example, size = entry["lantern"]["examples"][0], size_text(picture_size(pipeline.checkpoint))
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     page = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
-    entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
     server = _Server(worker, entry, size, scales, page, Kept())
 
     @contextlib.asynccontextmanager

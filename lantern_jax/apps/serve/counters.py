@@ -46,20 +46,18 @@ class Counters:
         for status, count in sorted(self.requests.items()):
             yield f'lantern_requests_total{{status="{status}"}} {count}'
         sums = {
-            "pictures": self.pictures,
-            "tokens": self.tokens,
-            "rounds": self.rounds,
-            "pictures_dropped": self.dropped,
-            "programs_dropped": self.programs_dropped,
-            "decoding_seconds": self.seconds,
-            "drawing_seconds": self.drawing_seconds,
+            "pictures_total": self.pictures,
+            "tokens_total": self.tokens,
+            "rounds_total": self.rounds,
+            "pictures_dropped_total": self.dropped,
+            "programs_dropped_total": self.programs_dropped,
+            "decoding_seconds_total": self.seconds,
+            "drawing_seconds_total": self.drawing_seconds,
         }
-        for name, value in sums.items():
-            yield f"# TYPE lantern_{name}_total counter"
-            yield f"lantern_{name}_total {value}"
-        for name, value in gauges.items():
-            yield f"# TYPE lantern_{name} gauge"
-            yield f"lantern_{name} {value}"
+        for kind, values in (("counter", sums), ("gauge", gauges)):
+            for name, value in values.items():
+                yield f"# TYPE lantern_{name} {kind}"
+                yield f"lantern_{name} {value}"
         yield "# TYPE lantern_request_seconds histogram"
         for bound in BUCKETS:
             yield f'lantern_request_seconds_bucket{{le="{bound}"}} {self._within[bound]}'

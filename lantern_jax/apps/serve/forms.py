@@ -25,15 +25,7 @@ MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
 # Fields that are not text, besides knobs that are numbers.
-_JSON = (
-    "details",
-    "keep_rows",
-    "n",
-    "output_compression",
-    "partial_images",
-    "seed",
-    "stream",
-)
+_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream")
 # Names, or lists in JSON.
 _EITHER = ("tree", "mixture")
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
