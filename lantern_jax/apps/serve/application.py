@@ -126,12 +126,10 @@ class _Server:
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
         text = worker.counters.text(
-            {
-                "queue_length": worker.waiting,
-                "decoding": worker.decoding,
-                "warm": int(worker.is_warm),
-                "programs": len(worker.pipeline.engine.programs),
-            }
+            queue_length=worker.waiting,
+            decoding=worker.decoding,
+            warm=int(worker.is_warm),
+            programs=len(worker.pipeline.engine.programs),
         )
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
@@ -274,11 +272,7 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
 @contextlib.asynccontextmanager
 async def _arriving(request: Request, limits: Limits, most: int) -> AsyncIterator[Request]:
     """Bounds the body of a request that a block reads. Raises Refused if it is too large or comes too slowly."""
-    large = Refused(
-        413,
-        f"the body is larger than {most} bytes: send less",
-        headers={"Connection": "close"},
-    )
+    large = Refused(413, f"the body is larger than {most} bytes: send less", headers={"Connection": "close"})
     announced = request.headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced) > most:
         raise large

@@ -37,7 +37,7 @@ class Counters:
         for bound in BUCKETS:
             self._within[bound] += seconds <= bound
 
-    def text(self, gauges: Mapping[str, float]) -> str:
+    def text(self, **gauges: float) -> str:
         """Returns all counters, and gauges by name."""
         return "\n".join([*self._lines(gauges), ""])
 

@@ -73,11 +73,9 @@ class Escaped(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         """Returns the record as lines."""
-        lines = [errors.printable(f"{record.levelname.lower()}: {record.getMessage()}", _LETTERS)]
-        if record.exc_info:
-            traceback = self.formatException(record.exc_info)
-            lines += [f"  {errors.printable(line, _LETTERS)}" for line in traceback.splitlines()]
-        return "\n".join(lines)
+        line = f"{record.levelname.lower()}: {record.getMessage()}"
+        traceback = self.formatException(record.exc_info).splitlines() if record.exc_info else ()
+        return "\n  ".join(errors.printable(one, _LETTERS) for one in (line, *traceback))
 
 
 class Lines(logging.Formatter):
