@@ -132,10 +132,8 @@ class Guard:
         """Returns what answers a request: the application, or a refusal."""
         try:
             self._access.check(scope["path"], Headers(scope=scope))
-        except Refused as refused:
-            return refusal(refused)
-        except ValueError:
-            return refusal(Refused(400, "a header cannot be read"))
+        except (Refused, ValueError) as error:
+            return refusal(error if isinstance(error, Refused) else Refused(400, "a header cannot be read"))
         return self._app
 
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from starlette.responses import Response
 
 from lantern_jax.apps.serve.limits import Refused
@@ -102,7 +103,7 @@ def completed_event(ticket: Ticket, done: Done) -> dict[str, Any]:
 
 
 def _kind(ticket: Ticket) -> str:
-    return "image_edit" if ticket.request.goes_on else "image_generation"
+    return "image_edit" if isinstance(ticket.request.start, Image.Image) else "image_generation"
 
 
 def _common(output: Output) -> dict[str, str]:

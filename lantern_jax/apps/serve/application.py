@@ -123,12 +123,13 @@ class _Server:
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
-        text = worker.counters.text(
+        lines = worker.counters.lines(
             queue_length=worker.waiting,
             decoding=worker.decoding,
             warm=int(worker.is_warm),
             programs=len(worker.pipeline.engine.programs),
         )
+        text = "".join(f"{line}\n" for line in lines)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self, request: Request) -> Response:

@@ -4,7 +4,7 @@ Each counter is written by one thread: those of requests by the event loop, thos
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 # Upper ends of the histogram, in seconds.
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 150, 600)
@@ -37,11 +37,8 @@ class Counters:
         for bound in BUCKETS:
             self._within[bound] += seconds <= bound
 
-    def text(self, **gauges: float) -> str:
-        """Returns all counters, and gauges by name."""
-        return "\n".join([*self._lines(gauges), ""])
-
-    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
+    def lines(self, **gauges: float) -> Iterator[str]:
+        """Yields the lines of all counters, and of gauges by name."""
         yield "# TYPE lantern_requests_total counter"
         for status, count in sorted(self.requests.items()):
             yield f'lantern_requests_total{{status="{status}"}} {count}'

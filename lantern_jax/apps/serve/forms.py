@@ -55,8 +55,7 @@ async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[s
             for name, value in form.multi_items():
                 if isinstance(value, str) == (name in _FILES):
                     wanted = "a file, with a filename" if name in _FILES else "text, without a filename"
-                    message = f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}"
-                    raise Refused(400, message, errors.printable(name[:60]))
+                    raise _unreadable(name, wanted)
                 if isinstance(value, str):
                     fields[name] = _value(name, value)
                 elif _FILES[name] in files:
@@ -78,10 +77,12 @@ def _value(name: str, text: str) -> Any:
     except (ValueError, RecursionError):
         if not is_json:
             return text
-        message = (
-            f"{errors.quoted(name, 60)} of the form cannot be read: give a number, true, false or a list"
-        )
-        raise Refused(400, message, name) from None
+        raise _unreadable(name, "a number, true, false or a list") from None
+
+
+def _unreadable(name: str, wanted: str) -> Refused:
+    message = f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}"
+    return Refused(400, message, errors.printable(name[:60]))
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:

@@ -75,11 +75,6 @@ class PictureRequest:
     output: Output = field(default_factory=lambda: Output("auto"))
     notes: tuple[str, ...] = ()
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether it continues a picture, as OpenAI's edits do, rather than codes."""
-        return isinstance(self.start, Image.Image)
-
 
 def read_request(
     fields: Mapping[str, Any],
@@ -108,9 +103,8 @@ def read_request(
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    quality = fields.get("output_compression")
-    if quality is not None:
-        _number("output_compression", quality, 0, 100)
+    if "output_compression" in fields:
+        _number("output_compression", fields["output_compression"], 0, 100)
     output, notes = read_output(fields, size, scales)
     seed = fields.get("seed")
     return PictureRequest(
