@@ -328,7 +328,7 @@ def test_pages_of_allowed_origins_may_ask(scaling):
 @pytest.fixture
 def logged(capsys):
     """Logs to stderr as a server does, and returns its lines."""
-    loggers = [logging.getLogger(name) for name in ("lantern_jax", "uvicorn")]
+    loggers = [logging.getLogger(name) for name in ("lantern_jax", "uvicorn", "asyncio")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
 
     def lines(kind: str, ask) -> list[str]:
@@ -358,6 +358,8 @@ def test_requests_are_logged_as_text_or_json(scaling, logged):
     assert told.items() <= first.items() and first["seconds"] > 0 and second["status"] == 404
     assert "lake" not in json.dumps(first), "prompts are private"
     assert not logged("off", ask)
+    stray = logged("json", lambda: logging.getLogger("asyncio").error("a client\nbroke off"))
+    assert [json.loads(line)["message"] for line in stray] == ["a client\\nbroke off"]
 
 
 @pytest.mark.slow

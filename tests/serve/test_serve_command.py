@@ -66,7 +66,7 @@ def test_a_port_in_use_is_refused(capsys):
 
 @pytest.fixture
 def loggers():
-    names = {name: logging.getLogger(name) for name in ("lantern_jax", "uvicorn")}
+    names = {name: logging.getLogger(name) for name in ("lantern_jax", "uvicorn", "asyncio")}
     before = {name: (one.handlers, one.propagate, one.level) for name, one in names.items()}
     yield names
     for name, one in names.items():

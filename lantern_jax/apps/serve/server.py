@@ -95,11 +95,10 @@ class Lines(logging.Formatter):
 
 
 def log_to_stderr(log: str = "off") -> None:
-    """Shows warnings and errors of this package and of uvicorn, and requests unless ``log`` is off."""
+    """Shows warnings and errors of this package, uvicorn and asyncio, and requests unless ``log`` is off."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(Lines() if log == "json" else Escaped())
-    levels = {"lantern_jax": logging.WARNING if log == "off" else logging.INFO, "uvicorn": logging.WARNING}
-    for name, level in levels.items():
+    for name in ("lantern_jax", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(level)
+        logger.setLevel(logging.INFO if name == "lantern_jax" and log != "off" else logging.WARNING)
