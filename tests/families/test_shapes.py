@@ -9,12 +9,13 @@ import pytest
 from PIL import Image
 
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.serve.answers import model_entry, size_of
+from lantern_jax.apps.serve.answers import model_entry
 from lantern_jax.apps.serve.batch import Painter
 from lantern_jax.apps.serve.limits import Limits
 from lantern_jax.apps.serve.requests import read_request
 from lantern_jax.apps.sets.plan import read_plan
 from lantern_jax.apps.sets.reading import read_set
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.race import race_frames
@@ -207,7 +208,7 @@ def test_the_commands_take_a_size(folder, loaded, shapes, tmp_path, capsys, monk
         return pipeline
 
     monkeypatch.setattr("lantern_jax.pipeline.pipeline.load", shared)
-    size = size_of(wide)
+    size = size_text(picture_size(wide.checkpoint))
     width, height = map(int, size.split("x"))
     options = ["--model", str(folder), "--size", size, "--mesh", "data=1", "--num", "2"]
     options += ["--method", "ar", "--guidance", "2"]

@@ -92,7 +92,8 @@ def streams(seed: int, count: int) -> Iterator[Stream]:
 
 
 def send(address: tuple[str, int], stream: Stream, seconds: float) -> float:
-    """Sends a stream, reads the answer, returns the seconds until the server closed; TimeoutError after ``seconds``."""
+    """Sends a stream, ends its side, reads the answer, returns the seconds until the server closed; TimeoutError after
+    ``seconds``."""
     began = time.monotonic()
     with socket.create_connection(address, timeout=seconds) as connection:
         try:
@@ -100,9 +101,12 @@ def send(address: tuple[str, int], stream: Stream, seconds: float) -> float:
                 connection.sendall(piece)
                 if stream.pause:
                     time.sleep(stream.pause)
+            connection.shutdown(socket.SHUT_WR)
             while connection.recv(65536):
                 if time.monotonic() - began > seconds:
                     raise TimeoutError(stream.name)
-        except ConnectionError:
+        except TimeoutError:
+            raise
+        except OSError:  # The server has closed it before the end.
             pass
     return time.monotonic() - began

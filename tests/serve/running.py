@@ -16,7 +16,7 @@ import httpx
 from lantern_jax.apps.serve.access import Access
 from lantern_jax.apps.serve.application import application
 from lantern_jax.apps.serve.limits import Limits
-from lantern_jax.apps.serve.server import Connections, Server
+from lantern_jax.apps.serve.server import Server
 from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
@@ -34,7 +34,7 @@ class Running:
     url: str
     pipeline: Pipeline
     worker: Worker
-    connections: Connections
+    connections: set
     client: httpx.Client = field(repr=False)
 
     @property
@@ -95,7 +95,7 @@ def running(
         try:
             until(lambda: server.started)
             with httpx.Client(base_url=url, timeout=60) as client:
-                yield Running(url, pipeline, app.state.worker, app.state.connections, client)
+                yield Running(url, pipeline, app.state.worker, server.server_state.connections, client)
         finally:
             server.should_exit = True
             thread.join(30)
@@ -153,11 +153,11 @@ def in_threads(tasks: list[Callable]) -> list:
 
 
 def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
-    with running(pipeline, header_seconds=1, body_seconds=1, idle_seconds=1, body_bytes=65536) as hasty:
+    with running(pipeline, body_seconds=1, body_bytes=65536) as hasty:
         tasks = [partial(send, hasty.address, stream, 20) for stream in sent]
         tasks += [lambda: hasty.client.get("/health").status_code] * 4
         assert in_threads(tasks)[len(sent) :] == [200] * 4
-        hasty.wait_for(connections=1)
+        until(lambda: not hasty.connections)
 
 
 def strange_lines(metrics: str) -> list[str]:

@@ -66,7 +66,7 @@ def test_a_port_in_use_is_refused(capsys):
 
 @pytest.fixture
 def loggers():
-    names = {name: logging.getLogger(name) for name in ("lantern_jax", "uvicorn")}
+    names = {name: logging.getLogger(name) for name in ("lantern_jax", "uvicorn", "asyncio")}
     before = {name: (one.handlers, one.propagate, one.level) for name, one in names.items()}
     yield names
     for name, one in names.items():
@@ -101,13 +101,15 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
         *_, last = map(json.loads, said.err.splitlines())
         assert (last["level"], last["message"]) == ("info", "stopped")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
-    assert ("lantern: 3 of 256 connections, for want of open files: raise ulimit -n" in said.err) == (
+    assert ("lantern: 3 of 1000 connections, for want of open files: raise ulimit -n" in said.err) == (
         log == "text"
     )
-    access = app.user_middleware[0].kwargs["access"]
+    access = app.user_middleware[1].kwargs["access"]
     assert access.origins == {"https://example.org", "http://example.org:8080"}
     assert {"pictures.example.org", "fe80::1"} <= access.hosts
-    assert app.state.connections.limits.queue == 3 and app.state.connections.limits.pictures == 3
+    limits = app.state.worker.limits
+    assert (limits.queue, limits.pictures) == (3, 3)
+    assert limits.connections == (3 if log == "text" else 1000)
 
 
 @pytest.mark.slow

@@ -34,8 +34,7 @@ def add(commands) -> None:
     take("--queue", "N", "pictures that may wait", 64, type=whole())
     take("--most", "N", "pictures per request, at most", 10, type=whole())
     take("--seconds", "S", "seconds that a request may take", 600, type=number(0, MOST_SECONDS, above=True))
-    connections = "connections of one client address; behind a proxy all clients have its address"
-    take("--connections", "N", connections, 256, type=whole())
+    take("--connections", "N", "open connections, of all clients", 1000, type=whole())
     programs = "compiled programs that are kept besides those of the default settings"
     take("--programs", "N", programs, 16, type=whole())
     token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
@@ -53,11 +52,13 @@ def _run(arguments: argparse.Namespace) -> None:
     warnings.simplefilter("ignore", errors.IgnoredWords)  # Answers tell clients.
     token = _token(arguments.token_file)
     try:
+        import python_multipart  # noqa: F401
         import starlette  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise MissingExtra(
-            "lantern serve needs Starlette and uvicorn: pip install starlette uvicorn"
+            "lantern serve needs Starlette, uvicorn and python-multipart: "
+            "pip install starlette uvicorn python-multipart"
         ) from None
     bound = _bound(arguments.host, arguments.port)
 
@@ -71,14 +72,13 @@ def _run(arguments: argparse.Namespace) -> None:
         pipeline = open_pipeline(arguments)
         # A request for more pictures than the queue holds could never be served.
         most = min(arguments.most, arguments.queue)
-        connections = connections_of_files(max(Limits.connections, arguments.connections))
+        connections = connections_of_files(arguments.connections)
         limits = Limits(
             queue=arguments.queue,
             pictures=most,
             seconds=arguments.seconds,
             programs=arguments.programs,
             connections=connections,
-            address_connections=arguments.connections,
         )
         own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
         name = arguments.served_model_name or own

@@ -13,7 +13,6 @@ from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.requests import ClientDisconnect
-from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from lantern_jax.apps.serve.answers import refusal
@@ -22,7 +21,7 @@ from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
 # These say nothing about pictures.
-OPEN_PATHS = ("/", "/health", "/openapi.json")
+OPEN_PATHS = ("/", "/health")
 # Anyone who was told the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
 # The entry of a request's scope with additional fields for its line in the log.
@@ -104,23 +103,19 @@ class Guard:
             await self._app(scope, receive, send)
             return
 
-        began, status, given = time.perf_counter(), 0, Headers(scope=scope)
-        origin = given.get("origin")
-        shared = _shared(origin) if origin in self._access.origins else {}
+        began, status = time.perf_counter(), 0
 
         async def answer(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = MutableHeaders(scope=message)
-                for name, value in shared.items():
-                    headers[name] = value
                 for name, value in {**_HEADERS, "Content-Security-Policy": self._policy}.items():
                     headers.setdefault(name, value)
             await send(message)
 
         try:
-            await self._answered(scope, receive, answer, given, bool(shared))
+            await self._answering(scope)(scope, receive, answer)
         except ClientDisconnect:
             status = 0
         except Exception:
@@ -133,48 +128,29 @@ class Guard:
             if status != 200 or scope["path"] not in _UNLOGGED:
                 _log_request(scope, status, time.perf_counter() - began)
 
-    async def _answered(
-        self, scope: Scope, receive: Receive, answer: Send, given: Headers, shares: bool
-    ) -> None:
-        if shares and scope["method"] == "OPTIONS" and "access-control-request-method" in given:
-            # A browser asks whether a page of another origin may send requests; it sends no token with this.
-            return await Response(status_code=204)(scope, receive, answer)
+    def _answering(self, scope: Scope) -> ASGIApp:
+        """Returns what answers a request: the application, or a refusal."""
         try:
-            self._access.check(scope["path"], given)
+            self._access.check(scope["path"], Headers(scope=scope))
         except (Refused, ValueError) as error:
-            refused = error if isinstance(error, Refused) else Refused(400, "a header cannot be read")
-            await refusal(refused)(scope, receive, answer)
-        else:
-            await self._app(scope, receive, answer)
-        return None
-
-
-def _shared(origin: str) -> dict[str, str]:
-    """Returns the headers of an answer that a page of another origin may read."""
-    return {
-        "Access-Control-Allow-Origin": origin,
-        "Access-Control-Allow-Methods": "GET, POST",
-        "Access-Control-Allow-Headers": "Authorization, Content-Type, *",
-        "Access-Control-Max-Age": "600",
-        "Cross-Origin-Resource-Policy": "cross-origin",
-        "Vary": "Origin",
-    }
+            return refusal(error if isinstance(error, Refused) else Refused(400, "a header cannot be read"))
+        return self._app
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
     """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
-    client = (scope.get("client") or ("",))[0]
+    method, path, more = scope["method"], errors.short(scope["path"], 200), scope.get(LOGGED, {})
+    client, _ = scope.get("client") or ("", 0)
     fields = {
-        "method": scope["method"],
-        "path": errors.short(scope["path"], 200),
+        "method": method,
+        "path": path,
         "status": status,
         "seconds": round(seconds, 4),
         "client": client,
-        **scope.get(LOGGED, {}),
     }
-    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
-    line = f"{fields['method']} {fields['path']} {status} in {seconds:.2f} s, {client}{more}"
-    _log.info("%s", line, extra={"fields": fields})
+    told = "".join(f", {name} {value}" for name, value in more.items())
+    line = f"{method} {path} {status} in {seconds:.2f} s, {client}{told}"
+    _log.info("%s", line, extra={"fields": fields | more})
 
 
 def is_local(host: str) -> bool:

@@ -1,19 +1,21 @@
 """The server's answers: OpenAI's shapes for pictures, events and models, with our figures under ``lantern``."""
 
 import base64
+import itertools
 import json
 import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from PIL import Image
 from starlette.responses import Response
 
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.outputs import Output
 from lantern_jax.apps.serve.requests import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
-from lantern_jax.checkpoints.checkpoint import picture_size, size_text
+from lantern_jax.checkpoints.checkpoint import picture_size
 from lantern_jax.decoding.methods import methods
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
@@ -101,7 +103,7 @@ def completed_event(ticket: Ticket, done: Done) -> dict[str, Any]:
 
 
 def _kind(ticket: Ticket) -> str:
-    return "image_edit" if ticket.request.goes_on else "image_generation"
+    return "image_edit" if isinstance(ticket.request.start, Image.Image) else "image_generation"
 
 
 def _common(output: Output) -> dict[str, str]:
@@ -150,12 +152,10 @@ def _text(file: bytes) -> str:
 def example_prompts(pipeline: Pipeline) -> list[str]:
     """Returns up to four prompts that the model takes. Raises LanternError where it takes none."""
     vocabulary = pipeline.checkpoint.vocabulary
+    words = {} if vocabulary is None else vocabulary.grouped()
     taken: list[str] = []
     why = None
-    known = (
-        [] if vocabulary is None else [value for values in vocabulary.grouped().values() for value in values]
-    )
-    for prompt in [*_EXAMPLES, *known]:
+    for prompt in itertools.chain(_EXAMPLES, *words.values()):
         if len(taken) == _SHOWN:
             break
         try:
@@ -177,12 +177,6 @@ def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
     except LanternError:
         return False
     return True
-
-
-def size_of(pipeline: Pipeline) -> str:
-    """Returns the size of the model's pictures, such as "512x512". Raises LanternError where it draws none."""
-    pipeline.check_draws()
-    return size_text(picture_size(pipeline.checkpoint))
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:

@@ -14,22 +14,22 @@ from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import Receive, Scope, Send
+from starlette.types import Message, Receive, Scope, Send
 
 from lantern_jax.apps.serve import answers
 from lantern_jax.apps.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.apps.serve.counters import Counters
-from lantern_jax.apps.serve.forms import boundary_of, read_form, read_start
+from lantern_jax.apps.serve.forms import check_form, read_form, read_start
 from lantern_jax.apps.serve.kept import Kept
 from lantern_jax.apps.serve.limits import Limits, Refused
-from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
-from lantern_jax.apps.serve.server import Connections
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
+from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.pipeline.pipeline import Pipeline
 
 # The longest silence of a stream, in seconds: proxies drop silent connections.
@@ -55,18 +55,17 @@ def application(
         scales: whether pictures are scaled to the size that a request asks for.
 
     Returns:
-        The application; ``state.worker`` is its ``Worker``, ``state.connections`` its ``Connections``.
+        The application; ``state.worker`` is its ``Worker``.
 
     Raises:
         LanternError: a checkpoint that takes no prompts or draws no pictures.
     """
-    example = answers.example_prompts(pipeline)[0]
+    entry = answers.model_entry(pipeline, name)
+    example, size = entry["lantern"]["examples"][0], size_text(picture_size(pipeline.checkpoint))
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
-    connections = Connections(limits, counters)
     page = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
-    entry, size = answers.model_entry(pipeline, name), answers.size_of(pipeline)
-    server = _Server(worker, connections, entry, size, scales, page, Kept())
+    server = _Server(worker, entry, size, scales, page, Kept())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -84,13 +83,20 @@ def application(
             Route("/v1/images/generations", server.generations, methods=["POST"]),
             Route("/v1/images/edits", server.edits, methods=["POST"]),
             Route("/pictures/{name}", server.picture),
-            Route("/openapi.json", server.description),
         ],
-        middleware=[Middleware(Guard, access=access, counters=counters, policy=content_policy(page))],
+        middleware=[
+            Middleware(
+                CORSMiddleware,
+                allow_origins=access.origins,
+                allow_methods=("GET", "POST"),
+                allow_headers=("*",),
+            ),
+            Middleware(Guard, access=access, counters=counters, policy=content_policy(page)),
+        ],
         exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),
         lifespan=lifespan,
     )
-    app.state.worker, app.state.connections = worker, connections
+    app.state.worker = worker
     return app
 
 
@@ -99,13 +105,12 @@ class _Server:
     """Answers requests for one model: its ``entry`` in a list, the ``size`` of its pictures, and the page's HTML."""
 
     worker: Worker
-    connections: Connections
     entry: dict[str, Any]
     size: str
     scales: bool
     html: str
     kept: Kept
-    # Limits how many forms are read at a time: a picture of a few KB may take 64 MB, several times over.
+    # Limits how many forms' pictures are read at a time: a picture of a few KB may take 64 MB, several times over.
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def page(self, request: Request) -> Response:
@@ -118,15 +123,13 @@ class _Server:
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
-        text = worker.counters.text(
-            {
-                "queue_length": worker.waiting,
-                "decoding": worker.decoding,
-                "warm": int(worker.is_warm),
-                "connections": len(self.connections),
-                "programs": len(worker.pipeline.engine.programs),
-            }
+        lines = worker.counters.lines(
+            queue_length=worker.waiting,
+            decoding=worker.decoding,
+            warm=int(worker.is_warm),
+            programs=len(worker.pipeline.engine.programs),
         )
+        text = "".join(f"{line}\n" for line in lines)
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self, request: Request) -> Response:
@@ -138,9 +141,6 @@ class _Server:
                 404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
         return answers.json_answer(self.entry)
-
-    async def description(self, request: Request) -> Response:
-        return answers.json_answer(document(self.entry["id"]))
 
     async def picture(self, request: Request) -> Response:
         found = self.kept.find(request.path_params["name"])
@@ -159,7 +159,8 @@ class _Server:
             # A page elsewhere cannot make a browser send JSON without asking first.
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
         limits = self.worker.limits
-        fields = decoded(await _body(request, limits, limits.body_bytes))
+        async with _arriving(request, limits, limits.body_bytes) as arriving:
+            fields = decoded(await arriving.body())
         return await self._images(request, self._read(fields), began)
 
     async def edits(self, request: Request) -> Response:
@@ -168,14 +169,14 @@ class _Server:
 
     async def _edit(self, request: Request) -> PictureRequest:
         """Reads a form. Its files are released here, before the pictures wait for their turn."""
-        limits, boundary = self.worker.limits, boundary_of(request.headers.get("content-type", ""))
-        rows = self.entry["lantern"]["rows"]
+        check_form(request.headers.get("content-type", ""))
+        limits, rows = self.worker.limits, self.entry["lantern"]["rows"]
         with self.worker.place():
-            content = await _body(request, limits, limits.form_bytes)
+            async with _arriving(request, limits, limits.form_bytes) as arriving:
+                fields, files = await read_form(arriving, limits.body_bytes)
             await _unless_gone(request.receive, self.reading.acquire())
             try:
                 # These may be megabytes of anything: no other client should wait for them.
-                fields, files = await run_in_threadpool(read_form, content, boundary)
                 picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
             finally:
                 self.reading.release()
@@ -264,27 +265,29 @@ async def _unless_gone(receive: Receive, work: Awaitable[Any]) -> Any:
         await asyncio.gather(working, watching, return_exceptions=True)
 
 
-async def _body(request: Request, limits: Limits, most: int) -> bytes:
-    """Returns the whole body. Raises Refused for one that is too large or comes too slowly."""
-    large = Refused(
-        413,
-        f"the body is larger than {most} bytes: send less",
-        headers={"Connection": "close"},
-    )
+@contextlib.asynccontextmanager
+async def _arriving(request: Request, limits: Limits, most: int) -> AsyncIterator[Request]:
+    """Bounds the body of a request that a block reads. Raises Refused if it is too large or comes too slowly."""
+    large = Refused(413, f"the body is larger than {most} bytes: send less", headers={"Connection": "close"})
     announced = request.headers.get("content-length", "0")
     if not announced.isdecimal() or int(announced) > most:
         raise large
-    content = bytearray()
+    read = 0
+
+    async def receive() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > most:
+            raise large
+        return message
+
     try:
         async with asyncio.timeout(limits.body_seconds):
-            async for chunk in request.stream():
-                content += chunk
-                if len(content) > most:
-                    raise large
+            yield Request(request.scope, receive)
     except TimeoutError:
         message = f"the body did not come within {limits.body_seconds:g} seconds: send it faster"
         raise Refused(408, message, headers={"Connection": "close"}) from None
-    return bytes(content)
 
 
 async def _refusal(request: Request, error: Refused | HTTPException) -> Response:

@@ -4,7 +4,7 @@ Each counter is written by one thread: those of requests by the event loop, thos
 """
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 # Upper ends of the histogram, in seconds.
 BUCKETS = (0.1, 0.25, 0.5, 1, 2.5, 5, 10, 25, 60, 150, 600)
@@ -15,8 +15,6 @@ class Counters:
 
     Attributes:
         requests: by HTTP status; 0 if the client left before it had the whole answer.
-        ended: connections that the server ended, by what the client failed to do in time (send ``headers`` or ``body``,
-            ``idle``: ask again, ``answer``: take it), or ``room``: to let another in.
         pictures, tokens, rounds: of finished pictures.
         dropped: pictures that were begun or waiting when their client left.
         programs_dropped: compiled programs that there was no room for.
@@ -27,7 +25,6 @@ class Counters:
 
     def __init__(self):
         self.requests: Counter[int] = Counter()
-        self.ended: Counter[str] = Counter()
         self.pictures = self.tokens = self.rounds = self.dropped = self.programs_dropped = 0
         self.seconds = self.drawing_seconds = self.request_seconds = 0.0
         self._within = Counter(dict.fromkeys(BUCKETS, 0))
@@ -40,33 +37,24 @@ class Counters:
         for bound in BUCKETS:
             self._within[bound] += seconds <= bound
 
-    def text(self, gauges: Mapping[str, float]) -> str:
-        """Returns all counters, and gauges by name."""
-        return "\n".join([*self._lines(gauges), ""])
-
-    def _lines(self, gauges: Mapping[str, float]) -> Iterator[str]:
-        for name, label, counts in (
-            ("requests", "status", self.requests),
-            ("connections_ended", "why", self.ended),
-        ):
-            yield f"# TYPE lantern_{name}_total counter"
-            for value, count in sorted(counts.items()):
-                yield f'lantern_{name}_total{{{label}="{value}"}} {count}'
+    def lines(self, **gauges: float) -> Iterator[str]:
+        """Yields the lines of all counters, and of gauges by name."""
+        yield "# TYPE lantern_requests_total counter"
+        for status, count in sorted(self.requests.items()):
+            yield f'lantern_requests_total{{status="{status}"}} {count}'
         sums = {
-            "pictures": self.pictures,
-            "tokens": self.tokens,
-            "rounds": self.rounds,
-            "pictures_dropped": self.dropped,
-            "programs_dropped": self.programs_dropped,
-            "decoding_seconds": self.seconds,
-            "drawing_seconds": self.drawing_seconds,
+            "pictures_total": self.pictures,
+            "tokens_total": self.tokens,
+            "rounds_total": self.rounds,
+            "pictures_dropped_total": self.dropped,
+            "programs_dropped_total": self.programs_dropped,
+            "decoding_seconds_total": self.seconds,
+            "drawing_seconds_total": self.drawing_seconds,
         }
-        for name, value in sums.items():
-            yield f"# TYPE lantern_{name}_total counter"
-            yield f"lantern_{name}_total {value}"
-        for name, value in gauges.items():
-            yield f"# TYPE lantern_{name} gauge"
-            yield f"lantern_{name} {value}"
+        for kind, values in (("counter", sums), ("gauge", gauges)):
+            for name, value in values.items():
+                yield f"# TYPE lantern_{name} {kind}"
+                yield f"lantern_{name} {value}"
         yield "# TYPE lantern_request_seconds histogram"
         for bound in BUCKETS:
             yield f'lantern_request_seconds_bucket{{le="{bound}"}} {self._within[bound]}'

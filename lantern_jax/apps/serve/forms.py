@@ -3,15 +3,17 @@
 Axes: H W height and width.
 """
 
-import contextlib
 import io
 import json
-import re
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
+from python_multipart.exceptions import FormParserError
+from python_multipart.multipart import parse_options_header
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.io import errors
@@ -19,95 +21,68 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import fitted, open_image, upright
 from lantern_jax.settings.settings import KNOBS
 
-MOST_PARTS = 64
-# Bytes of the lines that name a part: clients send a hundred or two.
-MOST_HEAD = 4096
+MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
 # Fields that are not text, besides knobs that are numbers.
-_JSON = (
-    "details",
-    "keep_rows",
-    "n",
-    "output_compression",
-    "partial_images",
-    "seed",
-    "stream",
-)
+_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream")
 # Names, or lists in JSON.
 _EITHER = ("tree", "mixture")
-# The media type of a form with its boundary, which is visible ASCII.
-_FORM = re.compile(
-    r'multipart/form-data\s*;(?:.*;)?\s*boundary=("?)([!#-:<-~]{1,70})\1\s*(?:;.*)?', re.ASCII | re.IGNORECASE
-)
-# Within one line of a part's head: a search across lines would take time quadratic in their length.
-_NAME = re.compile(
-    rb'^content-disposition:[^\r\n]*?[; \t]name="([^"\r\n]{1,100})"', re.IGNORECASE | re.MULTILINE
-)
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
-def boundary_of(media_type: str) -> bytes:
-    """Returns what separates the parts of a form of this media type. Raises Refused if it is not that of a form."""
-    form = _FORM.fullmatch(media_type.strip())
-    if form is None:
+def check_form(media_type: str) -> None:
+    """Checks a body's media type. Raises Refused if it is not that of a form in UTF-8."""
+    kind, options = parse_options_header(media_type)
+    # Any other charset would be one of Python's codecs, some of which are slow, or fail in ways of their own.
+    readable = options.get(b"boundary") and options.get(b"charset", b"utf-8").lower() == b"utf-8"
+    if kind != b"multipart/form-data" or not readable:
         raise Refused(
             415, "the body is no form with files: send Content-Type: multipart/form-data; boundary=..."
         )
-    return form[2].encode("ascii")
 
 
-def read_form(content: bytes, boundary: bytes) -> tuple[dict[str, Any], dict[str, bytes]]:
-    """Returns the fields and the files of a form's body; numbers and flags are read as JSON.
+async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[str, bytes]]:
+    """Reads a form; returns its fields, of at most ``most`` bytes, and its files. Numbers and flags are read as JSON.
 
     Raises:
-        Refused: not such a form, more parts or longer heads than any client sends, or several pictures.
+        Refused: not a form, more fields than any client sends, or several pictures.
     """
-    parts = (b"\r\n" + content).split(b"\r\n--" + boundary, MOST_PARTS)
-    if len(parts) < 3 or len(parts) > MOST_PARTS or not parts[-1].startswith(b"--"):
-        raise Refused(400, f"the form is not whole, or has more than {MOST_PARTS} parts: send it again")
     fields: dict[str, Any] = {}
     files: dict[str, bytes] = {}
-    for part in parts[1:-1]:
-        name, value = _name_and_value(part)
-        if name in _FILES:
-            if _FILES[name] in files:
-                raise Refused(
-                    400, f"there are several files {name}: this server goes on with one picture", name
-                )
-            files[_FILES[name]] = value
-        else:
-            fields[name] = _value(name, value)
+    try:
+        async with request.form(max_files=2, max_fields=MOST_FIELDS, max_part_size=most) as form:
+            for name, value in form.multi_items():
+                if isinstance(value, str) == (name in _FILES):
+                    wanted = "a file, with a filename" if name in _FILES else "text, without a filename"
+                    raise _unreadable(name, wanted)
+                if isinstance(value, str):
+                    fields[name] = _value(name, value)
+                elif _FILES[name] in files:
+                    message = f"there are several files {name}: this server goes on with one picture"
+                    raise Refused(400, message, name)
+                else:
+                    files[_FILES[name]] = await value.read()
+    except (FormParserError, HTTPException) as error:
+        why = error.detail.rstrip(".") if isinstance(error, HTTPException) else errors.short(error)
+        wanted = f"at most {MOST_FIELDS} fields of {most} bytes, and the files image and mask"
+        raise Refused(400, f"the form cannot be read ({why}): send {wanted}") from None
     return fields, files
 
 
-def _name_and_value(part: bytes) -> tuple[str, bytes]:
-    end = part.find(b"\r\n\r\n", 0, MOST_HEAD)
-    found = _NAME.search(part, 0, end) if end >= 0 else None
-    if found is None:
-        raise Refused(
-            400,
-            f"a part of the form has no name in its first {MOST_HEAD} bytes: send Content-Disposition: form-data; "
-            "name=...",
-        )
-    return found[1].decode("utf-8", "replace"), part[end + 4 :]
-
-
-def _value(name: str, value: bytes) -> Any:
+def _value(name: str, text: str) -> Any:
     is_json = name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float))
     try:
-        text = value.decode("utf-8")
-        if is_json:
-            return json.loads(text)
+        return json.loads(text) if is_json or name in _EITHER else text
     except (ValueError, RecursionError):
-        wanted = "a number, true, false or a list" if is_json else "text in UTF-8"
-        raise Refused(
-            400, f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}", name
-        ) from None
-    if name in _EITHER:
-        with contextlib.suppress(ValueError, RecursionError):
-            return json.loads(text)
-    return text
+        if not is_json:
+            return text
+        raise _unreadable(name, "a number, true, false or a list") from None
+
+
+def _unreadable(name: str, wanted: str) -> Refused:
+    message = f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}"
+    return Refused(400, message, errors.printable(name[:60]))
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:

@@ -2,7 +2,6 @@
 
 import secrets
 import time
-from collections import OrderedDict
 
 SECONDS = 3600.0
 _MOST_BYTES = 2**28
@@ -17,7 +16,7 @@ class Kept:
 
     def __init__(self, seconds: float = SECONDS, most: int = _MOST_BYTES):
         self.seconds, self._most, self._bytes = seconds, most, 0
-        self._files: OrderedDict[str, tuple[float, bytes, str]] = OrderedDict()
+        self._files: dict[str, tuple[float, bytes, str]] = {}
 
     def keep(self, file: bytes, ending: str) -> str:
         """Keeps a file; returns its name."""
@@ -35,8 +34,8 @@ class Kept:
 
     def _forget(self) -> None:
         while self._files:
-            end, file, _ = next(iter(self._files.values()))
+            name, (end, file, _) = next(iter(self._files.items()))
             if end > time.monotonic() and (self._bytes <= self._most or len(self._files) == 1):
                 return
-            self._files.popitem(last=False)
+            del self._files[name]
             self._bytes -= len(file)

@@ -16,32 +16,25 @@ class Limits:
     """Bounds on what clients may send and keep.
 
     Attributes:
-        header_seconds: time for a request's headers to arrive, from its connection or its first byte.
         body_bytes, body_seconds: size of a request's body, and time for it to arrive.
         form_bytes: size of a body that holds a picture.
-        idle_seconds: how long a connection is kept without a request.
-        connections, address_connections: open connections of all clients, and of one address.
+        connections: open ones, of all clients.
         prompt_letters: length of a prompt.
         pictures: per request.
         queue: waiting pictures of all requests.
         seconds: time from a request's body to its last picture.
-        taking_seconds: time for the client to receive it then.
         nodes: of a draft tree or window.
         programs: compiled programs that are kept besides those of the default settings, the most recently used.
     """
 
-    header_seconds: float = 10.0
     body_bytes: int = 65_536
     form_bytes: int = 8_388_608
     body_seconds: float = 10.0
-    idle_seconds: float = 5.0
     connections: int = 1000
-    address_connections: int = 256
     prompt_letters: int = 1000
     pictures: int = 10
     queue: int = 64
     seconds: float = 600.0
-    taking_seconds: float = 60.0
     nodes: int = 64
     programs: int = 16
 

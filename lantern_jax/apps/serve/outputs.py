@@ -39,11 +39,6 @@ class Output:
     quality: int = 100
     as_url: bool = False
 
-    @property
-    def media_type(self) -> str:
-        """The file's media type."""
-        return f"image/{self.format}"
-
     def encode(self, picture: UInt8[np.ndarray, "H W 3"], text: Mapping[str, str] | None = None) -> bytes:
         """Returns the file of a picture; a PNG also holds ``text``, by keyword."""
         width, height = map(int, self.size.split("x"))

@@ -32,7 +32,6 @@ OWN = (
     "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
     "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
-PARTIAL_IMAGES = 3
 _WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
@@ -76,11 +75,6 @@ class PictureRequest:
     output: Output = field(default_factory=lambda: Output("auto"))
     notes: tuple[str, ...] = ()
 
-    @property
-    def goes_on(self) -> bool:
-        """Whether it continues a picture, as OpenAI's edits do, rather than codes."""
-        return isinstance(self.start, Image.Image)
-
 
 def read_request(
     fields: Mapping[str, Any],
@@ -109,9 +103,8 @@ def read_request(
     if fields.get("model", model) != model:
         message = f"model {_quoted(fields['model'])} is not served here: give {model!r}, or leave it out"
         raise Refused(404, message, "model", "model_not_found")
-    quality = fields.get("output_compression")
-    if quality is not None:
-        _number("output_compression", quality, 0, 100)
+    if "output_compression" in fields:
+        _number("output_compression", fields["output_compression"], 0, 100)
     output, notes = read_output(fields, size, scales)
     seed = fields.get("seed")
     return PictureRequest(
@@ -121,7 +114,7 @@ def read_request(
         seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
         knobs=_knobs(fields),
         stream=_flag(fields, "stream"),
-        partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
+        partial_images=_number("partial_images", fields.get("partial_images", 0), 0, 3),
         details=_flag(fields, "details"),
         start=_codes(fields.get("start")) if picture is None else picture,
         keep_rows=fields.get("keep_rows"),
