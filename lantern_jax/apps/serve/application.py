@@ -26,6 +26,7 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.forms import check_form, read_form, read_start
 from lantern_jax.apps.serve.kept import Kept
 from lantern_jax.apps.serve.limits import Limits, Refused
+from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
@@ -83,6 +84,7 @@ def application(
             Route("/v1/images/generations", server.generations, methods=["POST"]),
             Route("/v1/images/edits", server.edits, methods=["POST"]),
             Route("/pictures/{name}", server.picture),
+            Route("/openapi.json", server.description),
         ],
         middleware=[
             Middleware(
@@ -141,6 +143,9 @@ class _Server:
                 404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
         return answers.json_answer(self.entry)
+
+    async def description(self, request: Request) -> Response:
+        return answers.json_answer(document(self.entry["id"]))
 
     async def picture(self, request: Request) -> Response:
         found = self.kept.find(request.path_params["name"])

@@ -32,6 +32,7 @@ OWN = (
     "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
     "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
+PARTIAL_IMAGES = 3
 _WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of knobs that decide how much memory a round takes.
 _MOST = {
@@ -114,7 +115,7 @@ def read_request(
         seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
         knobs=_knobs(fields),
         stream=_flag(fields, "stream"),
-        partial_images=_number("partial_images", fields.get("partial_images", 0), 0, 3),
+        partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
         details=_flag(fields, "details"),
         start=_codes(fields.get("start")) if picture is None else picture,
         keep_rows=fields.get("keep_rows"),
