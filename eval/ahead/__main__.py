@@ -49,10 +49,10 @@ def main(argv: Sequence[str] | None = None) -> None:
 
 def _survey(arguments: argparse.Namespace) -> None:
     from eval.ahead.rows import changes, read_ahead_rows, to_json
+    from eval.ahead.slices import slice_of
     from eval.ahead.survey import survey
     from eval.ahead.tables import ahead_table, changes_table, parts_of_rounds
     from lantern_jax.apps.commands.report import working
-    from lantern_jax.apps.measuring.data_sheets import slice_of
     from lantern_jax.apps.measuring.sweep import parse_list, parse_methods
     from lantern_jax.apps.terminal.console import Console
     from lantern_jax.devices.compilation import search_tilings

@@ -8,7 +8,8 @@ from typing import Any
 
 from eval.ahead.account import Account, Work, account_of
 from eval.ahead.compiling import Compiled
-from lantern_jax.apps.measuring.data_sheets import GIB, GPU, Slice
+from eval.ahead.slices import Slice
+from lantern_jax.apps.measuring.data_sheets import GIB, GPU
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 

@@ -6,8 +6,9 @@ from typing import Any
 from eval.ahead.arguments import KINDS, Batch
 from eval.ahead.compiling import compile_batch
 from eval.ahead.rows import AheadRow, row_of
+from eval.ahead.slices import Slice
 from eval.ahead.topology import check_compiler, devices_of
-from lantern_jax.apps.measuring.data_sheets import GPU, Slice
+from lantern_jax.apps.measuring.data_sheets import GPU
 from lantern_jax.apps.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.engine.jobs import Job

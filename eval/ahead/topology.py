@@ -9,7 +9,8 @@ import numpy as np
 from jax.experimental import topologies
 
 from eval.ahead.sheets import SHEETS, target_config
-from lantern_jax.apps.measuring.data_sheets import GPU, Slice
+from eval.ahead.slices import Slice
+from lantern_jax.apps.measuring.data_sheets import GPU
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 

@@ -2,13 +2,13 @@
 
 import pytest
 
-from lantern_jax.apps.measuring.data_sheets import DEVICES, slice_of
+from lantern_jax.apps.measuring.data_sheets import DEVICES
 from lantern_jax.apps.measuring.fitting import largest, limit_of, need
 from lantern_jax.apps.measuring.shapes import size_shapes
 
 
 def test_a_v5e_takes_as_much_as_its_compiler_says():
-    limit = limit_of(slice_of("v5e").device)
+    limit = limit_of(DEVICES["v5e"])
     found = largest(size_shapes("chameleon-7b", "bfloat16"), {"method": "ar"}, limit, platform="tpu")
     assert found.pictures == 2
     assert found.total == pytest.approx(16.67e9, rel=0.02)
@@ -16,9 +16,9 @@ def test_a_v5e_takes_as_much_as_its_compiler_says():
 
 def test_a_tpu_pads_caches_of_narrow_heads():
     """The compiler refuses 128 of LlamaGen-XL: heads of 64 take 24.3 GB there instead of 12.2."""
-    slice_ = slice_of("v5e")
-    shapes, limit = size_shapes("llamagen-xl", "bfloat16"), limit_of(slice_.device)
-    found = largest(shapes, {"method": "ar"}, limit, platform=slice_.device.platform)
+    device = DEVICES["v5e"]
+    shapes, limit = size_shapes("llamagen-xl", "bfloat16"), limit_of(device)
+    found = largest(shapes, {"method": "ar"}, limit, platform=device.platform)
     assert found.pictures == 64
     assert found.state == pytest.approx(12.17e9, rel=0.01)
 

@@ -7,6 +7,8 @@ from lantern_jax.apps.commands.arguments import number
 from lantern_jax.apps.commands.options import DTYPES, Command
 from lantern_jax.apps.measuring.sweep import parse_methods
 from lantern_jax.apps.terminal.terminal import say
+from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 if TYPE_CHECKING:
@@ -32,9 +34,9 @@ def add(commands) -> None:
     )
     info.take("--fit", "GB", fit, type=number(above=True), nargs="?", const=_NO_NUMBER)
     info.take("--size", "NAME", "with --fit: a published size, such as llamagen-xl, in place of a checkpoint")
-    there = "with --fit, in place of GB: a device that need not be here, such as v5e, v5e:4x4, h100 or h100:8"
+    there = "with --fit, in place of GB: a device that need not be here, such as v5e or h100"
     info.take("--for", "NAME", there, dest="device")
-    info.take("--mesh", "data=D,model=M", "with --for: over its devices (default: a whole model on each)")
+    info.take("--mesh", "data=D,model=M", "with --for: over several of them (default: one)")
     methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')})"
     info.take("--methods", "LIST", methods)
     dtype = "with --fit: of parameters and products (default: bfloat16)"
@@ -75,16 +77,19 @@ def _fit(arguments: argparse.Namespace) -> None:
     _check_fit(arguments)
 
     from lantern_jax.apps.commands.report import working
-    from lantern_jax.apps.measuring.data_sheets import slice_of
+    from lantern_jax.apps.measuring.data_sheets import DEVICES
     from lantern_jax.apps.measuring.fitting import fit_table, largest, limit_of
     from lantern_jax.apps.terminal.console import Console
 
     if arguments.device is None:
         limit, title, mesh = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", ()
     else:
-        slice_ = slice_of(arguments.device, arguments.mesh)
-        limit, mesh = limit_of(slice_.device), (slice_.data, slice_.model, slice_.device.platform)
-        name = slice_.name if slice_.mesh is None else f"{slice_.name}, {slice_.mesh}"
+        device = DEVICES.get(arguments.device.lower())
+        if device is None:
+            raise errors.unknown("device", arguments.device, DEVICES)
+        sizes = mesh_sizes(arguments.mesh) if arguments.mesh else {"data": 1, "model": 1}
+        limit, mesh = limit_of(device), (sizes["data"], sizes["model"], device.platform)
+        name = ", ".join(filter(None, (device.name, arguments.mesh)))
         title = f"{name}: {limit / 1e9:.4g} GB of each device"
     shapes = _shapes(arguments, arguments.dtype or "bfloat16")
     methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
@@ -101,7 +106,7 @@ def _check_fit(arguments: argparse.Namespace) -> None:
     if arguments.device is None and arguments.fit == _NO_NUMBER:
         raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
     if arguments.device is None and arguments.mesh is not None:
-        raise LanternError("--mesh is for --for: name a slice such as v5e:4x4 with it, or leave it out")
+        raise LanternError("--mesh is for --for: name a device with it, or leave it out")
     if arguments.device is not None and arguments.fit != _NO_NUMBER:
         raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
     if arguments.verify:

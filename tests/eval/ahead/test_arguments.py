@@ -8,8 +8,8 @@ from eval.ahead.arguments import KINDS, Batch
 from eval.ahead.compiling import compile_batch, compile_call, grids_of
 from eval.ahead.fit import least_of, need_there
 from eval.ahead.rows import row_of
+from eval.ahead.slices import slice_of
 from eval.ahead.survey import shapes_of_size
-from lantern_jax.apps.measuring.data_sheets import slice_of
 from lantern_jax.apps.measuring.random_models import random_model
 from lantern_jax.apps.measuring.shapes import size_shapes
 from lantern_jax.engine import compiler
