@@ -19,7 +19,7 @@ import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import open_descriptor
+from lantern_jax.io.files import open_file
 
 # Bytes of the list of an archive's entries: a hundred thousand of them fit.
 _LONGEST_DIRECTORY = 8 * 2**20
@@ -110,7 +110,7 @@ class _Archive(io.BufferedReader):
     longest: int | None = _LONGEST_DIRECTORY
 
     def __init__(self, path: Path):
-        super().__init__(io.FileIO(open_descriptor(path)))
+        super().__init__(open_file(path).detach())
 
     def read(self, size: int | None = -1, /) -> bytes:
         if self.longest is not None and size is not None and size > self.longest:

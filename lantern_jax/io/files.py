@@ -5,12 +5,12 @@ and of bounded length. Every file that a user names is opened by ``open_file``.
 
 New contents get a short temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written; until then, what was there stays. The system's umask decides who may read them. A process that is killed
-outright leaves its temporary files behind, and nothing else; the next one that writes into that folder removes them
-(``locks``).
+outright leaves its temporary files behind.
 """
 
 import contextlib
 import errno
+import filecmp
 import json
 import math
 import os
@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
-from lantern_jax.io import errors, locks
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
@@ -47,25 +47,20 @@ def open_file(path: str | Path, pipe: bool = False) -> BinaryIO:
         LanternError: not a regular file, one that is empty (as the endless ones of /proc seem), or one that cannot
             be read.
     """
-    return os.fdopen(open_descriptor(path, pipe), "rb")
-
-
-def open_descriptor(path: str | Path, pipe: bool = False) -> int:
-    """Opens a file as ``open_file`` does and raises what that raises; the caller closes the descriptor."""
     try:
         # Opening a device may do something: the name is checked first, and then what was opened.
         _check_readable(path, os.stat(path), pipe)
-        descriptor = os.open(path, _READING)
+        file = os.fdopen(os.open(path, _READING), "rb")
     except OSError as error:
         raise _unreadable(path, error) from None
     try:
-        _check_readable(path, os.fstat(descriptor), pipe)
+        _check_readable(path, os.fstat(file.fileno()), pipe)
     except ValueError:
-        os.close(descriptor)
+        file.close()
         raise
     if pipe:
-        os.set_blocking(descriptor, True)
-    return descriptor
+        os.set_blocking(file.fileno(), True)
+    return file
 
 
 def _check_readable(path: str | Path, status: os.stat_result, pipe: bool) -> None:
@@ -170,77 +165,59 @@ def write_file(path: str | Path, contents: Contents, *, parents: bool = False, s
         OSError: one line: the file cannot be written; what was there before is still there.
     """
     path = Path(path)
-    with _explained(path):
-        if parents:
+    if parents:
+        with _explained(path):
             path.parent.mkdir(parents=True, exist_ok=True)
-        with new_file(path) as temporary:
-            fill_file(temporary, contents, synced)
-
-
-def _take_name(path: Path, temporary: Path) -> bool:
-    """Gives a file its name unless that is taken; tells whether it did."""
-    try:
-        os.link(temporary, path)
-    except OSError:
-        if os.path.lexists(path):
-            return False
-        # Some file systems have no links: the last of several writers wins there.
-        os.replace(temporary, path)
-    return True
+    write_files({path: contents}, synced=synced)
 
 
 def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True, synced: bool = False) -> None:
-    """Writes several files, all or none: they are renamed once every one is written, as ``write_file`` does.
+    """Writes several files as ``write_file`` does; none is renamed before every one is written.
 
     Raises:
-        LanternError: without ``overwrite``, a file exists, perhaps only since its name was checked.
-        OSError: one line: a file cannot be written; nothing is left behind, and what was there before still is.
+        LanternError: without ``overwrite``, a file of other contents exists, perhaps only since its name was checked.
+        OSError: one line: a file cannot be written.
     """
-    with contextlib.ExitStack() as unwanted:
-        for folder in {path.parent for path in contents}:
-            unwanted.enter_context(locks.writing(folder))
-        waiting: dict[Path, Path] = {}
+    with contextlib.ExitStack() as renaming:
+        # What is entered last is renamed first.
+        waiting = {path: renaming.enter_context(new_file(path, overwrite)) for path in reversed([*contents])}
         for path, data in contents.items():
-            waiting[path] = temporary = _beside(path)
-            unwanted.callback(temporary.unlink, missing_ok=True)
             with _explained(path):
-                fill_file(temporary, data, synced)
-        with contextlib.ExitStack() as undo:
-            for path, temporary in waiting.items():
-                with _explained(path):
-                    if overwrite:
-                        undo.callback(_keep(path, unwanted))
-                        os.replace(temporary, path)
-                    elif _take_name(path, temporary):
-                        undo.callback(path.unlink, missing_ok=True)
-                    else:
-                        raise errors.exists(path)
-            undo.pop_all()
-
-
-def _keep(path: Path, unwanted: contextlib.ExitStack) -> Callable[[], object]:
-    """Returns a function that brings back the file at ``path``; ``unwanted`` takes the copy that it needs."""
-    if not path.exists():
-        return lambda: path.unlink(missing_ok=True)
-    old = _beside(path)
-    unwanted.callback(old.unlink, missing_ok=True)
-    try:
-        os.link(path, old)
-    except OSError:  # Some file systems have no links.
-        shutil.copy2(path, old)
-    return lambda: os.replace(old, path)
+                fill_file(waiting[path], data, synced)
+        for path in () if overwrite else contents:
+            _check_free(path, waiting[path])
 
 
 @contextlib.contextmanager
-def new_file(path: str | Path) -> Iterator[Path]:
-    """Yields a name to write a file under; it is renamed to ``path`` when the block ends, or removed after an error."""
-    temporary = _beside(Path(path))
-    with locks.writing(temporary.parent):
-        try:
-            yield temporary
+def new_file(path: Path, overwrite: bool = True) -> Iterator[Path]:
+    """Yields a name to write a file under; it is renamed to ``path`` when the block ends, or removed after an error.
+
+    Raises:
+        LanternError: as ``write_files``.
+    """
+    temporary = _beside(path)
+    try:
+        yield temporary
+        with _explained(path):
+            (os.replace if overwrite else _take_name)(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def _take_name(temporary: Path, path: Path) -> None:
+    try:
+        os.link(temporary, path)
+    except OSError:
+        _check_free(path, temporary)
+        if not path.exists():
+            # Some file systems have no links: the last of several writers wins there.
             os.replace(temporary, path)
-        finally:
-            temporary.unlink(missing_ok=True)
+
+
+def _check_free(path: Path, temporary: Path) -> None:
+    """Raises LanternError if there is a file with other contents: the same are ours, from before an interruption."""
+    if os.path.lexists(path) and not (path.is_file() and filecmp.cmp(temporary, path, shallow=False)):
+        raise errors.exists(path) from None
 
 
 @contextlib.contextmanager
@@ -252,27 +229,25 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     """
     path = Path(path).resolve()
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary, old = _beside(path), _beside(path, "old") / path.name
-    with locks.writing(path.parent):
-        try:
-            temporary.mkdir()
-            yield temporary
-            if path.exists():
-                old.parent.mkdir()
-                path.rename(old)
-            temporary.rename(path)
-        except BaseException as error:
-            if old.exists() and not path.exists():
-                old.rename(path)
-            shutil.rmtree(temporary, ignore_errors=True)
-            shutil.rmtree(old.parent, ignore_errors=True)
-            if not isinstance(error, OSError):
-                raise
-            # Our errors are lines already; the system's have a reason and a file.
-            place = str(error.filename or path)
-            why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
-            raise OSError(why.replace(str(temporary), str(path))) from None
-        shutil.rmtree(old.parent, ignore_errors=True)
+    temporary, old = _beside(path), _beside(path, "old")
+    try:
+        temporary.mkdir()
+        yield temporary
+        if path.exists():
+            path.rename(old)
+        temporary.rename(path)
+    except BaseException as error:
+        if old.exists() and not path.exists():
+            old.rename(path)
+        if not isinstance(error, OSError):
+            raise
+        # Our errors are lines already; the system's have a reason and a file.
+        place = str(error.filename or path)
+        why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
+        raise OSError(why.replace(str(temporary), str(path))) from None
+    finally:
+        for folder in (temporary, old) if path.exists() else (temporary,):
+            shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
@@ -332,7 +307,7 @@ def check_makeable(folder: Path) -> None:
 
 
 def _beside(path: Path, kind: str = "part") -> Path:
-    return path.with_name(f".lantern-{locks.MACHINE}{secrets.token_hex(4)}.{kind}")
+    return path.with_name(f".lantern-{secrets.token_hex(8)}.{kind}")
 
 
 def fill_file(path: Path, contents: Contents, synced: bool = False) -> None:

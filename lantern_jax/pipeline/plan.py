@@ -29,7 +29,7 @@ from lantern_jax.engine.generation import (
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.interruption import hearing
+from lantern_jax.io.interruption import check
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.notebook import bar, is_notebook
 from lantern_jax.settings.recipe import Recipe
@@ -155,22 +155,20 @@ class Plan:
     def _generate(self, progress, log_probs: bool, plain: bool = False) -> Generation:
         count, held, batch = self.count, _Held(), self.settings.batch
         job = self.recipe.job(self.settings, plain)
-        # Encoded here, where Ctrl-C stops reading a text encoder immediately; it stops the rest between two pieces.
+        # Encoded here, where no picture can be finished yet.
         _ = self.conditioning
         if self.draws:
             self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
-            with hearing() as check:
-                for part in batches(count, batch):
-                    for run, fresh in self._pieces(job, part):
-                        held = held.with_decoded(run, fresh)
-                        check()
-                        if progress is not None:
-                            # Positions of the stream, forced ones included: the share of the picture all the same.
-                            known = part.start * run.total + int(run.lengths.sum())
-                            pictures = part.start + int(run.finished.sum())
-                            progress(Progress(known, count * run.total, pictures, held.spent.decoding))
-                    held = self._draw_waiting(held)
+            for part in batches(count, batch):
+                for run, fresh in self._pieces(job, part):
+                    held = held.with_decoded(run, fresh)
+                    if progress is not None:
+                        # Positions of the stream, forced ones included: the share of the picture all the same.
+                        known = part.start * run.total + int(run.lengths.sum())
+                        pictures = part.start + int(run.finished.sum())
+                        progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                held = self._draw_waiting(held)
             made = self._generation(held)
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
@@ -228,6 +226,7 @@ class Plan:
                 new = run.finished & live
                 live = live & ~new
                 yield run, self._part(run.numbers[new] - self.first, run, new) if new.any() else None
+                check()
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))

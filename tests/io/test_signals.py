@@ -99,6 +99,7 @@ class Dropping:
 
 def dropped():
     Dropping()
+    interruption.check()
     time.sleep(30)
 
 
@@ -115,8 +116,9 @@ def swallowed():
 
 
 @pytest.mark.parametrize(("work", "status"), [(dropped, 130), (made_an_error, 143), (swallowed, 130)])
-def test_an_interrupt_that_is_dropped_or_swallowed_still_counts(work, status, capfd):
+def test_an_interrupt_that_is_dropped_or_swallowed_still_counts(work, status, capfd, monkeypatch):
     """And the handlers are restored."""
+    monkeypatch.setattr(sys, "unraisablehook", lambda _: None)
     began = time.perf_counter()
     assert run("lantern", work) == status
     assert time.perf_counter() - began < 10
@@ -125,20 +127,15 @@ def test_an_interrupt_that_is_dropped_or_swallowed_still_counts(work, status, ca
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_an_interrupt_waits_for_an_import(tmp_path, monkeypatch, capfd):
-    monkeypatch.syspath_prepend(tmp_path)
-    (tmp_path / "slow_module.py").write_text(
-        "import signal, time\nsignal.raise_signal(signal.SIGINT)\ntime.sleep(0.2)\ndone = True\n"
-    )
-
-    def work():
-        import slow_module  # noqa: F401
-
-        time.sleep(30)
-
-    assert run("lantern", work) == 130
-    assert sys.modules.pop("slow_module").done
-    assert capfd.readouterr().err == "lantern: interrupted\n"
+def test_an_interrupt_in_an_import_ends_a_process_of_its_own(tmp_path):
+    """The command is at work; in a C++ module it might crash."""
+    (tmp_path / "slow_module.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
+    work = "listen('lantern'); run('lantern', lambda: __import__('slow_module'))"
+    imports = "from lantern_jax.io.interruption import listen; from lantern_jax.apps.commands.command_line import run"
+    line = [sys.executable, "-c", f"{imports}; {work}"]
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    done = subprocess.run(line, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, done.stderr) == (143, "lantern: terminated\n")
 
 
 def refuse():
@@ -156,12 +153,15 @@ def test_only_errors_that_the_caller_can_mend_are_one_line(capfd):
         )
 
 
-def test_signals_that_are_left_alone_or_ignored_stay_so():
+@pytest.mark.parametrize("number", WORDS)
+def test_a_signal_may_be_the_usual_end(number, capfd):
     def work():
-        with interruption.left_alone():
-            assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
-        assert signal.getsignal(signal.SIGINT) is not signal.default_int_handler
+        with interruption.as_the_end():
+            signal.raise_signal(number)
 
-    assert run("lantern", work) == 0
+    assert run("lantern", work) == 0 and capfd.readouterr().err == ""
+
+
+def test_signals_that_are_ignored_stay_so():
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     assert run("lantern", lambda: signal.raise_signal(signal.SIGINT)) == 0

@@ -194,7 +194,6 @@ def test_nothing_is_there_for_tests_only():
 # What opens files beside ``files.open_file``: never one that somebody else wrote.
 _NAMES = (
     "io.files",
-    "io.locks",
     "apps.commands.options",
     "apps.terminal.streams",
     "devices.kept",

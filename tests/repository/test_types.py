@@ -44,7 +44,7 @@ print(generation.statistic)
 SETTINGS = """
 [mypy]
 follow_imports = silent
-[mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*]
+[mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*,filelock.*]
 follow_imports = skip
 [mypy-flax.struct]
 follow_imports = silent

@@ -6,7 +6,6 @@ import pytest
 from lantern_jax.apps.sets.plan import SetPlan, begin, shard_paths
 from lantern_jax.apps.sets.reading import merge, read_set
 from lantern_jax.apps.sets.shards import write_shard
-from lantern_jax.io import locks
 from tests.sets.making import SHARD, a_plan, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS
 
@@ -44,12 +43,3 @@ def test_a_flipped_byte_in_a_picture_names_shard_and_picture(tmp_path, kind, mar
     words = f"{shard} is damaged ({name} is not a readable picture): remove it"
     refused(lambda: merge(tmp_path), words)
     refused(lambda: list(read_set(tmp_path)), words)
-
-
-def test_leftovers_are_looked_for_once_per_shard_not_once_per_picture(tmp_path, monkeypatch):
-    """Each look lists a whole folder, which grows by one picture at a time."""
-    looked, plain = [], locks._remove_leftovers
-    monkeypatch.setattr(locks, "_remove_leftovers", lambda folder: (looked.append(folder), plain(folder)))
-    plan = written(tmp_path, prompts=PROMPTS[:SHARD], tar=False)
-    _, shard = shard_paths(tmp_path, plan, 0)
-    assert set(looked) == {tmp_path} and len(list(shard.iterdir())) == SHARD

@@ -133,11 +133,11 @@ class Outputs:
             check_new_file(path, overwrite, new and path.parent == self.folder)
 
     def write(self, contents: Mapping[Path, bytes], overwrite: bool) -> None:
-        """Writes files, all or none; makes the folder.
+        """Writes files, each whole, none before all can be; makes the folder.
 
         Raises:
             LanternError: without ``overwrite``, a file has appeared since ``check``.
-            OSError: one line: a file cannot be written; nothing is left behind.
+            OSError: one line: a file cannot be written.
         """
         made = self.folder is not None and not self.folder.exists()
         if made:

@@ -1,7 +1,6 @@
 """``lantern serve``: a page and an image endpoint."""
 
 import argparse
-import contextlib
 import logging
 import os
 import socket
@@ -14,7 +13,7 @@ from lantern_jax.apps.terminal.terminal import say, telling
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
 from lantern_jax.io.files import read_text
-from lantern_jax.io.interruption import left_alone
+from lantern_jax.io.interruption import as_the_end
 
 TOKEN = "LANTERN_TOKEN"
 # The most bytes of its file.
@@ -97,8 +96,8 @@ def _run(arguments: argparse.Namespace) -> None:
         bound.listen()
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
-        # At Ctrl-C uvicorn returns or raises the signal again, depending on what asyncio is about to do.
-        with telling(None), contextlib.suppress(KeyboardInterrupt), left_alone():
+        # uvicorn handles the signals itself, and raises them again at its end.
+        with telling(None), as_the_end():
             Server(app).run(sockets=[bound])
         _tell(arguments.log, logging.INFO, "stopped")
 

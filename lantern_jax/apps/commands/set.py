@@ -3,7 +3,7 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 
@@ -17,7 +17,6 @@ from lantern_jax.apps.sets.request import SHARD_SIZE, OpenedSet, SetRequest, ope
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.interruption import hearing
 from lantern_jax.settings.resolution import check_knobs
 
 _EXAMPLES = (
@@ -128,16 +127,10 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
             discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
-        check = stack.enter_context(_resumable(opened, directory, left))
-        progress = stack.enter_context(decoding_progress(count, False)) if writes else None
-
-        def told(now) -> None:
-            check()
-            if progress is not None:
-                progress(now)
-
+        stack.enter_context(_resumable(opened, directory, left))
+        shown = {"progress": stack.enter_context(decoding_progress(count, False))} if writes else {}
         try:
-            make_set(opened, directory, worker, progress=told)
+            make_set(opened, directory, worker, **shown)
         except LanternError as error:
             raise LanternError(f"{error}; the set stops here, and what was made stays") from None
     missing = plan.missing(directory)
@@ -147,11 +140,10 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
 
 
 @contextlib.contextmanager
-def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[Callable[[], None]]:
-    """Reports after Ctrl-C what was written, what is kept and how to go on; yields what ``hearing`` yields."""
+def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[None]:
+    """Reports after Ctrl-C what was written, what is kept and how to go on."""
     try:
-        with hearing() as check:
-            yield check
+        yield
     except KeyboardInterrupt:
         from lantern_jax.apps.sets.worker import known_pictures
 

@@ -38,16 +38,16 @@ def telling(text: Text) -> Iterator[Callable[[Text], None]]:
     block the text takes the place of the outer one's for good.
     """
     global _teller
-    outer, teller = _teller, _teller or _Teller()
-    _teller = teller
+    outer = _teller
+    teller = _teller = outer or _Teller()
     teller.tell(text)
     try:
         yield teller.tell
     finally:
         teller.tell(None)
-        _teller = outer
         if outer is None:
             teller.end()
+            _teller = None
 
 
 def leave_to_another() -> None:
@@ -66,21 +66,21 @@ def hidden() -> Iterator[None]:
             yield
 
 
-class _Teller:
-    """A thread that shows a text, which others set."""
+class _Teller(threading.Thread):
+    """Shows a text, which others set."""
 
     def __init__(self) -> None:
-        self.text, self._since = None, 0.0
+        super().__init__(name="lantern-telling", daemon=True)
         self._shows, self._lock, self._ended = False, threading.RLock(), threading.Event()
-        self._thread = threading.Thread(target=self._run, name="lantern-telling", daemon=True)
-        self._thread.start()
+        self.tell(None)
+        self.start()
 
     def tell(self, text: Text) -> None:
-        self.text, self._since = text, time.monotonic()
+        self._text, self._since = text, time.monotonic()
 
     def end(self) -> None:
         self._ended.set()
-        self._thread.join()
+        self.join()
         with self.hidden():
             pass
 
@@ -92,28 +92,22 @@ class _Teller:
                 _write("\r\x1b[2K")
             yield
 
-    def _run(self) -> None:
+    def run(self) -> None:
         kind, due, wait = "", 0.0, FIRST
         while not self._ended.wait(wait):
             wait = _LOOK
             with self._lock, contextlib.suppress(OSError, ValueError):
-                now, line = time.monotonic(), self._line()
-                if line is None:
+                text, now = self._text, time.monotonic()
+                line = text() if callable(text) else text and f"{text} ({now - self._since:.0f} s)"
+                if _leaves or not line:
                     continue
+                line = errors.printable(line)
                 if sys.stderr.isatty():
                     self._shows = True
                     _write(f"\r\x1b[2K{line[: shutil.get_terminal_size().columns - 1]}")
                 elif line.split()[0] != kind or now >= due:
                     kind, due = line.split()[0], now + EVERY
                     _write(f"lantern: {line}\n")
-
-    def _line(self) -> str | None:
-        text, since = self.text, self._since
-        if callable(text):
-            text = text()
-        elif text is not None:
-            text = f"{text} ({time.monotonic() - since:.0f} s)"
-        return None if _leaves or not text else errors.printable(text)
 
 
 def _write(text: str) -> None:
