@@ -250,6 +250,8 @@ BROKEN = {
     "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
     "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
     "score: the last positions of 20 tokens are the same": lambda: applied(few_positions(LAST)),
+    "score: the last positions of 20 tokens are the": lambda: applied(few_positions(PROMPTS.tokens.shape[1] + 1)),
+    "score: the last positions of 20 tokens are": lambda: applied(few_positions(LENGTH // 2)),
     "score: codes behind a prompt": lambda: applied(counts_on),
     "score: codes behind a prompt are": lambda: changed(
         "score", lambda params, cache, tokens, *more: (params, cache, tokens - FIRST_CODE, *more)
