@@ -25,8 +25,8 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.measuring.paths import tokens_a_pass
 from lantern_jax.apps.measuring.subject import Subject
-from lantern_jax.apps.measuring.windows import tokens_of_guesses
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.decoding import loop
@@ -43,7 +43,7 @@ from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.auto import METADATA
+from lantern_jax.settings.auto import METADATA, TOKENS
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.text.encoders import Conditioning
 from train import script
@@ -266,6 +266,17 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
     subject = Subject(made.model, recipe, pipeline.engine, conditioning, grid, SEED)
     tokens = {METADATA: tokens_of_guesses(subject, pictures)}
     return dataclasses.replace(made, metadata=made.metadata | tokens)
+
+
+def tokens_of_guesses(subject: Subject, pictures: int, batch: int = 8) -> dict[str, float]:
+    """Decodes ``pictures`` pictures with all guesses that this model has; returns tokens per pass by their text."""
+    found = {}
+    for guesses in TOKENS:
+        if subject.recipe.drafters or not guesses.passes:
+            job = subject.job(subject.settings(guesses.knobs | {"batch": batch}))
+            rounds = subject.decode(job, 0, pictures, min(batch, pictures)).rounds
+            found[str(guesses)] = round(tokens_a_pass(rounds, len(subject.free) - 1)[0], 3)
+    return found
 
 
 def main(argv: Sequence[str] | None = None) -> None:

@@ -71,26 +71,6 @@ def keep_compiled_programs() -> Path | None:
 
 
 @contextlib.contextmanager
-def nothing_compiled(wanted: bool = True) -> Iterator[None]:
-    """Makes JAX keep compiled programs in a fresh, empty cache inside a block.
-
-    Args:
-        wanted: False changes nothing.
-    """
-    if not wanted:
-        yield
-        return
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = [getattr(jax.config, name) for name in names]
-    with tempfile.TemporaryDirectory() as folder:
-        try:
-            _set(dict(zip(names, (folder, 0.0), strict=True)))
-            yield
-        finally:
-            _set(dict(zip(names, before, strict=True)))
-
-
-@contextlib.contextmanager
 def apart(wanted: bool) -> Iterator[None]:
     """Keeps JAX's cache from touching programs inside a block: a CPU program loaded from it cannot be serialised again.
 

@@ -12,9 +12,9 @@ from lantern_jax.apps.measuring import measure
 from lantern_jax.apps.measuring.rows import read_rows
 from lantern_jax.engine.engine import Engine
 from tests.command import assert_refused, files, must_not_run
-from tests.tiny_checkpoint import pipeline_on, tiny_pipeline
+from tests.tiny_checkpoint import tiny_pipeline
 
-QUICK = ["bench", "--methods", "gumbel", "--pictures", "1", "--use-cache"]
+QUICK = ["bench", "--methods", "gumbel", "--pictures", "1"]
 
 
 @pytest.fixture(autouse=True)
@@ -37,7 +37,7 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     assert [(row.method, row.batch, row.guidance) for row in rows] == [
         (method, 1, guidance) for guidance in (2.0, 3.0) for method in ("ar", "gumbel")
     ]
-    assert all(row.speedup > 0 and row.compile_cold is None for row in rows)
+    assert all(row.speedup > 0 for row in rows)
     assert "efficiency" not in printed and all(len(line) <= 80 for line in printed.splitlines())
     for text in ("gumbel", "speed-up", "picture", "demo, 16 px, float32", "wrote old.jsonl"):
         assert text in printed
@@ -60,20 +60,9 @@ def test_what_does_not_fit_the_model_is_reported_before_the_others_are_measured(
     assert "lantern: left out: jacobi:tree=dynamic, batch 1: drafting jacobi has no dynamic tree" in told
 
 
-def test_compiling_is_measured_with_an_empty_cache_and_with_a_full_one(monkeypatch):
-    # A pipeline that shares no compiled programs with other tests.
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_: pipeline_on(1))
-    kept = jax.config.jax_compilation_cache_dir
-    arguments = ["bench", "--methods", "jacobi:window=2", "--pictures", "1", "--out", "a.jsonl"]
-    assert main(arguments) == 0
-    assert jax.config.jax_compilation_cache_dir == kept
-    plain, row = read_rows("a.jsonl")
-    assert plain.compile_cold > 0 and 0 < row.compile_warm < row.compile_cold
-
-
 def test_a_random_model_with_forced_acceptance(folder, capsys):
     given = "--methods gumbel --trees chain --accept-lengths 3 --pictures 1 --passes 6 --temperature 0.9 --window 7"
-    given += " --size tiny --random --mesh data=1 --use-cache --out b.jsonl"
+    given += " --size tiny --random --mesh data=1 --out b.jsonl"
     assert main(["bench", *given.split()]) == 0
     rows = read_rows("b.jsonl")
     assert [row.knobs.get("tree") for row in rows] == [None, "chain"]

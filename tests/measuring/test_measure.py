@@ -29,7 +29,7 @@ from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
 # Tests of the random model that name the same method share its programs.
 WINDOW = "led:window=4,refine=1"
-PLAN = Procedure(pictures=2, compile_twice=False)
+PLAN = Procedure(pictures=2)
 
 
 def configurations(text, **lists):
@@ -64,8 +64,7 @@ def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
     subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi,zipar"))
-    found = dict.fromkeys(("profile", "compile_cold", "compile_warm"))
-    rows = [_row(subject, one, PLAN, [batch], [batch], [1e9], 10**6, **found) for one in (jacobi, zipar)]
+    rows = [_row(subject, one, PLAN, [batch], [batch], [1e9], 10**6, None) for one in (jacobi, zipar)]
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
 
 
@@ -98,7 +97,7 @@ def test_numbers_of_a_run_are_consistent():
         assert row.quartiles[0] <= row.seconds <= row.quartiles[1]
         assert row.floor_share > 0 and row.peak_memory > 1 << 20 and set(row.versions) >= {"jax", "python"}
     assert window.substituted == 0 and relaxed.substituted > 0 and relaxed.distortion > 0
-    assert (plain.pixels, plain.dtype, plain.compile_cold) == (16, "float32", None)
+    assert (plain.pixels, plain.dtype) == (16, "float32")
     assert plain.device.startswith("cpu of ")
 
 

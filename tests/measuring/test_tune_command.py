@@ -66,7 +66,7 @@ def test_what_was_tuned_is_used(folder, capsys):
     assert written["name"] == max(confirmed, key=lambda row: row["measured"][0])["name"]
     # Without a budget nothing is relaxed.
     assert all("rule" not in row["knobs"] for row in written["found"]["candidates"])
-    assert set(written["found"]["costs"]["ms_a_pass"]) == {"1", "4"}
+    assert set(written["found"]["costs"]["passes"]) == {"1", "4"}
 
     one = ["generate", "a lake", *common, "--seed", "4"]
     generate = [*one, "--num", "2"]

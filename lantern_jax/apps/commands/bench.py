@@ -52,7 +52,6 @@ def add(commands) -> None:
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
     take("--passes", "N", "stop pictures after N passes, estimate the rest; for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
-    switch("--use-cache", "find compiled programs of earlier runs; compile times are left out")
     bench.knob_groups("--dtype", "--mesh", "--hosts", "--search-tilings", but=SWEPT)
     bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
@@ -86,7 +85,6 @@ def _run(arguments: argparse.Namespace) -> None:
         pictures=pictures,
         passes=arguments.passes,
         profile=arguments.accept_lengths,
-        compile_twice=not arguments.use_cache,
     )
     rows, left_out = [], []
     try:
@@ -132,7 +130,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.measuring.measure import measure, members
     from lantern_jax.apps.measuring.rows import to_lines
-    from lantern_jax.devices.compilation import keep_compiled_programs, nothing_compiled, search_tilings
+    from lantern_jax.devices.compilation import keep_compiled_programs, search_tilings
     from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
@@ -146,8 +144,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
         )
         # They are printed again below the table.
         say_notes(f"left out: {reason}" for reason in left_out)
-    if arguments.use_cache:
-        keep_compiled_programs()
+    keep_compiled_programs()
     if arguments.search_tilings:
         search_tilings()
     try:
@@ -155,7 +152,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
             text = f"measuring {len(group)} rows" + (
                 f", group {number} of {len(groups)}" if len(groups) > 1 else ""
             )
-            with working(text) as tell, nothing_compiled(not arguments.use_cache):
+            with working(text) as tell:
                 try:
                     rows += measure(subject, group, plan, tell)
                     for member, row in zip(group, rows[-len(group) :], strict=True):
@@ -179,7 +176,7 @@ def _subject(arguments: argparse.Namespace) -> Any:
 
     if arguments.size is not None:
         return random_subject(arguments.size, arguments.dtype, mesh=mesh_of(arguments), seed=arguments.seed)
-    pipeline = open_pipeline(arguments, keep=arguments.use_cache)
+    pipeline = open_pipeline(arguments)
     prompts = arguments.prompts or sample_prompts(pipeline.checkpoint, PROMPTS)
     return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 

@@ -213,20 +213,16 @@ def join_hosts(given: str | None) -> bool:
     return hosts.is_first()
 
 
-def open_pipeline(arguments: argparse.Namespace, keep: bool = True) -> "Pipeline":
+def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     """Opens the given checkpoint on the given mesh.
 
     Tuned settings are those of ``--tuned``; a command without this option uses none.
-
-    Args:
-        keep: whether compiled programs are kept for later processes, and those of earlier ones used.
     """
     from lantern_jax.devices.compilation import keep_compiled_programs, search_tilings
     from lantern_jax.pipeline.pipeline import load
 
     given = vars(arguments)
-    if keep:
-        keep_compiled_programs()
+    keep_compiled_programs()
     if given.get("search_tilings"):
         search_tilings()
     strict = given.get("strict_words", False)

@@ -11,7 +11,6 @@ import math
 import statistics
 import sys
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -51,14 +50,12 @@ class Procedure:
         pictures: how many each decodes, in whole batches and at least ``LEAST_REPEATS`` of them.
         passes: the passes after which a picture is stopped and the rest extrapolated; None for whole pictures.
         profile: accepted lengths to replay; None for those that verification finds.
-        compile_twice: whether every program is compiled with JAX's cache empty, then found in it.
         parts: (engine, run) -> a profile of a pass, with ``shares`` by part and ``kernels``; None for none.
     """
 
     pictures: int = 8
     passes: int | None = None
     profile: AcceptLengths | None = None
-    compile_twice: bool = True
     parts: Callable[[Any, Run], Any] | None = None
 
     def repeats(self, batch: int) -> int:
@@ -167,15 +164,14 @@ def measure(
     Raises:
         LanternError: a model whose numbers are not finite.
     """
-    compiling, floors, found = _compile(subject, group, plan, report), [], []
-    for member, (cold, warm) in zip(group, compiling, strict=True):
+    floors, profiles = [], []
+    for member in group:
         report(f"{member.configuration}, a pass")
-        run = _begin(subject, member, 0)
+        run = begin(subject, member, 0)
         floors.append(bytes_a_pass(subject, member.settings, member.job, run))
         run = subject.engine.advance(run, _WARM_UP)
-        profile = plan.parts and plan.parts(subject.engine, run)
+        profiles.append(plan.parts and plan.parts(subject.engine, run))
         del run
-        found.append({"profile": profile, "compile_cold": cold, "compile_warm": warm})
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
     for number, member in enumerate(group):
@@ -183,46 +179,12 @@ def measure(
     taken = alternate(tasks, repeats)
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
-        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], **found[number])
+        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number])
         for number, member in enumerate(group)
     ]
 
 
-def compile_group(
-    subject: Subject,
-    group: Sequence[Member],
-    threads: int = 1,
-    report: Callable[[str], None] = lambda _: None,
-) -> list[float]:
-    """Compiles what a group needs; returns each member's seconds of compiling; their threads share the machine."""
-    _ = subject.engine.parameters  # Reading them is not compiling.
-    for member in group:
-        if member.job.drafter is not None:
-            subject.engine.drafter(member.job.drafter)
-
-    def compiled(member: Member) -> float:
-        report(f"{member.configuration}, compiling")
-        return _begin(subject, member, 0).timing.compiling
-
-    with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(compiled, group))
-
-
-def _compile(
-    subject: Subject, group: Sequence[Member], plan: Procedure, report: Callable[[str], None]
-) -> list[tuple]:
-    """Returns each member's seconds of compiling with nothing kept, and with programs kept; None where not measured."""
-    if not plan.compile_twice:
-        compile_group(subject, group, report=report)
-        return [(None, None)] * len(group)
-    taken = []
-    for _ in range(2):
-        subject.engine.programs.clear()
-        taken.append(compile_group(subject, group, report=report))
-    return list(zip(*taken, strict=True))
-
-
-def _begin(subject: Subject, member: Member, repeat: int) -> Run:
+def begin(subject: Subject, member: Member, repeat: int) -> Run:
     batch = member.settings.batch
     return subject.start(member.job, repeat * batch, batch)
 
@@ -232,7 +194,7 @@ def _decode(
 ) -> Batch:
     """Decodes one batch; one that is stopped early is assumed to continue as it began."""
     report(f"{member.configuration}, decoding {repeat + 1} of {plan.repeats(member.settings.batch)}")
-    run = _begin(subject, member, repeat)
+    run = begin(subject, member, repeat)
     begun = run.timing.decoding
     run = subject.engine.advance(run, plan.passes)
     took, decoded = run.timing.decoding - begun, subject.finish(run)
@@ -260,7 +222,6 @@ def _row(
     speeds: Sequence[float],
     floor: int,
     profile: Any,
-    **measured,
 ) -> Row:
     """Summarises several batches."""
     settings, configuration = member.settings, member.configuration
@@ -314,7 +275,6 @@ def _row(
         parts=profile and {name: share * ms_a_pass for name, share in profile.shares.items()},
         kernels=profile and profile.kernels,
         versions=versions(),
-        **measured,
     )
 
 

@@ -68,20 +68,6 @@ class Costs:
             return spent
         return spent + self.drafts[kind].root + (passes - 1) * self.drafts[kind].level(tree.max_depth)
 
-    def to_json(self) -> dict:
-        """Returns plain numbers, for people: nothing reads them back."""
-        return {
-            "ms_a_pass": {str(nodes): round(ms, 4) for nodes, ms in self.passes.items()},
-            "ms_begin": round(self.begin, 4),
-            "ms_a_place_of_a_window": round(self.place, 4),
-            "ms_drafts": {
-                kind: {"root": round(drafts.root, 4)}
-                | {f"level of {width}": round(ms, 4) for width, ms in drafts.levels.items()}
-                for kind, drafts in self.drafts.items()
-            },
-            "relative_error": round(self.error, 4),
-        }
-
 
 def on_line(measured: Mapping[int, float], at: int) -> float:
     """Interpolates between measured points; beyond the last one it follows the line of the last two, never falling."""

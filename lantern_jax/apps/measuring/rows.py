@@ -55,8 +55,6 @@ class Row:
             the median over the repeats.
         bandwidth: bytes per second, the median over the repeats.
         peak_memory: the most bytes so far in this process, of the device, or of the process if the device reports none.
-        compile_cold, compile_warm: seconds of tracing and compiling with nothing kept, and with programs kept by
-            JAX's cache; None where it was not measured.
         substituted: the share of tokens that a relaxed rule put in place of the strict rule's; None where acceptance is
             forced or no rule is asked.
         distortion: the mean codebook distance of those tokens; None likewise.
@@ -93,8 +91,6 @@ class Row:
     floor_share: float
     bandwidth: float
     peak_memory: int
-    compile_cold: float | None
-    compile_warm: float | None
     substituted: float | None
     distortion: float | None
     forced: bool

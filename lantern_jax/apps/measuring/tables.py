@@ -20,9 +20,6 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "efficiency": lambda row: f"{row.efficiency:.2f}",
     "of floor": lambda row: f"{row.floor_share:.0%}",
     "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
-    "compiling, s": lambda row: (
-        "" if row.compile_cold is None else f"{row.compile_cold:.1f}, {row.compile_warm:.1f} kept"
-    ),
 }
 
 

@@ -7,7 +7,7 @@ Axes: n pictures, T stream tokens.
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 import jax
@@ -357,7 +357,7 @@ class Tuner:
                 "candidates": [row.to_json() for row in rows],
                 "default": default,
                 "confirmed": best.speedup is not None,
-                "costs": self.costs.to_json(),
+                "costs": asdict(self.costs),
                 "prompts": self.subject.prompts,
                 "pictures": self.plan.pictures,
                 "seconds": self.clock.spent,
