@@ -35,7 +35,7 @@ class IgnoredWords(UserWarning):
 
     Example:
         >>> import warnings
-        >>> warnings.simplefilter("error", lantern_jax.IgnoredWords)  # or load(..., strict_words=True)
+        >>> warnings.simplefilter("error", lantern_jax.IgnoredWords)  # for words alone: load(..., strict_words=True)
     """
 
 
