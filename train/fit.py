@@ -27,7 +27,7 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.apps.measuring.paths import tokens_a_pass
 from lantern_jax.apps.measuring.subject import Subject
-from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
@@ -43,7 +43,7 @@ from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.auto import METADATA, TOKENS
+from lantern_jax.settings.auto import TOKENS
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.text.encoders import Conditioning
 from train import script
@@ -264,7 +264,7 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
     made = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | weights)
     recipe, grid = Recipe.of(made, pipeline.dtype), made.target_config.grid
     subject = Subject(made.model, recipe, pipeline.engine, conditioning, grid, SEED)
-    tokens = {METADATA: tokens_of_guesses(subject, pictures)}
+    tokens = {TOKENS_PER_PASS: tokens_of_guesses(subject, pictures)}
     return dataclasses.replace(made, metadata=made.metadata | tokens)
 
 

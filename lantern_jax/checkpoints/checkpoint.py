@@ -24,6 +24,8 @@ from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.text.vocabulary import Vocabulary
 
+# The entry of the metadata with tokens per pass by the text of guesses (``settings.auto``).
+TOKENS_PER_PASS = "tokens_per_pass"
 # The most pixels along a side of a picture; published models draw up to 1024.
 MOST_SIDE = 1 << 14
 
@@ -100,11 +102,9 @@ class Checkpoint:
         if told:
             metadata["drafters"] = told
         if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
-            if "tokens_per_pass" in metadata:
-                rows = metadata["tokens_per_pass"].items()
-                metadata["tokens_per_pass"] = {
-                    name: tokens for name, tokens in rows if not name.startswith("led")
-                }
+            if TOKENS_PER_PASS in metadata:
+                rows = metadata[TOKENS_PER_PASS].items()
+                metadata[TOKENS_PER_PASS] = {name: row for name, row in rows if not name.startswith("led")}
             for name in ("sharpness", "mixture"):
                 defaults.pop(name, None)
         return dataclasses.replace(self, drafters=together, defaults=defaults, metadata=metadata)

@@ -148,9 +148,7 @@ def search_tilings() -> None:
     seconds in place of 15, once: compiled programs are kept. Other devices compile as before.
 
     Example:
-        >>> lantern_jax.search_tilings()
-        >>> lantern_jax.load("demo").check("a lake").method  # whose programs will be compiled so on a GPU
-        'jacobi'
+        >>> lantern_jax.search_tilings()  # before the first picture
     """
     global _searches
     _searches = True

@@ -26,11 +26,13 @@ _MOST, _DIGEST = 500 * 2**20, 32  # Bytes that are kept, the last used ones, and
 def place_of(*parts: Any, device: Any = None) -> Path | None:
     """Returns the file, beside JAX's own, for what is made from parts with the same ``repr``; None to keep nothing."""
     place = user_cache_directory() / "lantern_jax"
-    # An address is different in the next process, and another package's source is not described.
+    # Another package's source is not described.
+    if jax.config.jax_compilation_cache_dir != str(place / "xla") or registered():
+        return None
     text = repr((parts, environment(device)))
-    elsewhere = jax.config.jax_compilation_cache_dir != str(place / "xla") or registered() or " at 0x" in text
     place = place / "kept" / hashlib.sha256(text.encode()).hexdigest()
-    return place if not elsewhere and _is_private(place.parent) else None
+    # An address is different in the next process.
+    return place if " at 0x" not in text and _is_private(place.parent) else None
 
 
 def read(place: Path | None) -> Any:
@@ -62,9 +64,10 @@ def load_program(place: Path | None, device: Any) -> Callable | None:
 
 def keep_program(place: Path | None, program: Callable) -> None:
     """Keeps a compiled program, or a note that JAX cannot serialise it."""
-    write(place, False)
+    kept: Any = False
     with contextlib.suppress(Exception):
-        write(place, serialize(program))
+        kept = place is not None and serialize(program)
+    write(place, kept)
 
 
 def _is_private(folder: Path) -> bool:

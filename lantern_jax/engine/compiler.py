@@ -50,7 +50,7 @@ class Compiler:
             if program is not None:
                 return program, time.perf_counter() - began
             with self._placement.tracing(), apart(place is not None and kept.read(place) is not False):
-                compiled = compile_ahead(function, *arguments, repeats=_repeats(key), **how)
+                compiled = compile_ahead(function, *arguments, repeats=key.kind == "advance", **how)
             if self._placement.spans:
                 hosts.wait()
             kept.keep_program(place, compiled[0])
@@ -85,7 +85,9 @@ class Compiler:
             if not isinstance(one, State)
         )
         device, key = placement.devices[0, 0], replace(key, program=None)
-        return kept.place_of(key, shape_of(arguments), options(device.platform, _repeats(key)), device=device)
+        return kept.place_of(
+            key, shape_of(arguments), options(device.platform, key.kind == "advance"), device=device
+        )
 
     def compile_start_and_step(
         self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs
@@ -199,8 +201,3 @@ class Compiler:
             groups = max(groups, self._placement.groups)
         size += -size % (groups * devices.shape[1])
         return ProgramKey(kind, size, groups, (shape,), name=repr(self._tokenizer))
-
-
-def _repeats(key: ProgramKey) -> bool:
-    """Tells whether a program runs more than once per picture."""
-    return key.kind == "advance"

@@ -1,9 +1,9 @@
 """Ctrl-C and SIGTERM: both raise KeyboardInterrupt, and end a command in one line.
 
 A process calls ``listen`` before it imports anything that takes time, and works in ``at_work``. Python drops an
-interrupt that arrives in a destructor, so long work calls ``check`` between its pieces. In the import of a C++ module
-one may cause a crash, so it ends the process there. Little is imported here, so that little time passes before
-``listen``.
+interrupt that arrives in a destructor, so long work calls ``raise_if_signalled`` between its pieces. In the import of a
+C++ module one may cause a crash, so it ends the process there. Little is imported here, so that little time passes
+before ``listen``.
 """
 
 import contextlib
@@ -88,7 +88,7 @@ def at_work(name: str) -> Iterator[Signals]:
             signal.signal(number, handler)
 
 
-def check() -> None:
+def raise_if_signalled() -> None:
     """Raises KeyboardInterrupt if a signal has come to a command at work, even if that was dropped."""
     signals = standing()
     if signals is not None and signals.came is not None:

@@ -29,7 +29,7 @@ from lantern_jax.engine.generation import (
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.interruption import check
+from lantern_jax.io.interruption import raise_if_signalled
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.notebook import bar, is_notebook
 from lantern_jax.settings.recipe import Recipe
@@ -226,7 +226,7 @@ class Plan:
                 new = run.finished & live
                 live = live & ~new
                 yield run, self._part(run.numbers[new] - self.first, run, new) if new.any() else None
-                check()
+                raise_if_signalled()
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))

@@ -41,10 +41,9 @@ TOKENS = {
         (3, 1, 1.80), (5, 1, 2.03), (7, 1, 2.22), (9, 1, 2.35), (16, 3, 2.78), (25, 3, 3.39), (56, 3, 4.00),
     )},
 }  # fmt: skip
-METADATA = "tokens_per_pass"
 
 
-class Costs(NamedTuple):
+class PassCosts(NamedTuple):
     """What a pass over r rows (nodes x pictures, twice under guidance) costs: 1 + r / ``knee`` for the rows.
 
     Attributes:
@@ -61,15 +60,15 @@ class Costs(NamedTuple):
 # Measured on two cores of an EPYC, and on an H100 and an H200 (docs/tuning.md); TPUs by their data sheets.
 # In float32, and in 16 bits.
 COSTS = {
-    "cpu": (Costs(20, 0.3, 0.3), Costs(20, 0.3, 0.3)),
-    "gpu": (Costs(120, 0.3, 0.1), Costs(800, 0.2, 0.1)),
-    "tpu": (Costs(23, 0.2, 0.1), Costs(138, 0.2, 0.1)),
+    "cpu": (PassCosts(20, 0.3, 0.3), PassCosts(20, 0.3, 0.3)),
+    "gpu": (PassCosts(120, 0.3, 0.1), PassCosts(800, 0.2, 0.1)),
+    "tpu": (PassCosts(23, 0.2, 0.1), PassCosts(138, 0.2, 0.1)),
 }
 # Guesses must promise this, since plain decoding's cost is the surest.
 SURE = 1.05
 
 
-class Row(NamedTuple):
+class Expected(NamedTuple):
     """Guesses, and what is expected of them: tokens per pass, and the cost of a pass in plain steps."""
 
     guesses: Guesses
@@ -86,18 +85,17 @@ class Row(NamedTuple):
         """Says in a line that it was chosen."""
         if not self.guesses.nodes:
             return "auto: plain decoding"
+        guesses = f"{self.guesses.method}, {self.guesses.nodes} nodes"
         gives = f"{self.tokens:.1f} tokens per pass at {self.cost:.1f} times a step"
-        return (
-            f"auto: {self.guesses.method}, {self.guesses.nodes} nodes: {gives}, {self.speedup:.2f}x expected"
-        )
+        return f"auto: {guesses}: {gives}, {self.speedup:.2f}x expected"
 
 
-PLAIN = Row(Guesses(), 1.0, 1.0)
+PLAIN = Expected(Guesses(), 1.0, 1.0)
 
 
 def choose(
     platform: str, itemsize: int, sequences: int, own: Mapping[str, Any], drafts: bool
-) -> tuple[Row, list[Row]]:
+) -> tuple[Expected, list[Expected]]:
     """Returns the best row, and all of them, the fastest first.
 
     Args:
@@ -108,12 +106,12 @@ def choose(
     """
     costs = COSTS[platform][itemsize < 4]
 
-    def row(guesses: Guesses) -> Row:
+    def row(guesses: Guesses) -> Expected:
         extra = costs.guesses + guesses.passes * costs.drafter
         spent = 1 + extra + sequences * (1 + guesses.nodes) / costs.knee
         tokens = own.get(str(guesses))
         sound = isinstance(tokens, int | float) and 1 <= tokens <= 1 + guesses.nodes
-        return Row(guesses, tokens if sound else TOKENS[guesses], spent / (1 + sequences / costs.knee))
+        return Expected(guesses, tokens if sound else TOKENS[guesses], spent / (1 + sequences / costs.knee))
 
     rows = [row(guesses) for guesses in TOKENS if drafts or not guesses.passes]
     rows = sorted([PLAIN, *rows], key=lambda row: -row.speedup)

@@ -9,7 +9,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.decoding.acceptance import Codebook, check_codebook
 from lantern_jax.decoding.couplings import COUPLINGS, base_of
 from lantern_jax.decoding.gap_tree import GapTree
@@ -26,7 +26,7 @@ from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.plugins import called
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.settings import auto
-from lantern_jax.settings.auto import Row
+from lantern_jax.settings.auto import Expected
 from lantern_jax.settings.draftings import DRAFTINGS, ROWS, WINDOW
 from lantern_jax.settings.resolution import for_platform, resolve_settings
 from lantern_jax.settings.settings import KNOBS, Settings
@@ -65,7 +65,7 @@ class Recipe:
         drafters = {kind: config for kind, (config, _) in checkpoint.drafters.items()}
         return cls(
             checkpoint.target_config, drafters, np.dtype(dtype), checkpoint.defaults, checkpoint.codebook,
-            checkpoint.metadata.get(auto.METADATA, {}),
+            checkpoint.metadata.get(TOKENS_PER_PASS, {}),
         )  # fmt: skip
 
     def settings(self, knobs: Mapping[str, Any], platform: str | None = None) -> Settings:
@@ -87,7 +87,9 @@ class Recipe:
         check_codebook(rule, self.codebook, self.config.num_codes)
         return made
 
-    def choice(self, settings: Settings, pictures: int, platform: str, groups: int) -> tuple[Row, list[Row]]:
+    def choice(
+        self, settings: Settings, pictures: int, platform: str, groups: int
+    ) -> tuple[Expected, list[Expected]]:
         """Returns what ``auto`` chooses, and from what (``choose``), for a call with these settings.
 
         Args:
@@ -129,15 +131,13 @@ class Recipe:
         target = self.target(name)
         drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
         made = kind.make(settings, target, shape_of(self.config)[1], drafter)
-        made_from = None if settings.is_own else self._text(settings)
         if kind.nodes == ROWS:
-            program = Program(target, rows=made)
-            return Job(program, guidance, sampling, made_from=made_from and (made_from, program))
-        program = Program(target, made, _coupling(self.config, settings))
-        rule = settings.rule_value()
-        return Job(
-            program, guidance, sampling, rule, name, settings.is_own, made_from and (made_from, program)
-        )
+            program, accepts = Program(target, rows=made), ()
+        else:
+            program = Program(target, made, _coupling(self.config, settings))
+            accepts = settings.rule_value(), name, settings.is_own
+        made_from = None if settings.is_own else (self._text(settings), program)
+        return Job(program, guidance, sampling, *accepts, made_from=made_from)
 
     def _text(self, settings: Settings | None = None) -> str:
         """Describes all that a program is made from; ``settings``: of guesses, without those that can be swept."""

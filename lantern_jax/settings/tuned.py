@@ -21,7 +21,7 @@ from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.settings.auto import Row
+from lantern_jax.settings.auto import Expected
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.resolution import check_knobs
 from lantern_jax.settings.settings import KNOBS
@@ -150,7 +150,7 @@ class Found:
     knobs: Mapping[str, Any] = field(default_factory=dict)
     note: str = ""
     file: Path | None = None
-    rows: Sequence[Row] = ()
+    rows: Sequence[Expected] = ()
 
     def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
         """Returns these knobs with those that a call gives, which take precedence."""

@@ -99,7 +99,7 @@ def test_a_text_encoder_is_stopped_immediately():
 
     source, module = Path(call_plan.__file__).read_text("utf-8"), {"__name__": call_plan.__name__}
     exec(compile(source, call_plan.__file__, "exec", optimize=1), module)
-    module["check"] = must_not_run
+    module["raise_if_signalled"] = must_not_run
     values = {name: value for name, value in vars(tiny_pipeline().plan(PROMPT)).items() if name != "encode"}
     with pytest.raises(KeyboardInterrupt):
         module["Plan"](**values, encode=stopped).run()

@@ -99,7 +99,7 @@ class Dropping:
 
 def dropped():
     Dropping()
-    interruption.check()
+    interruption.raise_if_signalled()
     time.sleep(30)
 
 

@@ -8,9 +8,10 @@ import jax
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import auto
-from lantern_jax.settings.auto import METADATA, PLAIN, TOKENS, Guesses, choose
+from lantern_jax.settings.auto import PLAIN, TOKENS, Guesses, choose
 from lantern_jax.settings.tuned import Found
 from tests.refused import refused
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
@@ -55,7 +56,7 @@ def test_a_call_decodes_as_chosen_and_keeps_its_tokens(opened, monkeypatch):
     plain, pipeline, seen = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens, opened(), set()
     for best in (
         PLAIN,
-        *(auto.Row(guesses, 9.0, 1.0) for guesses in (Guesses("led", 5, 1), Guesses("jacobi", 5))),
+        *(auto.Expected(guesses, 9.0, 1.0) for guesses in (Guesses("led", 5, 1), Guesses("jacobi", 5))),
     ):
         monkeypatch.setattr(auto, "choose", lambda *_, best=best: (best, [best]))
         made = pipeline.generate("a lake", seed=5)
@@ -103,7 +104,9 @@ def test_what_is_decoded_together_decides(opened, monkeypatch):
     pipeline.platform = "gpu"
     pipeline.tuning(7)
     assert [sequences for _, _, sequences, *_ in seen] == [14, 8, 7, 8]
-    assert seen[0][0] == jax.default_backend() and seen[0][3] == tiny_checkpoint().metadata.get(METADATA, {})
+    assert seen[0][0] == jax.default_backend() and seen[0][3] == tiny_checkpoint().metadata.get(
+        TOKENS_PER_PASS, {}
+    )
 
 
 def test_two_processes_choose_the_same_whatever_ran_between_them(tiny_folder, tmp_path):

@@ -7,9 +7,9 @@ import ml_collections
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
-from lantern_jax.settings.auto import METADATA
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
@@ -49,13 +49,13 @@ def test_what_was_measured_with_a_drafter_is_dropped_with_it(runs, tmp_path):
     tokens = {"jacobi:nodes=16": 2.289, "led:nodes=16,refine=3": 2.048}
     made = tiny_checkpoint()
     made = dataclasses.replace(
-        made, defaults=made.defaults | fitted, metadata=made.metadata | {METADATA: tokens}
+        made, defaults=made.defaults | fitted, metadata=made.metadata | {TOKENS_PER_PASS: tokens}
     )
     old = save(tmp_path / "old", made, dtype="float16")
     kept, replaced = (export.with_drafters(old, [name]) for name in ("heads", "eagle"))
-    assert kept.defaults == made.defaults and kept.metadata[METADATA] == tokens
+    assert kept.defaults == made.defaults and kept.metadata[TOKENS_PER_PASS] == tokens
     assert replaced.defaults == tiny_checkpoint().defaults
-    assert replaced.metadata[METADATA] == {"jacobi:nodes=16": 2.289}
+    assert replaced.metadata[TOKENS_PER_PASS] == {"jacobi:nodes=16": 2.289}
 
 
 def test_each_kind_has_one_drafter(runs):

@@ -6,8 +6,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS
 from lantern_jax.decoding.echo import LEAST, Echo, blended
-from lantern_jax.settings.auto import METADATA
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import drafters, tiny_checkpoint
@@ -63,7 +63,7 @@ def test_fitting_takes_other_pictures_than_features_and_measures_windows_with_th
     np.testing.assert_array_equal(subject.conditioning, seen["labels"])
     assert Echo.of(subject.settings({"method": "led"}).mixture) == echo
     assert subject.recipe.defaults == found.defaults and found.defaults["sharpness"] == 2.0
-    assert found.metadata[METADATA] == {}
+    assert found.metadata[TOKENS_PER_PASS] == {}
 
 
 @pytest.mark.slow
@@ -77,7 +77,7 @@ def test_a_drafter_that_knows_nothing_is_outweighed_by_memory(monkeypatch, sampl
     assert found.defaults["sharpness"] in np.round(BETAS, 2)
     of_token = found.defaults["mixture"][2:4]
     assert of_token[1] > of_token[0], found.defaults
-    assert found.metadata == checkpoint.metadata | {METADATA: {"windows": 8}}
+    assert found.metadata == checkpoint.metadata | {TOKENS_PER_PASS: {"windows": 8}}
     assert checkpoint.defaults == tiny_checkpoint().defaults | sampling
     assert found.target_params is checkpoint.target_params
 

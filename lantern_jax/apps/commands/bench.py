@@ -6,7 +6,14 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.apps.commands.arguments import whole
-from lantern_jax.apps.commands.options import Command, join_hosts, mesh_of, open_pipeline, say_notes
+from lantern_jax.apps.commands.options import (
+    Command,
+    join_hosts,
+    keep_programs,
+    mesh_of,
+    open_pipeline,
+    say_notes,
+)
 from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
@@ -130,7 +137,6 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.measuring.measure import measure, members
     from lantern_jax.apps.measuring.rows import to_lines
-    from lantern_jax.devices.compilation import keep_compiled_programs, search_tilings
     from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
@@ -144,9 +150,7 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
         )
         # They are printed again below the table.
         say_notes(f"left out: {reason}" for reason in left_out)
-    keep_compiled_programs()
-    if arguments.search_tilings:
-        search_tilings()
+    keep_programs(arguments)
     try:
         for number, group in enumerate(groups, 1):
             text = f"measuring {len(group)} rows" + (

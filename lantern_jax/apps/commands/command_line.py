@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 from lantern_jax.apps.terminal import streams, terminal
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.interruption import Signals, at_work, check
+from lantern_jax.io.interruption import Signals, at_work, raise_if_signalled
 
 _INTERRUPTED = (130, 143)
 _UNREAD = 141
@@ -171,7 +171,7 @@ def hosts_joined() -> bool:
 def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequence[str]) -> int:
     try:
         work()
-        check()
+        raise_if_signalled()
     except SystemExit as stop:
         # Rich exits like this when a pipe is broken.
         return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)

@@ -69,13 +69,8 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "FILE|auto|off", "default": "auto",
         "about": "settings that `lantern tune` found: those of a file, those for such calls if there are any, or none",
     },
+    "--search-tilings": {"about": "on GPUs: compile ten times as long, once, for passes that take a tenth less time"},
 }  # fmt: skip
-
-
-# Those of them without a value.
-_SWITCHES = {
-    "--search-tilings": "on GPUs: compile ten times as long, once, for passes that take a tenth less time",
-}
 
 
 class Command:
@@ -108,10 +103,7 @@ class Command:
     def shared(self, *flags: str) -> None:
         """Adds options that other subcommands take too."""
         for flag in flags:
-            if flag in _SWITCHES:
-                self.switch(flag, _SWITCHES[flag])
-            else:
-                self.take(flag, **_SHARED[flag])
+            (self.take if "metavar" in _SHARED[flag] else self.switch)(flag, **_SHARED[flag])
 
     def group(self, title: str, *shared: str) -> None:
         """Begins a section of the help for the arguments that follow; ``shared`` as for a new command."""
@@ -213,18 +205,24 @@ def join_hosts(given: str | None) -> bool:
     return hosts.is_first()
 
 
+def keep_programs(arguments: argparse.Namespace) -> None:
+    """Makes this process keep compiled programs, and search for tilings if that was asked for."""
+    from lantern_jax.devices.compilation import keep_compiled_programs, search_tilings
+
+    keep_compiled_programs()
+    if vars(arguments).get("search_tilings"):
+        search_tilings()
+
+
 def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     """Opens the given checkpoint on the given mesh.
 
     Tuned settings are those of ``--tuned``; a command without this option uses none.
     """
-    from lantern_jax.devices.compilation import keep_compiled_programs, search_tilings
     from lantern_jax.pipeline.pipeline import load
 
     given = vars(arguments)
-    keep_compiled_programs()
-    if given.get("search_tilings"):
-        search_tilings()
+    keep_programs(arguments)
     strict = given.get("strict_words", False)
     size = {"size": given["picture_size"]} if given.get("picture_size") else {}
     return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict, **size)

@@ -170,13 +170,9 @@ def show_choice(found: Found) -> None:
         )
     else:
         heads = ("", "tokens per pass", "a pass in steps", "times plain")
-        rows = (
-            (
-                f"{row.guesses} *" if row.guesses.knobs == found.knobs else f"{row.guesses}",
-                *(f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup)),
-            )
-            for row in found.rows
-        )
+        names = [f"{row.guesses}{' *' * (row.guesses.knobs == found.knobs)}" for row in found.rows]
+        values = [[f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup)] for row in found.rows]
+        rows = [(name, *row) for name, row in zip(names, values, strict=True)]
         console.print(table(heads, rows, box=None, pad_edge=False))
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from lantern_jax.apps.commands.arguments import whole
 from lantern_jax.apps.commands.command_line import hosts_joined
-from lantern_jax.apps.commands.options import Command, join_hosts, say_notes
+from lantern_jax.apps.commands.options import Command, join_hosts, keep_programs, say_notes
 from lantern_jax.apps.commands.prompt_files import class_list, read_columns, read_prompts
 from lantern_jax.apps.sets.cluster import chosen
 from lantern_jax.apps.sets.plan import PICTURE_FORMATS, Worker, begin
@@ -70,10 +70,7 @@ def _run(arguments: argparse.Namespace) -> None:
     worker = _worker(arguments)
     if worker.why:
         say(f"worker {worker}: {worker.why}", error=True)
-    if arguments.search_tilings:
-        from lantern_jax.devices.compilation import search_tilings
-
-        search_tilings()
+    keep_programs(arguments)
     opened = open_set(request, directory)
     if writes:
         begin(directory, opened.plan)

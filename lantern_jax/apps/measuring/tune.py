@@ -185,9 +185,6 @@ class Tuner:
         """Climbs from the platform's own windows: tokens per pass are measured, costs are predicted."""
         kind = next(iter(self.costs.drafts), None)
 
-        def settings(guesses: Guesses) -> Settings:
-            return self.subject.settings(self.base | guesses.knobs)
-
         def usual(method: str) -> Guesses:
             made = self.subject.settings(self.base | {"method": method})
             return Guesses(
@@ -196,7 +193,7 @@ class Tuner:
 
         def value(guesses: Guesses) -> float:
             self.report(f"a window of {guesses.nodes}")
-            tree, passes = settings(guesses).tree, guesses.passes
+            tree, passes = self.subject.settings(self.base | guesses.knobs).tree, guesses.passes
             ms = self.costs.window(tree, kind if passes else None, passes)
             rounds = self._decoded(guesses.knobs).rounds
             self.found.append(self._candidate(str(guesses), guesses.knobs, tree.num_nodes, rounds, ms))
