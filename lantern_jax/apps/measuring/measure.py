@@ -37,7 +37,7 @@ from lantern_jax.settings.settings import Settings
 LEAST_REPEATS = 3
 # Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
 # only prefill reads.
-_NOT_READ = ("tokens", "labels", "caption")
+NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first timed one.
 _WARM_UP = 4
 
@@ -321,5 +321,5 @@ def _size(tree: Any) -> int:
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if not any(getattr(key, "key", None) in _NOT_READ for key in path)
+        if not any(getattr(key, "key", None) in NOT_READ for key in path)
     )
