@@ -4,7 +4,7 @@ Most uses need only five names:
 
     load                  opens a model as a Pipeline: load("demo")
     Pipeline              makes pictures from prompts: generate("a foggy forest", method="led")
-    methods               names the decoding methods, each with a line of help
+    METHODS               names the decoding methods, each with a line of help
     speculative_decode    generates tokens with any JAX model; autoregressive_decode does so by plain decoding
     target_from_apply     turns a model that is one function into a target, which both take; check_target tries it
 
@@ -20,8 +20,9 @@ _TOPICS = {
     "From prompts to pictures": {
         "pipeline.pipeline": ("Pipeline", "load"),
         "engine.generation": ("Generation", "Interrupted", "Picture", "Progress", "Statistics", "Timing"),
-        "settings.settings": ("Knobs", "Settings"),
-        "decoding.methods": ("Method", "methods"),
+        "settings.settings": ("Options", "Settings"),
+        "decoding.methods": ("METHODS", "Method"),
+        "pipeline.call": ("Call",),
         "devices.compilation": ("keep_compiled_programs", "search_tilings"),
         "pictures.images": ("draw_acceptance", "grid", "side_by_side"),
         "io.errors": ("IgnoredWords", "LanternError"),
@@ -42,15 +43,18 @@ _TOPICS = {
             "Target",
             "TokenConditioning",
         ),
-        "decoding.drafting.eagle": ("Drafter", "eagle"),
+        "decoding.drafting.guessing": ("Guessing", "ModelParts"),
+        "decoding.drafting.plain": ("Plain",),
+        "decoding.drafting.dynamic": ("DynamicTree",),
+        "decoding.drafting.eagle": ("Drafter", "Dynamic", "Tree", "eagle"),
         "decoding.drafting.draft_model": ("drafter_from_target",),
-        "decoding.drafting.jacobi": ("jacobi", "pac", "speculative_jacobi"),
-        "decoding.drafting.led": ("led_window",),
+        "decoding.drafting.jacobi": ("Jacobi", "jacobi", "pac", "speculative_jacobi"),
+        "decoding.drafting.led": ("Led", "led_window"),
         "decoding.drafting.window": ("Window",),
         "decoding.gap_tree": ("GapTree",),
         "decoding.echo": ("Echo",),
-        "decoding.zipar": ("Rows",),
-        "decoding.tree": ("DraftTree", "DynamicTree", "load_tree", "named_tree", "tree_names"),
+        "decoding.zipar": ("Rows", "ZipAR"),
+        "decoding.tree": ("DraftTree", "load_tree", "named_tree", "tree_names"),
         "decoding.topology": ("Topology", "topology_of"),
     },
     "Its parts: the distribution sampled from, how draft and target share randomness, what is accepted, the cache": {
@@ -76,8 +80,6 @@ _TOPICS = {
             "Rule",
             "Strict",
         ),
-        "decoding.rules.names": ("rule_from_name",),
-        "decoding.rules.table": ("RuleKind", "register_rule"),
         "decoding.rules.near": ("Near",),
         "decoding.rules.typical": ("Tolerance", "Typical"),
         "decoding.rules.cool": ("Cool",),
@@ -115,8 +117,7 @@ _TOPICS = {
         "checkpoints.checkpoint": ("Checkpoint",),
     },
     "What other packages register, in a function named by their entry point lantern_jax.plugins": {
-        "decoding.knobs": ("Knob",),
-        "settings.draftings": ("DraftingKind", "register_drafting"),
+        "decoding.fields": ("ByPlatform", "Range"),
         "families.drafters": ("DrafterKind", "register_drafter_kind"),
         "families.registry": ("Family", "register_family"),
         "families.formats": ("File", "Format"),

@@ -28,11 +28,11 @@ from lantern_jax.decoding.drafting.jacobi import speculative_jacobi as speculati
 from lantern_jax.decoding.drafting.led import led_window as led_window
 from lantern_jax.decoding.drafting.window import Window as Window
 from lantern_jax.decoding.echo import Echo as Echo
+from lantern_jax.decoding.fields import Knob as Knob
 from lantern_jax.decoding.gap_tree import GapTree as GapTree
 from lantern_jax.decoding.gumbel import Greedy as Greedy
 from lantern_jax.decoding.gumbel import Gumbel as Gumbel
 from lantern_jax.decoding.gumbel import SharedNoise as SharedNoise
-from lantern_jax.decoding.knobs import Knob as Knob
 from lantern_jax.decoding.loop import autoregressive_decode as autoregressive_decode
 from lantern_jax.decoding.loop import speculative_decode as speculative_decode
 from lantern_jax.decoding.methods import Method as Method

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
+from lantern_jax.decoding.fields import check_count, check_numbers, check_seed
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.settings.resolution import resolve_settings

@@ -13,7 +13,6 @@ stays within a bound:
 Any other rule is a subclass of ``Rule``, which is all that couplings rely on; ``decoding.rules`` holds some.
 """
 
-import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -21,11 +20,12 @@ from typing import Any, ClassVar, NamedTuple, Self
 import flax.struct
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.choices import RULES
+from lantern_jax.decoding.fields import check_fields, number, whole
 from lantern_jax.decoding.record import Record
-from lantern_jax.decoding.rules.table import K, checked, knobs_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -103,7 +103,7 @@ class Loan(NamedTuple):
         >>> codebook = lantern_jax.Codebook(neighbours, codes)
         >>> p = jnp.array([0.25, 0.125, 0.625])
         >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
-        >>> rule = lantern_jax.LanternPlusPlus.create(k=2, lam=2.0)  # code 0 may borrow its own 0.25
+        >>> rule = lantern_jax.LanternPlusPlus(k=2, lam=2.0)  # code 0 may borrow its own 0.25
         >>> loan = rule.lend(after, jnp.array([0]), jnp.array([1]), codebook)
         >>> loan.lent.tolist(), loan.lenders.tolist()
         ([0.125], [[1, -1]])
@@ -123,7 +123,7 @@ class Claim(NamedTuple):
 
     Example:
         >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
-        >>> rule = lantern_jax.Cool.create(omega=1.5)
+        >>> rule = lantern_jax.Cool(omega=1.5)
         >>> claim = rule.claim(p, q, jnp.array([1]), jnp.array([1]), 1, None)
         >>> np.asarray(claim.mass).round(3)  # q(x) is 0.75 too: code 1 is always accepted
         array([0.75], dtype=float32)
@@ -137,11 +137,12 @@ class Claim(NamedTuple):
 class Rule:
     """The interface of an acceptance rule.
 
-    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. ``create`` makes the fields
-    named by its ``knobs`` from Python numbers.
+    A subclass is a pytree: what a sweep changes is traced, what decides shapes is static. Fields that are declared with
+    ``fields.number`` and the like have ranges, in which Python's numbers are checked.
 
     Attributes:
         kind: the rule's class, static; set automatically.
+        couplings: names of the couplings that it goes with; empty for all.
 
     Example:
         >>> import flax.struct
@@ -153,36 +154,28 @@ class Rule:
         array([ True, False])
     """
 
-    knobs: ClassVar[tuple[Knob, ...]] = ()
+    couplings: ClassVar[tuple[str, ...]] = ()
     # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules
     # with the same fields apart, about one process in thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
 
     def __post_init__(self):
         object.__setattr__(self, "kind", type(self))
-
-    @classmethod
-    def create(cls, **numbers: Any) -> Self:
-        """Returns the rule made from Python numbers, named as its ``knobs``; those left out have their defaults.
-
-        Raises:
-            LanternError: an unknown name, or a number outside the knob's range.
-        """
-        names = [knob.name for knob in cls.knobs]
-        for name in numbers:
-            if name not in names:
-                raise errors.unknown(f"knob of {cls.__name__}", name, names)
-        values = checked(cls.knobs, numbers)
-        traced = {field.name for field in dataclasses.fields(cls) if field.metadata.get("pytree_node", True)}
-        dtypes = {knob.name: jnp.int32 if knob.type is int else jnp.float32 for knob in cls.knobs}
-        return cls(**{
-            name: jnp.asarray(value, dtypes[name]) if name in traced else value for name, value in values.items()
-        })  # fmt: skip
+        # JAX puts arrays, tracers and marks of its own in their places.
+        check_fields(self, (bool, int, float, str, np.generic))
 
     @property
     def is_strict(self) -> bool:
         """Whether the rule's static part says that it never lends anything; ``lend`` is then not called."""
         return False
+
+    def settled(self, vocab_size: int) -> Self:
+        """Returns the rule for V codes: the default number of neighbours is cut to them; raises LanternError."""
+        if self.k < vocab_size:
+            return self
+        if self.k != NEIGHBOURS:
+            raise errors.invalid("k", self.k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
+        return self.replace(k=vocab_size - 1)
 
     @property
     def k(self) -> int:
@@ -257,9 +250,15 @@ class Strict(Rule):
         return True
 
 
+# Neighbours of a mild relaxation.
+NEIGHBOURS = 10
+
+
 @flax.struct.dataclass
 class _NearestCodes(Rule):
     """A(x) is a prefix of x's k nearest codes whose total stays within ``bound(p(x))``."""
+
+    couplings: ClassVar[tuple[str, ...]] = ("gumbel", "rejection")
 
     @property
     def is_strict(self) -> bool:
@@ -281,17 +280,20 @@ class _NearestCodes(Rule):
 
 @flax.struct.dataclass
 class Lantern(_NearestCodes):
-    """LANTERN: neighbours lend up to ``delta`` in all. ``k`` is static, ``delta`` [] (in [0, 1)) traced.
+    """LANTERN (arXiv 2410.03355): the k nearest codes lend up to ``delta`` in all.
+
+    Attributes:
+        k: static, the number of neighbours; 0 is strict.
+        delta: [], the most that they lend.
 
     Example:
-        >>> rule = lantern_jax.Lantern.create(k=10, delta=0.125)
+        >>> rule = lantern_jax.Lantern(k=10, delta=0.125)
         >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
         (10, [0.125, 0.125])
     """
 
-    knobs: ClassVar = knobs_of("lantern")
-    delta: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=K.default)
+    k: int = whole(NEIGHBOURS, traced=False)
+    delta: Float[Array, ""] = number(0.05, high=1, high_open=True)
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns how much the neighbours of a token with probability ``p_x`` may lend."""
@@ -300,17 +302,20 @@ class Lantern(_NearestCodes):
 
 @flax.struct.dataclass
 class LanternPlusPlus(_NearestCodes):
-    """LANTERN++: neighbours lend up to (lam - 1) times p(x). ``k`` is static, ``lam`` [] (>= 1) traced.
+    """LANTERN++ (arXiv 2502.06352): the k nearest codes lend up to (lam - 1) times p(x).
+
+    Attributes:
+        k: static, the number of neighbours; 0 is strict.
+        lam: [], how many times its own probability a code may have in all.
 
     Example:
-        >>> rule = lantern_jax.LanternPlusPlus.create(k=10, lam=3.0)
+        >>> rule = lantern_jax.LanternPlusPlus(k=10, lam=3.0)
         >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
         (10, [0.5, 1.0])
     """
 
-    knobs: ClassVar = knobs_of("lantern++")
-    lam: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=K.default)
+    k: int = whole(NEIGHBOURS, traced=False)
+    lam: Float[Array, ""] = number(2.0, low=1, note="1 is strict")
 
     def bound(self, p_x: Float[Array, "*rows"]) -> Float[Array, "*rows"]:
         """Returns how much the neighbours of a token with probability ``p_x`` may lend."""
@@ -360,3 +365,16 @@ def code_distance(
     """Returns the Euclidean distance between codes."""
     difference = codebook.codes[left] - codebook.codes[right]
     return jnp.sqrt(jnp.sum(difference * difference, axis=-1)).astype(jnp.float32)
+
+
+def as_rule(rule: Any) -> Rule:
+    """Returns a rule, or the one that a text describes, with its numbers as arrays; raises LanternError otherwise."""
+    return with_arrays(RULES.checked(rule, lambda value: isinstance(value, Rule)))
+
+
+def with_arrays(rule: Rule) -> Rule:
+    """Returns a rule with its traced numbers as 32-bit arrays, so that other numbers reuse a compiled program."""
+    dtypes = {float: np.float32, int: np.int32}
+    return jax.tree.map(
+        lambda leaf: jnp.asarray(leaf, dtypes[type(leaf)]) if type(leaf) in dtypes else leaf, rule
+    )

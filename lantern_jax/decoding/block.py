@@ -26,7 +26,9 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True)
 class Block:
-    """The coupling, for chains under the strict rule; draws as ``Rejection``'s. At temperature 0 it is greedy.
+    """A chain is tested as a whole (arXiv 2403.10444), under the strict rule.
+
+    Draws are as ``Rejection``'s. At temperature 0 it is greedy.
 
     Example:
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)

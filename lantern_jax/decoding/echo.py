@@ -16,15 +16,18 @@ H = 3 tokens compared, V codes, D feature width.
 import dataclasses
 import math
 from dataclasses import dataclass
+from typing import Any
 
 import flax.struct
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.decoding.fields import Made
 from lantern_jax.decoding.protocols import Draft, Outcome, Pending
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import split
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 # Least log-probability after an old node: a code that was filtered out there may be likely now.
@@ -61,9 +64,19 @@ class Echo:
     grandparent: tuple[float, float] = (0.02, 0.98)
 
     @classmethod
-    def of(cls, mixture: tuple[float, ...] | None) -> "Echo":
-        """Returns the mixture given by eight numbers, the pairs in order; None gives the library's own."""
-        return cls() if mixture is None else cls(*zip(mixture[::2], mixture[1::2], strict=True))
+    def of(cls, mixture: Any) -> "Echo":
+        """Returns a mixture as it is, or one of eight numbers, pair by pair, as text with slashes or in a list."""
+        if isinstance(mixture, cls):
+            return mixture
+        try:
+            numbers = [float(part) for part in (mixture.split("/") if isinstance(mixture, str) else mixture)]
+            return cls(*zip(numbers[::2], numbers[1::2], strict=True))
+        except (TypeError, ValueError):
+            raise errors.invalid("mixture", mixture, MIXTURE.words) from None
+
+    def __str__(self) -> str:
+        """Writes the eight numbers as ``of`` reads them."""
+        return "/".join(f"{share:g}" for shares in dataclasses.astuple(self) for share in shares)
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
@@ -76,6 +89,9 @@ class Echo:
                     f"{field.name} of echo is not valid: give two finite numbers >= 0, not {shares!r:.200}"
                 )
             object.__setattr__(self, field.name, tuple(shares))
+
+
+MIXTURE = Made("eight finite numbers >= 0: a and b for position, token, parent, grandparent", Echo.of)
 
 
 @flax.struct.dataclass

@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from jaxtyping import Float, Int
 
-from lantern_jax.decoding.knobs import SHARPNESS, Knob, check_count
+from lantern_jax.decoding.fields import SHARPNESS, check_count
 from lantern_jax.io.errors import LanternError
 
 # The most guesses per place; the first places, where a path may leave the spine repeatedly; best guesses afterwards.
@@ -73,7 +73,7 @@ class GapTree:
     def __post_init__(self):
         for name, most in (("window", 64), ("nodes", 1024)):
             object.__setattr__(self, name, check_count(name, getattr(self, name), most))
-        Knob("sharpness", float, 2.83, "", **SHARPNESS).check(self.sharpness)
+        SHARPNESS.check("sharpness", self.sharpness)
         most = len(_paths(self.window))
         if self.nodes > most:
             raise LanternError(
@@ -94,6 +94,16 @@ class GapTree:
     def max_rank(self) -> int:
         """Greatest rank of a guess."""
         return BRANCHES - 1
+
+    @property
+    def expanded(self) -> tuple[int, ...]:
+        """None: a window has no levels."""
+        return ()
+
+    @property
+    def is_static(self) -> bool:
+        """False."""
+        return False
 
     @property
     def spine(self) -> int:

@@ -16,7 +16,7 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.acceptance import Probabilities
-from lantern_jax.decoding.names import PATHS
+from lantern_jax.decoding.fields import check_fields, named
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
@@ -30,9 +30,10 @@ from lantern_jax.decoding.verification import (
     siblings,
     verification,
 )
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
+# How an accepted path is chosen.
+PATHS = ("longest", "exact_first", "followed")
 # The most bytes of noise that a program keeps; the demo's takes 4.5 MB a picture, LlamaGen's 17 MB.
 _MOST_NOISE = 1 << 26
 
@@ -72,7 +73,7 @@ class SharedNoise(Record):
 
 @dataclass(frozen=True)
 class Gumbel:
-    """The coupling.
+    """Draft and target race with the same noise (ours): strict decoding gives plain decoding's tokens.
 
     Attributes:
         path: how to choose among several accepted children: ``longest``, the longest accepted path, ties to the
@@ -90,11 +91,10 @@ class Gumbel:
         (Gumbel(path='longest'), Gumbel(path='exact_first'))
     """
 
-    path: str = "longest"
+    path: str = named("longest", PATHS)
 
     def __post_init__(self):
-        if self.path not in PATHS:
-            raise errors.unknown("path policy", self.path, PATHS)
+        check_fields(self)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> SharedNoise | Greedy:
         """Implements ``Coupling.draws``: plain decoding's own noise of L positions."""

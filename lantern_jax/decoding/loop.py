@@ -15,13 +15,12 @@ from jax.sharding import AbstractMesh, Mesh, PartitionSpec
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import completion, contracts, staircase
-from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, check_codebook
-from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, as_rule, check_codebook
+from lantern_jax.decoding.choices import as_coupling
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel, noise_at
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
 from lantern_jax.decoding.protocols import Drafting, Outcome, Target
-from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes

@@ -1,146 +1,234 @@
-"""Methods: named combinations of drafting, coupling and acceptance rule.
+"""Methods: a way of guessing, a rule and a coupling, joined; and the field's methods by name.
 
-A method fixes some knobs of a generation. The other knobs, and fixed ones that the caller gives, are as without it.
+Needs JAX only when a method is made from its text.
 """
 
-from collections.abc import Collection, Mapping
+import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any
+from typing import Any, NamedTuple
 
-# The method of a call that names none, and of one that names a tree or a coupling.
+from lantern_jax.decoding.choices import (
+    COUPLINGS,
+    DRAFTINGS,
+    RULES,
+    as_coupling,
+    coupling_name,
+    split,
+    with_fields,
+)
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+
+# The method of a call that names none, and of one that names a drafting or a coupling.
 AUTO, TREES_METHOD = "auto", "gumbel"
+
+
+class Named(NamedTuple):
+    """A method of the field.
+
+    Attributes:
+        help: one line: its idea and its promise.
+        drafting, rule, coupling: its parts as text; ``16|32`` is for CPUs and for GPUs.
+    """
+
+    help: str
+    drafting: str = "tree"
+    rule: str = "strict"
+    coupling: str = "gumbel"
+
+
+METHODS: Mapping[str, Named] = {
+    AUTO: Named("plain decoding, jacobi or led, whichever should be fastest here"),
+    "ar": Named("plain autoregressive decoding, a token per pass", "plain"),
+    "gumbel": Named("noise shared by drafter and target: exactly plain decoding's tokens (in float32)"),
+    "led": Named(
+        "a window of the target's latest predictions, refined by a drafter: plain decoding's tokens", "led"
+    ),
+    "echo": Named(
+        "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
+        "dynamic:nodes=25,frontier=8,children=6,ranking=gap,echo=on",
+    ),
+    "jacobi": Named(
+        "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens", "jacobi"
+    ),
+    "lantern-g": Named("LANTERN++'s rule on shared noise", rule="lantern++"),
+    "near": Named("a code stands in for one within tau of it, on shared noise", rule="near"),
+    "eagle": Named(
+        "EAGLE's accept tests with residuals on a static tree: the target's own distribution", coupling="rejection"
+    ),
+    "eagle2": Named(
+        "EAGLE-2: a tree grown by the drafter's probabilities, tokens tested as point masses",
+        "dynamic:depth=6", coupling="rejection",
+    ),
+    "ddd": Named(
+        "EAGLE-2 with a depth that follows the drafter's confidence",
+        "dynamic:depth=11,threshold=0.05", coupling="rejection",
+    ),
+    "eagle3": Named(
+        "EAGLE-3: a drafter of several layers' features, trained on tokens",
+        "tree:drafter=eagle3", coupling="rejection",
+    ),
+    "lantern": Named(
+        "LANTERN as published: EAGLE-2's tree, neighbours of a code lend it up to delta",
+        "dynamic:depth=5", "lantern", "rejection:residual=published",
+    ),
+    "lantern++": Named(
+        "LANTERN++: a static tree, neighbours lend up to lam - 1 times a code's own probability",
+        rule="lantern++", coupling="rejection",
+    ),
+    "medusa": Named(
+        "Medusa: heads on the target's feature, and every typical code is accepted",
+        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "typical",
+    ),
+    "vadusa": Named(
+        "VADUSA: Medusa's heads, and a tolerance of several samples of the target",
+        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "tolerance",
+    ),
+    "parallelspec": Named(
+        "ParallelSpec: all levels of the tree from one pass of the drafter",
+        "tree:drafter=parallel", coupling="rejection",
+    ),
+    "cool": Named(
+        "Cool-SD: early drafts relaxed, late ones tightened, with the optimal residual",
+        "tree:tree=chain", "cool", "rejection",
+    ),
+    "block": Named(
+        "block verification: a chain is tested as a whole, the target's own distribution",
+        "tree:tree=chain", coupling="block",
+    ),
+    "sjd": Named(
+        "speculative Jacobi decoding: a window of independent redraws, the target's own distribution",
+        "jacobi:window=16,redraw=independent,initial=random", coupling="rejection",
+    ),
+    "scd": Named(
+        "coupled Jacobi decoding: a guess stays unless the target moved, the target's own distribution",
+        "jacobi:window=16|32", coupling="rejection",
+    ),
+    "gsd": Named(
+        "grouped speculative decoding: SJD's window, a code is tested with codes of similar probability",
+        "jacobi:window=16,redraw=independent,initial=random", "gsd", "rejection",
+    ),
+    "pac": Named(
+        "SJD-PAC: several guesses in front of a coupled window, the target's own distribution",
+        "jacobi:window=16|32,branches=3,levels=2", coupling="rejection",
+    ),
+    "zipar": Named("ZipAR: rows of the picture in parallel; not lossless", "zipar"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True)
 class Method:
-    """A named combination.
+    """A way of decoding. Each part is a record, or its text.
 
     Attributes:
-        help: one line: its idea and its promise.
-        knobs: the knobs it fixes, by name; a value may differ by platform: {"cpu": ..., "gpu": ...}; TPUs without an
-            entry of their own use the GPUs'.
+        drafting: where guesses come from: ``Plain``, ``Tree``, ``Dynamic``, ``Led``, ``Jacobi``, ``ZipAR``, or a
+            ``Drafting`` of one's own.
+        rule: what is accepted: ``Strict``, ``Lantern``, ``LanternPlusPlus``, ``Near`` or another ``Rule``.
+        coupling: how draft and target share randomness: ``Gumbel``, ``Rejection`` or ``Block``, or one of one's own.
+
+    Raises:
+        LanternError: a text or an object that is none of these.
 
     Example:
-        >>> lantern_jax.methods()["ar"]
-        Method(help='plain autoregressive decoding, a token per pass', knobs={'tree': 'none'})
+        >>> method = lantern_jax.Method(lantern_jax.Led(nodes=25), rule=lantern_jax.Near(tau=1.0))
+        >>> str(method), method == lantern_jax.Method("led:nodes=25", "near:tau=1")
+        ('led:nodes=25 near:tau=1 gumbel', True)
     """
 
-    help: str
-    knobs: Mapping[str, Any]
+    drafting: Any
+    rule: Any = "strict"
+    coupling: Any = "gumbel"
+
+    def __post_init__(self):
+        from lantern_jax.decoding.acceptance import Rule
+        from lantern_jax.decoding.drafting.guessing import Given, Guessing
+        from lantern_jax.decoding.protocols import Drafting
+
+        drafting = Given(self.drafting) if isinstance(self.drafting, Drafting) else self.drafting
+        drafting = DRAFTINGS.checked(drafting, lambda value: isinstance(value, Guessing))
+        rule = RULES.checked(self.rule, lambda value: isinstance(value, Rule))
+        for name, value in (("drafting", drafting), ("rule", rule), ("coupling", as_coupling(self.coupling))):
+            object.__setattr__(self, name, value)
+
+    def __str__(self) -> str:
+        return " ".join(self.texts.values())
+
+    @property
+    def texts(self) -> dict[str, str]:
+        """Its parts as text, by name."""
+        tables = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
+        return {name: table.text(getattr(self, name)) for name, table in tables.items()}
+
+    @property
+    def is_own(self) -> bool:
+        """Whether a part is of no class with a name."""
+        tables = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
+        return not all(table.name_of(getattr(self, name)) for name, table in tables.items())
+
+    @classmethod
+    def of(cls, method: Any, **parts: Any) -> "Method":
+        """Returns a method from its text or itself, with those of its parts replaced that are not None.
+
+        Its text is a name of ``METHODS`` and fields of its parts: ``led:nodes=25``.
+
+        Raises:
+            LanternError: an unknown name or field, or a value that it may not hold.
+        """
+        if isinstance(method, str):
+            name, given = split(method, "method")
+            if name not in METHODS or name == AUTO:
+                raise errors.unknown("method", name, METHODS)
+            _, *texts = METHODS[name]
+            made = cls(*with_fields(f"method {name}", list(vars(cls(*texts)).values()), given))
+        elif isinstance(method, cls):
+            made = method
+        else:
+            raise errors.unknown("method", method, METHODS)
+        return dataclasses.replace(made, **{name: part for name, part in parts.items() if part is not None})
+
+    def settled(
+        self, platform: str, fitted: dict[str, Any], vocab_size: int, drafters: tuple[str, ...]
+    ) -> "Method":
+        """Returns the method with a value in every field, after its parts are checked against each other.
+
+        Args:
+            platform: cpu, gpu or tpu.
+            fitted: the checkpoint's values of fields that are fitted to its drafter.
+            vocab_size: V.
+            drafters: kinds of drafters that the checkpoint has, the usual one first.
+
+        Raises:
+            LanternError: parts that do not fit each other or the model.
+        """
+        coupling, rule = coupling_name(self.coupling), self.rule
+        drafting = self.drafting.settled(platform, coupling, fitted).with_drafter(drafters)
+        for what, part in (("drafting", drafting), ("rule", rule)):
+            if part.couplings and coupling and coupling not in part.couplings:
+                raise LanternError(
+                    f"{what} {self.texts[what]} needs the coupling {' or '.join(part.couplings)}: "
+                    f"it does not go with {coupling}"
+                )
+        tree = drafting.tree
+        if tree.max_rank >= vocab_size:
+            raise LanternError(
+                f"the tree asks for child rank {tree.max_rank} of {vocab_size} codes: choose a narrower one"
+            )
+        if getattr(tree, "ranking", "") == "gap" and coupling != "gumbel":
+            raise LanternError("ranking gap needs the coupling gumbel: give ranking probability")
+        if coupling == "rejection" and tree.is_static and tree.has_rank_gaps:
+            raise LanternError(
+                "the rejection coupling needs a tree without gaps in child ranks: use ranks 0, 1, 2, ..."
+            )
+        if coupling == "block" and drafting.verifies and not (tree.is_static and tree.is_chain):
+            raise LanternError("the coupling block needs a chain: give tree chain")
+        if getattr(drafting, "redraw", None) not in (None, "independent") and coupling == "block":
+            raise LanternError(
+                f"the coupling block reads the guesses that redraw {drafting.redraw} keeps: give redraw independent"
+            )
+        return Method(drafting, rule.settled(vocab_size), self.coupling)
 
 
-_STRICT = {"rule": "strict", "coupling": "gumbel"}
-_REJECTION = {"rule": "strict", "coupling": "rejection"}
-_DYNAMIC = {"tree": "dynamic", "ranking": "probability", "frontier": 10, "children": 10,
-            "nodes": {"cpu": 16, "gpu": 58, "tpu": 26}}  # fmt: skip
-_HEADS = {"drafting": "medusa", "coupling": "gumbel", "tree": {"cpu": "chain", "gpu": "medusa_2_7b_63"}}
-_WINDOW = {"drafting": "jacobi", "coupling": "rejection", "branches": 1, "levels": 0}
-
-_METHODS = {
-    AUTO: Method("plain decoding, jacobi or led, whichever should be fastest here", {}),
-    "ar": Method("plain autoregressive decoding, a token per pass", {"tree": "none"}),
-    "gumbel": Method(
-        "noise shared by drafter and target: exactly plain decoding's tokens (in float32)",
-        _STRICT,
-    ),
-    # Few nodes where each one costs, many where a pass costs no more than a step. By its compiler's account, a TPU v5e
-    # is done with 32 nodes of LlamaGen-XL by the time it has read the weights (docs/scale.md).
-    "led": Method(
-        "a window of the target's latest predictions, refined by a drafter: plain decoding's tokens",
-        _STRICT | {"drafting": "led", "nodes": {"cpu": 7, "gpu": 56, "tpu": 25}, "refine": {"cpu": 1, "gpu": 3},
-                   "sharpness": 2.83},
-    ),
-    "echo": Method(
-        "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
-        _STRICT | {"tree": "dynamic", "ranking": "gap", "echo": "on"},
-    ),
-    "jacobi": Method(
-        "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens",
-        _STRICT | {"drafting": "jacobi", "nodes": {"cpu": 4, "gpu": 56, "tpu": 31}},
-    ),
-    "lantern-g": Method(
-        "LANTERN++'s rule on shared noise", {"rule": "lantern++", "coupling": "gumbel"}
-    ),
-    "near": Method(
-        "a code stands in for one within tau of it, on shared noise", {"rule": "near", "coupling": "gumbel"}
-    ),
-    "eagle": Method(
-        "EAGLE's accept tests with residuals on a static tree: the target's own distribution", _REJECTION
-    ),
-    "eagle2": Method(
-        "EAGLE-2: a tree grown by the drafter's probabilities, tokens tested as point masses",
-        _REJECTION | _DYNAMIC | {"depth": 6},
-    ),
-    "ddd": Method(
-        "EAGLE-2 with a depth that follows the drafter's confidence",
-        _REJECTION | _DYNAMIC | {"depth": 11, "threshold": 0.05},
-    ),
-    "eagle3": Method(
-        "EAGLE-3: a drafter of several layers' features, trained on tokens", _REJECTION | {"drafting": "eagle3"}
-    ),
-    "lantern": Method(
-        "LANTERN as published: EAGLE-2's tree, neighbours of a code lend it up to delta",
-        _DYNAMIC | {"rule": "lantern", "coupling": "rejection", "depth": 5, "residual": "published"},
-    ),
-    "lantern++": Method(
-        "LANTERN++: a static tree, neighbours lend up to lam - 1 times a code's own probability",
-        {"rule": "lantern++", "coupling": "rejection"},
-    ),
-    "medusa": Method(
-        "Medusa: heads on the target's feature, and every typical code is accepted",
-        _HEADS | {"rule": "typical"},
-    ),
-    "vadusa": Method(
-        "VADUSA: Medusa's heads, and a tolerance of several samples of the target",
-        _HEADS | {"rule": "tolerance"},
-    ),
-    "parallelspec": Method(
-        "ParallelSpec: all levels of the tree from one pass of the drafter", _REJECTION | {"drafting": "parallel"}
-    ),
-    "cool": Method(
-        "Cool-SD: early drafts relaxed, late ones tightened, with the optimal residual",
-        {"rule": "cool", "coupling": "rejection", "tree": "chain"},
-    ),
-    "block": Method(
-        "block verification: a chain is tested as a whole, the target's own distribution",
-        {"rule": "strict", "coupling": "block", "tree": "chain"},
-    ),
-    "sjd": Method(
-        "speculative Jacobi decoding: a window of independent redraws, the target's own distribution",
-        _WINDOW | {"rule": "strict", "redraw": "independent", "initial": "random"},
-    ),
-    "scd": Method(
-        "coupled Jacobi decoding: a guess stays unless the target moved, the target's own distribution",
-        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "left", "window": {"cpu": 16, "gpu": 32}},
-    ),
-    "gsd": Method(
-        "grouped speculative decoding: SJD's window, a code is tested with codes of similar probability",
-        _WINDOW | {"rule": "gsd", "redraw": "independent", "initial": "random"},
-    ),
-    "pac": Method(
-        "SJD-PAC: several guesses in front of a coupled window, the target's own distribution",
-        _WINDOW | {"rule": "strict", "redraw": "maximal", "initial": "left", "branches": 3, "levels": 2,
-                   "window": {"cpu": 16, "gpu": 32}},
-    ),
-    "zipar": Method(
-        "ZipAR: rows of the picture in parallel; not lossless", {"drafting": "zipar"}
-    ),
-}  # fmt: skip
-
-
-def methods() -> Mapping[str, Method]:
-    """Returns the methods by name.
-
-    Example:
-        >>> "led" in lantern_jax.methods()
-        True
-        >>> lantern_jax.methods()["block"].knobs
-        {'rule': 'strict', 'coupling': 'block', 'tree': 'chain'}
-    """
-    return MappingProxyType(_METHODS)
-
-
-def auto_method(drafters: Collection[str]) -> str:
-    """Returns the strict method that ``auto`` stands for, given the kinds of drafters at hand."""
+def default_method(drafters: tuple[str, ...]) -> str:
+    """Returns the strict method of a checkpoint that names none, given the kinds of drafters at hand."""
     return "led" if drafters else "jacobi"

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
+from lantern_jax.decoding.fields import check_fields, named
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
-from lantern_jax.decoding.names import RESIDUALS
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import (
     acceptance_uniforms,
@@ -41,8 +41,10 @@ from lantern_jax.decoding.verification import (
     first_of_siblings,
     verification,
 )
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+
+# What is left of the target after a refusal.
+RESIDUALS = ("exact", "published", "published_lumina")
 
 
 class Streams(Record):
@@ -74,7 +76,7 @@ class Streams(Record):
 
 @dataclass(frozen=True)
 class Rejection:
-    """The coupling.
+    """A guess is accepted with probability min(1, p / q), on random numbers of its own (arXiv 2302.01318).
 
     Attributes:
         residual: what p becomes after a refusal: ``exact``, or what LANTERN's released code makes of it, in its variant
@@ -93,11 +95,10 @@ class Rejection:
         (Rejection(residual='exact'), Rejection(residual='published'))
     """
 
-    residual: str = "exact"
+    residual: str = named("exact", RESIDUALS)
 
     def __post_init__(self):
-        if self.residual not in RESIDUALS:
-            raise errors.unknown("residual", self.residual, RESIDUALS)
+        check_fields(self)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
         """Implements ``Coupling.draws``."""

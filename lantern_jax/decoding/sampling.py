@@ -19,8 +19,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
+from lantern_jax.decoding.fields import TEMPERATURE, TOP_K, TOP_P
 from lantern_jax.decoding.filters import FILTERS, filtered
-from lantern_jax.decoding.knobs import TEMPERATURE, TOP_K, TOP_P, Knob
 from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import divides, on_shards, shards, split, whole
 from lantern_jax.io.errors import LanternError
@@ -82,9 +82,9 @@ class SamplingParams(Record):
         Raises:
             LanternError: a number outside its range; a ``top_k`` above ``vocab_size``.
         """
-        Knob("temperature", float, 1.0, "", **TEMPERATURE).check(temperature)
-        Knob("top_k", int, 0, "", **TOP_K).check(top_k)
-        Knob("top_p", float, 1.0, "", **TOP_P).check(top_p)
+        TEMPERATURE.check("temperature", temperature)
+        TOP_K.check("top_k", top_k)
+        TOP_P.check("top_p", top_p)
         if vocab_size is not None and top_k > vocab_size:
             raise LanternError(
                 f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}"

@@ -10,106 +10,48 @@ level, so a level is a contiguous range of ids in depth-first order.
 import itertools
 import json
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
-from lantern_jax.decoding.knobs import SHARPNESS, THRESHOLD, Knob, check_count
+from lantern_jax.decoding.fields import (
+    Made,
+    Range,
+    check_count,
+)
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 
-NO_TREE = "none"
-RANKINGS = ("probability", "gap")
 # A block's mask has nodes x nodes entries, and every level is compiled: trees that pay off are far smaller.
 MOST_NODES, MOST_DEPTH = 4096, 64
 _LARGEST_FILE = 10**6
 
 
-@dataclass(frozen=True)
-class DynamicTree:
-    """The settings of a tree grown anew in each round for each sequence (EAGLE-2, arXiv 2406.16858).
-
-    Level by level the best ``frontier`` nodes are expanded, each into ``children``; of all drafted nodes the best
-    ``nodes`` are kept, ranked by the product of a node's worth and its ancestors' worths.
+class GuessTree(Protocol):
+    """What static, dynamic and gap trees have in common.
 
     Attributes:
-        nodes: the number of nodes kept, the root not counted.
-        depth: levels below the root, each a pass of the drafter.
-        ranking: what a node is worth: ``probability``, its q, where children are the most probable codes and an accept
-            test sees them as point masses (as published); or ``gap``, for the shared noise, how clearly it leads in the
-            race log q + g that the target runs too.
-        sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes.
-        threshold: dynamic depth (DDD, arXiv 2409.00142): a sequence's tree gets no deeper once its frontier's total
-            worth falls below it; 0 is never.
-        checks: the depths at which that is checked; a tree always reaches the first of them.
-
-    Raises:
-        LanternError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 64, or an
-            unknown ranking.
-
-    Example:
-        >>> tree = lantern_jax.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
-        >>> tree.num_nodes, tree.drafts
-        (26, 330)
+        num_nodes: N, root included.
+        max_depth: the greatest depth of a node.
+        max_rank: the largest child rank.
+        expanded: how many nodes a drafter expands at each level from 1 to max_depth - 1.
+        is_static: whether all rounds have the same nodes, with the guesses of ranks that are known beforehand.
     """
 
-    nodes: int
-    depth: int
-    frontier: int = 10
-    children: int = 10
-    ranking: str = "probability"
-    sharpness: float = 2.0
-    threshold: float = 0.0
-    checks: tuple[int, ...] = (5, 7, 9)
-
-    def __post_init__(self):
-        for name in ("nodes", "depth", "frontier", "children"):
-            check_count(name, getattr(self, name), MOST_DEPTH if name == "depth" else MOST_NODES)
-        if self.ranking not in RANKINGS:
-            raise errors.unknown("ranking", self.ranking, RANKINGS)
-        Knob("sharpness", float, 2.0, "", **SHARPNESS).check(self.sharpness)
-        Knob("threshold", float, 0.0, "", **THRESHOLD).check(self.threshold)
-        if not isinstance(self.checks, tuple | list):
-            raise errors.invalid("checks", self.checks, "depths such as (5, 7, 9)")
-        object.__setattr__(self, "checks", tuple(check_count("checks", depth) for depth in self.checks))
-        if self.nodes > self.drafts:
-            raise LanternError(
-                f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "
-                f"{self.children} children draft {self.drafts}"
-            )
-
     @property
-    def drafts(self) -> int:
-        """Number of drafted nodes, of which ``nodes`` are kept."""
-        return self.children * (1 + sum(self.expanded))
-
+    def num_nodes(self) -> int: ...
     @property
-    def expanded(self) -> tuple[int, ...]:
-        """Number of expanded nodes at each level from 1 to depth - 1."""
-        widths, there = [], self.children
-        for _ in range(1, self.depth):
-            widths.append(min(self.frontier, there))
-            there = widths[-1] * self.children
-        return tuple(widths)
-
+    def max_depth(self) -> int: ...
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes N, root included."""
-        return self.nodes + 1
-
+    def max_rank(self) -> int: ...
     @property
-    def max_depth(self) -> int:
-        """Greatest depth of a node."""
-        return self.depth
-
+    def expanded(self) -> tuple[int, ...]: ...
     @property
-    def max_rank(self) -> int:
-        """Largest child rank."""
-        return self.children - 1
+    def is_static(self) -> bool: ...
 
 
 @dataclass(frozen=True)
@@ -140,6 +82,12 @@ class DraftTree:
     def __post_init__(self):
         object.__setattr__(self, "paths", _checked_paths(self.paths))
 
+    def __str__(self) -> str:
+        """Writes it as text: its name if it has one, else the paths of its leaves, ``0.0+1``."""
+        name = next((name for name, paths in _shipped().items() if paths == self.paths), None)
+        inner = {path[:-1] for path in self.paths}
+        return name or "+".join(".".join(map(str, path)) for path in self.paths if path not in inner)
+
     @classmethod
     def from_paths(cls, paths) -> "DraftTree":
         """Builds a tree from any iterable of paths (lists, as read from JSON, are fine)."""
@@ -153,7 +101,7 @@ class DraftTree:
     @classmethod
     def chain(cls, depth: int) -> "DraftTree":
         """Makes a single path of ``depth`` best children."""
-        Knob("chain depth", int, 0, "", high=MOST_DEPTH).check(depth)
+        Range(int, high=MOST_DEPTH).check("chain depth", depth)
         return cls(tuple((0,) * length for length in range(1, depth + 1)))
 
     @classmethod
@@ -166,7 +114,7 @@ class DraftTree:
         """
         depth = check_count("window", depth, MOST_DEPTH)
         branches = check_count("branches", branches, MOST_NODES)
-        Knob("levels", int, 0, "", high=depth, note="no more than the window").check(levels)
+        Range(int, high=depth, note="no more than the window").check("levels", levels)
         # Counted before any node is made: eight levels of eight branches are 19 million.
         nodes = sum(branches**level for level in range(1, levels + 1)) + depth - levels
         if nodes > MOST_NODES:
@@ -268,6 +216,16 @@ class DraftTree:
         return max((path[-1] for path in self.paths), default=-1)
 
     @property
+    def is_static(self) -> bool:
+        """True."""
+        return True
+
+    @property
+    def is_chain(self) -> bool:
+        """Whether it is a single path."""
+        return self.num_nodes == self.max_depth + 1
+
+    @property
     def has_spine(self) -> bool:
         """Whether the path of best children is as long as any other."""
         return not self.paths or (0,) * self.max_depth in self.paths
@@ -299,7 +257,7 @@ def named_tree(name: str) -> DraftTree:
     trees = _shipped()
     if name not in trees:
         raise errors.unknown("tree", name, trees)
-    return DraftTree.from_paths(trees[name])
+    return DraftTree(trees[name])
 
 
 def load_tree(file: str | Path) -> DraftTree:
@@ -323,29 +281,33 @@ def load_tree(file: str | Path) -> DraftTree:
 
 
 def resolve_tree(tree: Any) -> DraftTree:
-    """Makes a DraftTree from a name, "none", a JSON file, paths or a DraftTree.
+    """Makes a DraftTree from a name, paths, paths as text (``0.0+1``), a JSON file or a DraftTree.
 
     Raises:
         LanternError: an unknown name, an unreadable file, or paths that are not a tree.
     """
     if isinstance(tree, DraftTree):
         return tree
-    if isinstance(tree, Path):
+    if isinstance(tree, Path) or (isinstance(tree, str) and tree.endswith(".json")):
         return load_tree(tree)
     if not isinstance(tree, str):
         return DraftTree.from_paths(tree)
-    if tree == NO_TREE:
-        return DraftTree.empty()
     if tree in tree_names():
         return named_tree(tree)
-    if tree.endswith(".json") or Path(tree).is_file():
-        return load_tree(tree)
-    known = (*tree_names(), NO_TREE)
-    raise errors.unknown("tree", tree, known, ", or give a JSON file of child-rank paths")
+    paths = [path.split(".") for path in tree.split("+")]
+    if not all(rank.isdecimal() and rank.isascii() and len(rank) < 8 for path in paths for rank in path):
+        raise errors.unknown("tree", tree, tree_names(), ", paths such as 0.0+1, or a JSON file of paths")
+    ranks = [tuple(map(int, path)) for path in paths]
+    return DraftTree({path[:depth] for path in ranks for depth in range(1, len(path) + 1)})
 
 
-def _shipped() -> dict[str, list[list[int]]]:
-    return json.loads(resources.files(__package__).joinpath("trees.json").read_text(encoding="utf-8"))
+TREE = Made("a name, paths such as 0.0+1, or a JSON file of paths", resolve_tree)
+
+
+@cache
+def _shipped() -> dict[str, tuple[tuple[int, ...], ...]]:
+    shipped = json.loads(resources.files(__package__).joinpath("trees.json").read_text(encoding="utf-8"))
+    return {name: _checked_paths(paths) for name, paths in shipped.items()}
 
 
 def _frozen(values: list[int] | np.ndarray) -> np.ndarray:

@@ -13,12 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding.acceptance import Codebook, Rule, check_codebook, code_distance
+from lantern_jax.decoding.acceptance import Codebook, Rule, as_rule, check_codebook, code_distance
+from lantern_jax.decoding.choices import as_coupling
 from lantern_jax.decoding.concrete import check_ids, check_logits
-from lantern_jax.decoding.couplings import as_coupling
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.record import Record
-from lantern_jax.decoding.rules.names import as_rule
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.topology import AnyTopology, check_topology, drafted, take_nodes, with_batch
 from lantern_jax.io.errors import LanternError

@@ -20,12 +20,13 @@ Axes: H rows, M places of the schedule, C places of the longest row, T stream to
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import ClassVar, NamedTuple
 
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.decoding.knobs import Knob
+from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
+from lantern_jax.decoding.fields import ByPlatform, Range, whole
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Target
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.io.errors import LanternError
@@ -59,7 +60,7 @@ class Rows:
 
     def __post_init__(self):
         for name, least in (("width", 1), ("window", 1), ("guesses", 0)):
-            Knob(name, int, least, "", low=least).check(getattr(self, name))
+            Range(int, least).check(name, getattr(self, name))
         # Longer windows do the same, so they are the same record: compiled programs are found by it.
         object.__setattr__(self, "window", min(self.window, self.width))
 
@@ -207,6 +208,19 @@ def _tables(chains: list[list[Place]], total: int, passes: int, active: int) -> 
     )  # fmt: skip
 
 
-def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Rows:
-    """Implements ``DraftingKind.make``: returns the rows that ``Settings`` describe."""
-    return Rows(grid, settings.ahead, settings.guesses)
+@dataclass(frozen=True)
+class ZipAR(Guessing):
+    """Decodes rows of the picture in parallel (ZipAR, arXiv 2412.04062); not lossless.
+
+    Attributes:
+        ahead: codes that a row is ahead of the next one. The paper uses 16, its code for LlamaGen 8.
+        guesses: codes guessed in each row, which change the number of passes but no token.
+    """
+
+    ahead: int = whole(8, 1)
+    guesses: int | ByPlatform = whole(ByPlatform(0, 7), high=64)
+    verifies: ClassVar[bool] = False
+
+    def make(self, parts: ModelParts) -> Rows:
+        """Implements ``Guessing.make``: returns the rows instead of a drafting."""
+        return Rows(parts.columns, self.ahead, self.guesses)

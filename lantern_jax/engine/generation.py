@@ -3,8 +3,10 @@
 Axes: n pictures, H W height and width, T codes of a picture, L accepted counts (tree depth + 1).
 """
 
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from jaxtyping import Float, Int, UInt8
@@ -191,7 +193,8 @@ class Generation:
         statistics: see ``Statistics``.
         numbers: int64 [n], the number of every picture; a generation that was interrupted may lack some.
         plain: with ``compare``, the same pictures by plain decoding; else None.
-        notes: remarks for the user: tuned settings that were used or not, knobs without effect.
+        notes: remarks for the user: tuned settings that were used or not, options without effect.
+        settings: what it was decoded with: the parts of the method as text, and the sampling distribution.
         log_probs: float32 [n, T], with ``log_probs=True``, else None: the model's own log probability of each token, in
             raster order, under the sampling distribution (guidance, temperature, filters); 0 for given tokens, -inf
             where a relaxed rule chose a token that a filter removes. At temperature 0, those of temperature 1.
@@ -212,6 +215,7 @@ class Generation:
     numbers: Int[np.ndarray, " n"]
     plain: "Generation | None" = None
     notes: tuple[str, ...] = ()
+    settings: Mapping[str, Any] = field(default_factory=dict)
     log_probs: Float[np.ndarray, "n T"] | None = None
 
     def __repr__(self) -> str:

@@ -15,30 +15,18 @@ from PIL import Image
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load_text_encoder
-from lantern_jax.decoding.knobs import check_count
+from lantern_jax.decoding.fields import check_count
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.images import fitted
-from lantern_jax.settings.draftings import DRAFTINGS, ROWS
-from lantern_jax.settings.settings import Knobs, Settings
+from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
 # A picture or its codes: a PIL image, uint8 [H, W, 3], or whole numbers [C].
 Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
-
-
-class Call(Knobs, total=False):
-    """The keyword arguments of a call, besides its prompts; ``Pipeline.generate`` says what they mean."""
-
-    num: int
-    seed: int
-    first: int
-    start: Start | Sequence[Start] | None
-    keep_rows: int | None
-    negative_prompt: str | Sequence[str] | None
 
 
 def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
@@ -133,9 +121,9 @@ class Grid:
             if keep_rows is not None:
                 raise LanternError("keep_rows needs a picture to go on with: give it as start")
             return None
-        if DRAFTINGS[settings.drafting].nodes == ROWS:
+        if not settings.drafting.verifies:
             raise LanternError(
-                f"method {settings.drafting} cannot go on with a picture: choose another method"
+                f"{settings.method.texts['drafting']} cannot go on with a picture: choose another method"
             )
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 

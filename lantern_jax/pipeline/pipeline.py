@@ -17,7 +17,8 @@ from jaxtyping import Bool, Float, Int, UInt8
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
 from lantern_jax.decoding.completion import Completion
-from lantern_jax.decoding.knobs import MOST_PICTURES, check_count, check_numbers
+from lantern_jax.decoding.fields import MOST_PICTURES, check_count, check_numbers
+from lantern_jax.decoding.methods import AUTO
 from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
@@ -26,13 +27,14 @@ from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_pa
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
+from lantern_jax.pipeline.call import Call, CallOptions
 from lantern_jax.pipeline.drawing import draw_codes
-from lantern_jax.pipeline.inputs import Call, Grid, Start, first_tokens, listed, negatives, prompt_encoder
+from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, negatives, prompt_encoder
 from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
-from lantern_jax.settings.recipe import Recipe, without_effect
-from lantern_jax.settings.settings import Knobs, Settings
-from lantern_jax.settings.tuned import AUTO, OFF, Found, Key, Shelf, steers
+from lantern_jax.settings.recipe import Recipe
+from lantern_jax.settings.settings import Options, Settings, steers
+from lantern_jax.settings.tuned import OFF, Found, Key, Shelf
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -112,10 +114,11 @@ class Pipeline:
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         negative_prompt: str | Sequence[str] | None = None,
         start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
-        log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **knobs: Unpack[Knobs],
+        log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **options: Unpack[Options],
     ) -> Generation:  # fmt: skip
-        """Makes ``num`` pictures for every prompt. A knob left out takes its tuned value (see ``load``) if there is one
-        for such a call, else the checkpoint's default, else that of ``Settings``.
+        """Makes ``num`` pictures for every prompt. A call that does not say how to decode takes a tuned method (see
+        ``load``) if there is one for such a call, else what should be fastest; other options left out take the
+        checkpoint's default, else that of ``Settings``.
 
         Picture number i of the call draws its randomness from ``seed`` and ``first`` + i alone: the batch size, the
         number of devices and the strict rule's tree do not change its tokens. That is exact in float32
@@ -136,7 +139,7 @@ class Pipeline:
             compare: also decode plainly with the same seed, into ``Generation.plain``.
             log_probs: also read the tokens once more, for ``Generation.log_probs``.
             progress: called several times per second; with ``compare``, for both as one. None: a bar in notebooks.
-            knobs: see ``Settings``; None for the default. Rules, draftings, couplings and trees are names or objects.
+            options: see ``Options``; None for the default.
 
         Raises:
             LanternError: an invalid argument, before any computation; a model whose numbers are not finite.
@@ -149,12 +152,12 @@ class Pipeline:
             (2, 0.0)
         """
         call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
-        plan = self.plan(prompts, negative_prompt=negative_prompt, **call, **knobs)
+        plan = self.plan(prompts, negative_prompt=negative_prompt, **call, **options)
         return plan.run(progress, compare, log_probs)
 
     def plan(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
-        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[Call],
+        negative_prompt: str | Sequence[str] | None = None, **call: Unpack[CallOptions],
     ) -> Plan:  # fmt: skip
         """Resolves and checks the arguments of ``generate``, computing nothing; ``Plan.run`` makes the pictures.
 
@@ -168,12 +171,11 @@ class Pipeline:
                 )
             rows = self._encoder.from_encoded(prompts)
             return self._plan(prompts.prompts, lambda: rows, **call)
-        prompts, names = listed(prompts), tuple(map(str, listed(prompts)))
+        prompts = listed(prompts)
         against = negatives(self._encoder, negative_prompt, len(prompts))
-        encode = partial(self.encode, prompts, negative_prompt)
-        plan = self._plan(names, lambda: self._encoder.from_encoded(encode()), **call)
-        ignored = self._encoder.check_prompts(prompts, **against)
-        return plan.with_prompts(tuple(against.get("negative", ())), ignored)
+        plan = self._plan(tuple(map(str, prompts)), None, **call)
+        encode, ignored = self._encoder.prepare(prompts, self.dtype, **against)
+        return plan.with_prompts(encode, tuple(against.get("negative", ())), ignored)
 
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
@@ -187,8 +189,8 @@ class Pipeline:
         """
         prompts = listed(prompts)
         against = negatives(self._encoder, negative_prompt, len(prompts))
-        self._encoder.check_prompts(prompts, **against)
-        return self._encoder.to_encoded(prompts, self._encoder.encode(prompts, self.dtype, **against))
+        encode, _ = self._encoder.prepare(prompts, self.dtype, **against)
+        return self._encoder.to_encoded(prompts, encode())
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
         """Keeps a text encoder, once read, in memory inside this context."""
@@ -199,7 +201,7 @@ class Pipeline:
         conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         *,
         mask: Bool[np.ndarray, "n P"] | None = None, compare: bool = False, log_probs: bool = False,
-        progress: Callable[[Progress], None] | None = None, **call: Unpack[Call],
+        progress: Callable[[Progress], None] | None = None, **call: Unpack[CallOptions],
     ) -> Generation:  # fmt: skip
         """Generates from encoded prompts or conditioning arrays instead of prompts.
 
@@ -217,7 +219,7 @@ class Pipeline:
             prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
         return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
 
-    def prepare(self, conditioning: EncodedPrompts, **call: Unpack[Call]) -> tuple[Plan, Job]:
+    def prepare(self, conditioning: EncodedPrompts, **call: Unpack[CallOptions]) -> tuple[Plan, Job]:
         """Returns what ``generate_from`` would run, for a loop of your own that may make more pictures than one call
         or change the job with ``dataclasses.replace``; raises what that would raise.
         """
@@ -226,7 +228,7 @@ class Pipeline:
         return plan, plan.job
 
     def iterate(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[CallOptions]
     ) -> Iterator[Picture]:
         """Generates one picture at a time: each is drawn as soon as its tokens are known.
 
@@ -236,30 +238,38 @@ class Pipeline:
         yield from self.plan(prompts, **call).pictures()
 
     def check(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[Call]
+        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[CallOptions]
     ) -> Settings:
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
-        return self.plan(prompts, **call).settings
+        return self.plan(prompts, **call).call.settings
 
-    def tuning(self, pictures: int, /, **knobs: Unpack[Knobs]) -> Found:
+    def tuning(self, pictures: int, /, **options: Unpack[Options]) -> Found:
         """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a note on it.
 
         Raises:
-            LanternError: an invalid number of pictures, or knobs that do not fit.
+            LanternError: an invalid number of pictures, or options that do not fit.
         """
-        check_count("pictures", pictures)
-        if steers(knobs):
-            return Found()
-        key = partial(Key.of, self.checkpoint, self.recipe, knobs, pictures, self.engine.devices)
-        found = self._shelf.find(key)
-        if found.file or not self._chooses or not (settings := self.settings(knobs)).keeps_tokens:
-            return found
-        best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))
-        return Found(best.guesses.knobs, "; ".join(filter(None, [best.words, found.note])), rows=rows)
+        return self._settled(check_count("pictures", pictures), options)[1]
 
-    def settings(self, knobs: Knobs) -> Settings:
-        """Returns the settings of these knobs with this checkpoint; raises LanternError if they do not fit."""
-        return self.recipe.settings(knobs, self.platform)
+    def settings(self, options: Options) -> Settings:
+        """Returns the settings of these options with this checkpoint; raises LanternError if they do not fit."""
+        return self.recipe.settings(options, self.platform)
+
+    def _settled(self, pictures: int, options: Options) -> tuple[Settings, Found]:
+        """Returns the settings of a call, and where their method is from."""
+        settings = self.settings(options)
+        if steers(options):
+            return settings, Found()
+        found = self._shelf.find(
+            lambda: Key.of(self.checkpoint, settings, self.dtype, pictures, self.engine.devices)
+        )
+        if not found.file and self._chooses and settings.keeps_tokens:
+            best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))
+            note = "; ".join(filter(None, [best.words, found.note]))
+            found = Found({"method": best.method}, note, rows=rows)
+        return self.recipe.with_method(
+            settings, found.options, self.platform
+        ) if found.options else settings, found
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, from the same distribution."""
@@ -279,19 +289,24 @@ class Pipeline:
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(
-        self, prompts, encode, most=MOST_PICTURES, /, *, num=1, seed=0, first=0, start=None, keep_rows=None, **knobs
+        self, prompts, encode, most=MOST_PICTURES, /, *, num=1, seed=0, first=0, start=None, keep_rows=None, **options
     ) -> Plan:  # fmt: skip
         """Settles a call for prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
-        found = self.tuning(count, **knobs)
-        settings = self.settings(found.under(knobs))
+        settings, found = self._settled(count, options)
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
-        return Plan(
-            settings=settings, notes=(*filter(None, [found.note]), *without_effect(knobs, settings)),
-            prompts=prompts, num=int(num), seed=int(seed), first=int(first), keep_rows=begun and begun[1],
-            recipe=self.recipe, engine=self.engine, draws=self.draws,
-            encode=encode if begun is None else lambda: self._completion(encode(), *begun),
-        )  # fmt: skip
+        call = Call(
+            settings,
+            found,
+            prompts,
+            int(num),
+            int(seed),
+            int(first),
+            begun and begun[1],
+            (found.note,) * bool(found.note),
+        )
+        complete = None if begun is None else partial(self._completion, starts=begun[0], rows=begun[1])
+        return Plan(call, self.recipe, self.engine, self.draws, encode, complete)
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         distinct = {id(one): one for one in starts}  # One start may serve all prompts.

@@ -1,4 +1,4 @@
-"""One call of a pipeline, settled and checked before it computes: its pictures, batch by batch, a piece at a time.
+"""Runs one call of a pipeline: its pictures, batch by batch, a piece at a time.
 
 Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W height and width.
 """
@@ -30,10 +30,10 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import raise_if_signalled
+from lantern_jax.pipeline.call import Call
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.notebook import bar, is_notebook
 from lantern_jax.settings.recipe import Recipe
-from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 
 # The seconds that a piece of work should take: progress is reported and Ctrl-C handled between two pieces. To begin one
@@ -43,58 +43,37 @@ PIECE_SECONDS = 0.4
 
 @dataclass(frozen=True)
 class Plan:
-    """What a call makes and how, with every argument resolved and checked; nothing is computed before ``run``.
+    """A call and what runs it; nothing is computed before ``run``.
 
     Attributes:
-        settings: every knob's value.
-        notes: remarks for the user: tuned settings that are used or not, knobs without effect.
-        prompts: names of the prompts.
-        num: pictures per prompt.
-        seed, first: picture i draws from ``seed`` and ``first`` + i.
-        keep_rows: rows of codes that stay of given pictures; None without such pictures.
-        negatives: the negative prompt of each prompt; empty where there are none.
-        ignored: lines on what is ignored of prompts, which were warned about.
+        call: what it makes, and how.
         recipe, engine: what decodes.
-        encode: returns the conditioning, leaves [prompts, ...] on the host; may be a ``Completion``.
         draws: whether pictures can be drawn.
-
-    Example:
-        >>> plan = lantern_jax.load("demo").plan("a foggy forest", num=2, tau=1.0)
-        >>> plan.settings.rule, plan.notes
-        ('strict', ('tau has no effect with rule strict',))
+        encode: returns the conditioning, leaves [prompts, ...] on the host.
+        complete: turns that into a ``Completion`` of given pictures; None without any.
     """
 
-    settings: Settings
-    notes: tuple[str, ...]
-    prompts: tuple[str, ...]
-    num: int
-    seed: int
-    first: int
-    keep_rows: int | None
+    call: Call
     recipe: Recipe
     engine: Engine
-    encode: Callable[[], Conditioning]
     draws: bool
-    negatives: tuple[str, ...] = ()
-    ignored: tuple[str, ...] = ()
+    encode: Callable[[], Conditioning]
+    complete: Callable[[Conditioning], Conditioning] | None = None
 
-    def with_prompts(self, negatives: tuple[str, ...], ignored: tuple[str, ...]) -> "Plan":
-        """Returns the plan with these negative prompts, and lines on what is ignored."""
-        idle = ("negative_prompt has no effect with guidance 1",) * (
-            bool(negatives) and self.settings.guidance == 1
-        )
-        notes = (*self.notes, *idle)
-        return dataclasses.replace(self, negatives=negatives, ignored=ignored, notes=notes)
-
-    @property
-    def count(self) -> int:
-        """Pictures of the call."""
-        return self.num * len(self.prompts)
+    def with_prompts(
+        self, encode: Callable[[], Conditioning], negatives: tuple[str, ...], ignored: tuple[str, ...]
+    ) -> "Plan":
+        """Returns the plan with these prompts, negative ones, and lines on what is ignored."""
+        idle = bool(negatives) and self.call.settings.guidance == 1
+        notes = (*self.call.notes, *("negative_prompt has no effect with guidance 1",) * idle)
+        call = dataclasses.replace(self.call, negatives=negatives, ignored=ignored, notes=notes)
+        return dataclasses.replace(self, call=call, encode=encode)
 
     @cached_property
     def conditioning(self) -> Conditioning:
         """The encoded prompts; a text encoder is read, and dropped, when this is first asked for."""
-        return self.encode()
+        encoded = self.encode()
+        return encoded if self.complete is None else self.complete(encoded)
 
     @cached_property
     def free(self) -> Int[np.ndarray, " T"]:
@@ -114,7 +93,7 @@ class Plan:
     @property
     def job(self) -> Job:
         """How a batch is decoded."""
-        return self.recipe.job(self.settings)
+        return self.recipe.job(self.call.settings)
 
     def run(
         self,
@@ -132,7 +111,7 @@ class Plan:
                 with ``compare``. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
         """
         if progress is None and is_notebook():
-            with bar(self.count) as shown:
+            with bar(self.call.count) as shown:
                 return self.run(shown, compare, log_probs)
         if not compare:
             return self._generate(progress, log_probs)
@@ -153,8 +132,8 @@ class Plan:
             raise Interrupted(ours) from None
 
     def _generate(self, progress, log_probs: bool, plain: bool = False) -> Generation:
-        count, held, batch = self.count, _Held(), self.settings.batch
-        job = self.recipe.job(self.settings, plain)
+        count, held, batch = self.call.count, _Held(), self.call.settings.batch
+        job = self.recipe.job(self.call.settings, plain)
         # Encoded here, where no picture can be finished yet.
         _ = self.conditioning
         if self.draws:
@@ -181,7 +160,7 @@ class Plan:
         target, count = self.recipe.target(), len(made.tokens)
         streams = np.tile(target.forced, (count, 1))
         streams[:, self.free] = made.tokens
-        rows, batch, found = (made.numbers - self.first) // self.num, self.settings.batch, []
+        rows, batch, found = (made.numbers - self.call.first) // self.call.num, self.call.settings.batch, []
         for part in batches(count, batch):
             conditioning, _ = completion.parts(self._rows(rows[part]))
             found.append(self.engine.log_probs(self.job, conditioning, streams[part], batch))
@@ -189,7 +168,7 @@ class Plan:
 
     def pictures(self) -> Iterator[Picture]:
         """Yields each picture as soon as its tokens are known."""
-        for part in batches(self.count, self.settings.batch):
+        for part in batches(self.call.count, self.call.settings.batch):
             for run, fresh in self._pieces(self.job, part):
                 if fresh is None:
                     continue
@@ -197,8 +176,8 @@ class Plan:
                 drawn = self._with_pictures([fresh], run.key.groups)
                 for row, number in enumerate(drawn.numbers):
                     yield Picture(
-                        number=self.first + int(number),
-                        prompt=self.prompts[number // self.num],
+                        number=self.call.first + int(number),
+                        prompt=self.call.prompts[number // self.call.num],
                         picture=None if drawn.pictures is None else drawn.pictures[row],
                         tokens=drawn.decoded.tokens[row],
                         rounds=int(drawn.decoded.rounds[row]),
@@ -218,21 +197,21 @@ class Plan:
         """
         taken = 0
         while taken < len(numbers):
-            begun = slice(taken, taken + self.settings.batch)
+            begun = slice(taken, taken + self.call.settings.batch)
             run = self._begin(job, numbers[begun], rows[begun])
             taken += len(run.numbers)
             live = np.ones(len(run.numbers), bool)
             while True:
                 new = run.finished & live
                 live = live & ~new
-                yield run, self._part(run.numbers[new] - self.first, run, new) if new.any() else None
+                yield run, self._part(run.numbers[new] - self.call.first, run, new) if new.any() else None
                 raise_if_signalled()
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))
                     fresh = self._rows(rows[begun])
                     try:
-                        run = self.engine.refill(run, slots, fresh, self.first + numbers[begun])
+                        run = self.engine.refill(run, slots, fresh, self.call.first + numbers[begun])
                         live[slots], taken = True, begun.stop
                     except NotRefillable:
                         refill = False
@@ -242,9 +221,9 @@ class Plan:
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
 
     def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
-        begun = self.first + numbers
+        begun = self.call.first + numbers
         return self.engine.start(
-            job, self._rows(rows), seed=self.seed, numbers=begun, most=self.settings.batch
+            job, self._rows(rows), seed=self.call.seed, numbers=begun, most=self.call.settings.batch
         )
 
     def _rows(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
@@ -253,12 +232,12 @@ class Plan:
     def _pieces(self, job: Job, part: slice) -> Iterator[tuple[Run, "_Part | None"]]:
         """Decodes a batch and yields, piece by piece, how far it is and the sequences that are newly done."""
         numbers = np.arange(part.start, part.stop)
-        return self.stream(job, numbers, numbers // self.num, refill=False)
+        return self.stream(job, numbers, numbers // self.call.num, refill=False)
 
     def _part(self, numbers, run: Run, new) -> "_Part":
         decoded = jax.tree.map(lambda leaf: leaf[new], self.engine.finish(run))
         if not decoded.finite.all():
-            wrong = self.first + np.asarray(numbers)[~decoded.finite]
+            wrong = self.call.first + np.asarray(numbers)[~decoded.finite]
             raise LanternError(why_not_finite(self.engine, "the target's logits", "target", wrong))
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
@@ -283,8 +262,8 @@ class Plan:
             return _Part(numbers[order], decoded)
         count = len(numbers)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
-        named = self.first + np.resize(numbers[order], len(tokens))
-        pictures, timing = draw_codes(self.engine, tokens, self.settings.batch, named)
+        named = self.call.first + np.resize(numbers[order], len(tokens))
+        pictures, timing = draw_codes(self.engine, tokens, self.call.settings.batch, named)
         return _Part(numbers[order], decoded, pictures[:count], timing)
 
     def _generation(self, held: "_Held") -> Generation:
@@ -292,13 +271,14 @@ class Plan:
         numbers = np.concatenate([part.numbers for part in parts])
         decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
         return Generation(
-            prompts=tuple(self.prompts[number // self.num] for number in numbers),
+            prompts=tuple(self.call.prompts[number // self.call.num] for number in numbers),
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
             statistics=summarise(decoded, held.spent, self._given_codes),
-            numbers=(self.first + numbers).astype(np.int64),
-            notes=self.notes,
+            numbers=(self.call.first + numbers).astype(np.int64),
+            notes=self.call.notes,
+            settings=self.call.settings.to_json(),
         )
 
 

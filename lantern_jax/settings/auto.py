@@ -7,37 +7,15 @@ fast a picture comes. Nothing is measured or kept: the same call is decoded the 
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+from lantern_jax.decoding.choices import split
 
-class Guesses(NamedTuple):
-    """What a pass checks: a method, and its settings ``nodes`` and ``refine``, None where it has none."""
-
-    method: str = "ar"
-    nodes: int | None = None
-    refine: int | None = None
-
-    @property
-    def knobs(self) -> dict[str, Any]:
-        """The knobs that decode with these guesses."""
-        return {name: value for name, value in self._asdict().items() if value is not None}
-
-    @property
-    def passes(self) -> int:
-        """Passes of a drafter in a round."""
-        return 0 if self.refine is None else self.refine + 1
-
-    def __str__(self) -> str:
-        """Writes them as ``lantern bench --methods`` takes them, ``led:nodes=9,refine=1``."""
-        _, *sizes = (f"{name}={value}" for name, value in self.knobs.items())
-        return ":".join(filter(None, (self.method, ",".join(sizes))))
-
-
-# The guesses that are considered, and their tokens per pass for a checkpoint whose metadata does not have its own
-# (measured by ``train.fit``): those of the demo, which is as hard to guess as published models (24 pictures).
+# The guesses that are considered, each a method's text, and their tokens per pass for a checkpoint whose metadata does
+# not have its own (measured by ``train.fit``): the demo's, which is as hard to guess as published models (24 pictures).
 TOKENS = {
-    **{Guesses("jacobi", nodes): tokens for nodes, tokens in (
+    **{f"jacobi:nodes={nodes}": tokens for nodes, tokens in (
         (2, 1.49), (3, 1.62), (4, 1.74), (5, 1.86), (8, 2.13), (16, 2.59), (31, 3.07), (56, 3.16),
     )},
-    **{Guesses("led", nodes, refine): tokens for nodes, refine, tokens in (
+    **{f"led:nodes={nodes},refine={refine}": tokens for nodes, refine, tokens in (
         (3, 1, 1.80), (5, 1, 2.03), (7, 1, 2.22), (9, 1, 2.35), (16, 3, 2.78), (25, 3, 3.39), (56, 3, 4.00),
     )},
 }  # fmt: skip
@@ -69,9 +47,10 @@ SURE = 1.05
 
 
 class Expected(NamedTuple):
-    """Guesses, and what is expected of them: tokens per pass, and the cost of a pass in plain steps."""
+    """A method, and what is expected of it: its guesses, tokens per pass, and the cost of a pass in plain steps."""
 
-    guesses: Guesses
+    method: str
+    nodes: int
     tokens: float
     cost: float
 
@@ -83,14 +62,13 @@ class Expected(NamedTuple):
     @property
     def words(self) -> str:
         """Says in a line that it was chosen."""
-        if not self.guesses.nodes:
+        if not self.nodes:
             return "auto: plain decoding"
-        guesses = f"{self.guesses.method}, {self.guesses.nodes} nodes"
         gives = f"{self.tokens:.1f} tokens per pass at {self.cost:.1f} times a step"
-        return f"auto: {guesses}: {gives}, {self.speedup:.2f}x expected"
+        return f"auto: {self.method}: {gives}, {self.speedup:.2f}x expected"
 
 
-PLAIN = Expected(Guesses(), 1.0, 1.0)
+PLAIN = Expected("ar", 0, 1.0, 1.0)
 
 
 def choose(
@@ -101,18 +79,21 @@ def choose(
     Args:
         platform, itemsize: where products are computed, and bytes of a number in them.
         sequences: rows of a plain step, on each device.
-        own: the checkpoint's tokens per pass, by the text of guesses; impossible ones are ignored.
+        own: the checkpoint's tokens per pass, by the text of a method; impossible ones are ignored.
         drafts: whether the checkpoint has a drafter.
     """
     costs = COSTS[platform][itemsize < 4]
 
-    def row(guesses: Guesses) -> Expected:
-        extra = costs.guesses + guesses.passes * costs.drafter
-        spent = 1 + extra + sequences * (1 + guesses.nodes) / costs.knee
-        tokens = own.get(str(guesses))
-        sound = isinstance(tokens, int | float) and 1 <= tokens <= 1 + guesses.nodes
-        return Expected(guesses, tokens if sound else TOKENS[guesses], spent / (1 + sequences / costs.knee))
+    def row(method: str) -> Expected:
+        _, fields = split(method, "method")
+        nodes, passes = int(fields["nodes"]), 1 + int(fields["refine"]) if "refine" in fields else 0
+        spent = 1 + costs.guesses + passes * costs.drafter + sequences * (1 + nodes) / costs.knee
+        tokens = own.get(method)
+        sound = isinstance(tokens, int | float) and 1 <= tokens <= 1 + nodes
+        return Expected(
+            method, nodes, tokens if sound else TOKENS[method], spent / (1 + sequences / costs.knee)
+        )
 
-    rows = [row(guesses) for guesses in TOKENS if drafts or not guesses.passes]
+    rows = [row(method) for method in TOKENS if drafts or "refine" not in method]
     rows = sorted([PLAIN, *rows], key=lambda row: -row.speedup)
     return rows[0] if rows[0].speedup >= SURE else PLAIN, rows

@@ -1,233 +1,211 @@
-"""How to decode: every knob of a generation, declared once in ``Settings`` and checked before anything is computed.
+"""How to decode: a method and the sampling distribution, settled for a checkpoint and a platform.
 
-The fields of ``Settings`` give each knob's type, default, range and help; checks, defaults, the command's flags and the
-table in docs/settings.md follow from them. ``resolution`` turns given knobs into settings.
+An option that is not given is the checkpoint's default, else that of ``Settings``.
 """
 
-import dataclasses
-import json
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypedDict
 
-from lantern_jax.decoding.couplings import COUPLINGS
-from lantern_jax.decoding.knobs import SHARPNESS, TEMPERATURE, THRESHOLD, TOP_K, TOP_P, Knob, knob, knob_of
-from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.names import INITIALS, PATHS, REDRAWS, RESIDUALS
-from lantern_jax.decoding.rules.table import RULES, rule_knobs
-from lantern_jax.decoding.tree import RANKINGS
-from lantern_jax.io.plugins import Table
-from lantern_jax.settings.draftings import DRAFTINGS, OWN, ROWS
+from lantern_jax.decoding import fields
+from lantern_jax.decoding.choices import coupling_name
+from lantern_jax.decoding.fields import TEMPERATURE, TOP_K, TOP_P, allowed_in, field, number, whole
+from lantern_jax.decoding.methods import AUTO, METHODS, TREES_METHOD, Method, default_method
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
 
-# The command reads the knobs before it knows whether there is anything to compute: JAX is imported later.
 if TYPE_CHECKING:
-    from lantern_jax.decoding.acceptance import Rule
     from lantern_jax.decoding.sampling import SamplingParams
-
-
-# Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
-# cores at LlamaGen-XL size a round takes as long as 1.7 plain steps with the chain, and 3.2 with mc_sim_7b_63.
-_TREES = {"cpu": "chain", "gpu": "naive_extend_57", "tpu": "mc_sim_7b_63"}
-
-
-def _of_rules(name: str) -> Any:
-    """Returns the field for a knob that the table of rules declares."""
-    return dataclasses.field(default=rule_knobs()[name].default, metadata={"knob": rule_knobs()[name]})
+    from lantern_jax.decoding.tree import GuessTree
 
 
 @dataclass(frozen=True)
 class Settings:
-    """The knobs of a generation, their values checked by ``resolution``.
+    """What a generation is decoded with.
 
     Attributes:
-        drafting, rule, coupling: names, or the objects that were given: a ``Drafting`` or ``DraftingKind``, a ``Rule``,
-            a ``Coupling``.
-        own: (name, value) of the knobs of other packages' rules and draftings; each is an attribute too.
+        method: where guesses come from, what is accepted, and how they share randomness.
+        guidance: scale of classifier-free guidance; 1 turns it off.
+        temperature: how flat the sampling distribution is made; 0 is greedy.
+        top_k: sample from the K most probable codes; 0 from all.
+        top_p: sample from the most probable codes of this mass; 1 from all.
+        batch: pictures decoded together.
 
     Example:
-        >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g", lam=3.0)
-        >>> settings.rule, settings.coupling, settings.lam, settings.guidance
-        ('lantern++', 'gumbel', 3.0, 3.0)
+        >>> settings = lantern_jax.load("demo").check("a lake", method="lantern-g:lam=3")
+        >>> str(settings.method), settings.guidance
+        ('tree:drafter=eagle,tree=1+2+0.0 lantern++:lam=3 gumbel', 3.0)
     """
 
-    method: str | None = knob(
-        None,
-        "a named combination of the other knobs, each of which may be given too; `lantern methods` lists them",
-        choices=tuple(methods()),
-    )
-    guidance: float = knob(4.0, "classifier-free guidance scale", "F", low=0, note="1 turns it off")
-    temperature: float = knob(1.0, "how flat the sampling distribution is made", "F", **TEMPERATURE)
-    top_k: int = knob(0, "sample from the K most probable codes", "K", **TOP_K)
-    top_p: float = knob(1.0, "sample from the most probable codes of mass P", "P", **TOP_P)
-    drafting: Any = knob(  # noqa: RUF009
-        None,
-        "where guesses come from: a drafter of the checkpoint, the target's last pass (jacobi), both (led), "
-        "or rows in parallel (zipar)",
-        choices=DRAFTINGS,
-    )
-    tree: Any = knob(  # noqa: RUF009
-        None,
-        "draft tree: a name, a JSON file of paths, one grown anew each round, or plain decoding",
-        "NAME|FILE|dynamic|none",
-        by_platform=_TREES,
-    )
-    nodes: int = knob(
-        25, "nodes of a dynamic tree, or of the best window known for that number, the root not counted", "N",
-        low=1, high=4096,
-    )  # fmt: skip
-    depth: int = knob(8, "levels of a dynamic tree", "D", low=1, high=64)
-    frontier: int = knob(8, "nodes of a level that a dynamic tree expands", "F", low=1, high=256)
-    children: int = knob(6, "children of a node that a dynamic tree drafts", "C", low=1, high=256)
-    ranking: str = knob("gap", "what a node of a dynamic tree is worth; gap needs gumbel", choices=RANKINGS)
-    sharpness: float = knob(2.0, "beta of ranking gap, and of led's gap trees", "B", **SHARPNESS)
-    threshold: float = knob(
-        0.0, "worth of a level under which a dynamic tree gets no deeper", "T", **THRESHOLD
-    )
-    echo: str = knob("off", "mix what the target said of refused nodes into the draft", choices=("off", "on"))
-    mixture: Any = knob(  # noqa: RUF009
-        None,
-        "a and b of echo and led for old nodes that agree in position, token, parent, grandparent too",
-        "A,B,A,B,A,B,A,B",
-    )
-    window: int = knob(16, "positions that jacobi and led guess", "W", low=1, high=64)
-    redraw: str = knob(
-        "maximal", "how guesses of a window are drawn again, with rejection",
-        choices=REDRAWS, note="with block always independent",
-    )  # fmt: skip
-    initial: str = knob(
-        "left", "where the guesses of a window's new positions come from",
-        choices=INITIALS,
-    )  # fmt: skip
-    branches: int = knob(1, "guesses for each of a window's first positions", "K", low=1, high=64)
-    levels: int = knob(0, "positions of a window that have several guesses", "D", low=0, high=8)
-    refine: int = knob(
-        3, "passes of led's drafter over the whole window", "K", high=64, by_platform={"cpu": 1, "gpu": 3},
-    )  # fmt: skip
-    ahead: int = knob(8, "codes that a row is ahead of the next one, with zipar", "S", low=1)
-    guesses: int = knob(
-        0, "codes guessed in each row, with zipar; no token changes", "N", high=64, by_platform={"cpu": 0, "gpu": 7},
-    )  # fmt: skip
-    rule: Any = knob("strict", "acceptance rule", choices=RULES)  # noqa: RUF009
-    k: int = _of_rules("k")
-    delta: float = _of_rules("delta")
-    lam: float = _of_rules("lam")
-    tau: float = _of_rules("tau")
-    ratio: float = _of_rules("ratio")
-    omega: float = _of_rules("omega")
-    epsilon: float = _of_rules("epsilon")
-    samples: int = _of_rules("samples")
-    coupling: Any = knob(  # noqa: RUF009
-        "gumbel", "how drafts and target share randomness", choices=COUPLINGS
-    )
-    path: str = knob("longest", "which accepted path is taken, with gumbel", choices=PATHS)
-    residual: str = knob(
-        "exact", "what is left of the target after a refusal, with rejection", choices=RESIDUALS[:2],
-        note="published relaxes even at delta 0 or lam 1 where neighbours are filtered out",
-    )  # fmt: skip
-    batch: int = knob(8, "pictures decoded together", "B", low=1)
-    own: tuple[tuple[str, Any], ...] = ()
+    method: Method
+    guidance: float = number(4.0, note="1 turns it off")
+    temperature: float = field(1.0, TEMPERATURE)
+    top_k: int = field(0, TOP_K)
+    top_p: float = field(1.0, TOP_P)
+    batch: int = whole(8, 1)
 
-    # Type checkers know only the names above.
-    if not TYPE_CHECKING:
+    def __post_init__(self):
+        fields.check_fields(self)
 
-        def __getattr__(self, name: str) -> Any:
-            """Returns a knob of another package's rule or drafting."""
-            if name in dict(self.own):
-                return dict(self.own)[name]
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+    @property
+    def drafting(self) -> Any:
+        """The method's."""
+        return self.method.drafting
+
+    @property
+    def rule(self) -> Any:
+        """The method's."""
+        return self.method.rule
+
+    @property
+    def coupling(self) -> Any:
+        """The method's."""
+        return self.method.coupling
+
+    @property
+    def tree(self) -> "GuessTree":
+        """The tree of a round; the root alone for plain decoding and for draftings that have none."""
+        return self.drafting.tree
 
     @property
     def is_plain(self) -> bool:
         """Whether nothing is drafted: each pass gives one token."""
-        return not self.tree.max_depth and DRAFTINGS[self.drafting].nodes not in (ROWS, OWN)
+        from lantern_jax.decoding.drafting.plain import Plain
 
-    @property
-    def is_own(self) -> bool:
-        """Whether the rule, the drafting or the coupling was given as an object instead of a name."""
-        return not all(isinstance(value, str) for value in (self.rule, self.drafting, self.coupling))
+        return isinstance(self.drafting, Plain)
 
     @property
     def keeps_tokens(self) -> bool:
         """Whether any guesses give plain decoding's tokens with these settings."""
-        return self.rule == "strict" and self.coupling == "gumbel" and DRAFTINGS[self.drafting].nodes != ROWS
+        return self.rule.is_strict and self.drafting.verifies and coupling_name(self.coupling) == "gumbel"
 
     def sampling(self, vocab_size: int | None = None) -> "SamplingParams":
-        """Returns the sampling distribution's knobs as the decoding loops take them."""
+        """Returns the sampling distribution as the decoding loops take it."""
         from lantern_jax.decoding.sampling import SamplingParams
 
         return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size)
 
-    def rule_value(self) -> "Rule":
-        """Returns the acceptance rule as the decoding loops take it."""
-        from lantern_jax.decoding.rules.names import rule_from_name
-
-        kind = RULES[self.rule]
-        if not isinstance(self.rule, str):
-            return kind.make()
-        return rule_from_name(self.rule, **{knob.name: getattr(self, knob.name) for knob in kind.knobs})
+    def to_json(self) -> dict[str, Any]:
+        """Returns them as plain values, without the batch, which decides how fast pictures are made but not which."""
+        return self.method.texts | {name: getattr(self, name) for name in SAMPLING}
 
 
-class Knobs(TypedDict, total=False):
-    """The knobs as keyword arguments, for type checkers; None means the default. ``Settings`` describes them.
+class Options(TypedDict, total=False):
+    """The keyword arguments that make ``Settings``, None for the default.
+
+    ``method`` is a name of ``METHODS``, with fields (``"led:nodes=25"``), or a ``Method``; ``drafting``, ``rule`` and
+    ``coupling`` replace its parts, as text (``"near:tau=1"``) or as objects.
 
     Example:
-        >>> knobs: lantern_jax.Knobs = {"method": "near", "tau": 1.0}
-        >>> lantern_jax.load("demo").check("a lake", **knobs).rule
-        'near'
+        >>> options: lantern_jax.Options = {"method": "led:nodes=5", "rule": "near:tau=1"}
+        >>> str(lantern_jax.load("demo").check("a lake", **options).rule)
+        'Near(tau=1.0, ratio=10.0)'
     """
 
-    method: str | None
+    method: Any
+    drafting: Any
+    rule: Any
+    coupling: Any
     guidance: float | None
     temperature: float | None
     top_k: int | None
     top_p: float | None
-    drafting: Any
-    tree: Any
-    nodes: int | None
-    depth: int | None
-    frontier: int | None
-    children: int | None
-    ranking: str | None
-    sharpness: float | None
-    threshold: float | None
-    echo: str | None
-    mixture: Any
-    window: int | None
-    redraw: str | None
-    initial: str | None
-    branches: int | None
-    levels: int | None
-    refine: int | None
-    ahead: int | None
-    guesses: int | None
-    rule: Any
-    k: int | None
-    delta: float | None
-    lam: float | None
-    tau: float | None
-    ratio: float | None
-    omega: float | None
-    epsilon: float | None
-    samples: int | None
-    coupling: Any
-    path: str | None
-    residual: str | None
     batch: int | None
 
 
-OURS = {field.name: knob_of(field) for field in dataclasses.fields(Settings) if field.name != "own"}
+NUMBERS = allowed_in(Settings)
+SAMPLING = ("guidance", "temperature", "top_k", "top_p")
+PARTS = ("drafting", "rule", "coupling")
+OPTIONS = ("method", *PARTS, *NUMBERS)
+# The fields of draftings of which a checkpoint may have its own values.
+FITTED = ("tree", "sharpness", "mixture")
+# What ``generate`` takes besides.
+_OF_CALLS = ("prompts", "num", "seed", "first", "start", "keep_rows", "compare", "progress")
 
 
-def _known() -> dict[str, Knob]:
-    """Returns the knobs of ``Settings``, and those of other packages' rules and draftings."""
-    others = rule_knobs() | {knob.name: knob for kind in DRAFTINGS.values() for knob in kind.knobs}
-    return OURS | {name: knob for name, knob in others.items() if name not in OURS}
+def resolve_settings(
+    given: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    platform: str,
+    vocab_size: int,
+    drafters: Collection[str],
+) -> Settings:
+    """Fills in the options that are None, and checks all of them.
+
+    Args:
+        given: options by name.
+        defaults: the checkpoint's defaults: options, and values of ``FITTED``; one may be an object of platforms.
+        platform: cpu, gpu or tpu.
+        vocab_size: V.
+        drafters: kinds of drafters that the checkpoint has, the usual one first.
+
+    Raises:
+        LanternError: an unknown option or name, a value out of range, parts that do not fit each other, a method that
+            needs a drafter that is not there.
+    """
+    check_names(given)
+    strange = sorted(set(defaults) - {*OPTIONS, *FITTED})
+    if strange:
+        raise LanternError(
+            f"the checkpoint's default {errors.quoted(strange[0])} is not an option: convert it again"
+        )
+    defaults = {name: fields.on_platform(value, platform) for name, value in defaults.items()}
+    options = {name: value for name, value in given.items() if value is not None}
+    numbers = {name: options.get(name, defaults.get(name, one.default)) for name, one in NUMBERS.items()}
+    drafters = tuple(drafters)
+    method = settle_method(options, defaults, platform=platform, vocab_size=vocab_size, drafters=drafters)
+    made = Settings(method, **numbers)
+    if made.top_k > vocab_size:
+        raise LanternError(
+            f"top_k {made.top_k} is more than the {vocab_size} codes: give at most {vocab_size}"
+        )
+    return made
 
 
-KNOBS: Table[Knob] = Table("setting", {}, beside=_known)
+def settle_method(
+    options: Mapping[str, Any],
+    defaults: Mapping[str, Any],
+    *,
+    platform: str,
+    vocab_size: int,
+    drafters: tuple[str, ...],
+) -> Method:
+    """Returns the method of some options, settled; arguments and errors as of ``resolve_settings``."""
+    parts = {name: options.get(name) for name in PARTS}
+    method = options.get("method", AUTO)
+    if method == AUTO:
+        steered = parts["drafting"] is not None or parts["coupling"] is not None
+        method = TREES_METHOD if steered else defaults.get("method", default_method(drafters))
+    fitted = {name: defaults[name] for name in FITTED if name in defaults}
+    return Method.of(method, **parts).settled(platform, fitted, vocab_size, drafters)
 
 
-def settings_json(settings: Settings) -> dict[str, Any]:
-    """Returns the knobs as plain values, without the batch, which decides how fast pictures are made but not which."""
-    values = {name: getattr(settings, name) for name in OURS if name != "batch"} | dict(settings.own)
-    values["tree"] = dataclasses.asdict(settings.tree)
-    return json.loads(json.dumps(values, default=repr))
+def check_names(given: Mapping[str, Any]) -> None:
+    """Raises LanternError for an unknown option, or an unknown name of a method; needs no JAX."""
+    for name in given:
+        if name not in OPTIONS:
+            raise LanternError(f"{errors.quoted(name)} is not an option: {instead_of(name) or _near(name)}")
+    method = given.get("method")
+    if isinstance(method, str) and method.partition(":")[0] not in METHODS:
+        raise errors.unknown("method", method.partition(":")[0], METHODS)
+
+
+def _near(name: Any) -> str:
+    return f"{errors.nearest(str(name), [*OPTIONS, *_OF_CALLS])}choose from {', '.join(OPTIONS)}"
+
+
+def instead_of(name: Any, said: str = "method ") -> str:
+    """Says how to give a field of a method that was given as an option of its own; empty if no method has it."""
+    for title in METHODS if isinstance(name, str) else ():
+        if title != AUTO and any(name in allowed_in(type(part)) for part in vars(Method.of(title)).values()):
+            return f"it is a field of methods, write {said}{title}:{name}=..."
+    return ""
+
+
+def steers(options: Mapping[str, Any]) -> bool:
+    """Tells whether a call with these options says how it wants to be decoded."""
+    said = (
+        name for name, value in options.items() if value is not None and (name, value) != ("method", AUTO)
+    )
+    return any(name in ("method", *PARTS) for name in said)

@@ -12,26 +12,21 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import jax
+import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.decoding.knobs import Knob, check_count
-from lantern_jax.decoding.tree import NO_TREE, tree_names
+from lantern_jax.decoding.fields import Range, check_count
+from lantern_jax.decoding.methods import AUTO, TREES_METHOD, Method
 from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.settings.auto import Expected
-from lantern_jax.settings.recipe import Recipe
-from lantern_jax.settings.resolution import check_knobs
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS, PARTS, SAMPLING, Settings
 from lantern_jax.tensors.checksums import checkpoint_digest
 
-FORMAT, VERSION = "lantern_jax tuned settings", 1
-AUTO, OFF = "auto", "off"
-# Knobs that a file is for; no method fixes these. A call that gives any other knob steers, and gets what it asks for.
-SAMPLING = ("guidance", "temperature", "top_k", "top_p")
-CALL = (*SAMPLING, "batch")
+FORMAT, VERSION = "lantern_jax tuned settings", 2
+OFF = "off"
 _BOUNDS = ("max_substituted", "max_distance")
 # How the names of files in a checkpoint's folder begin, and the most bytes of one.
 _PREFIX, _LARGEST = "tuned-", 10**6
@@ -65,24 +60,25 @@ class Key:
     def of(
         cls,
         checkpoint: Checkpoint,
-        recipe: Recipe,
-        knobs: Mapping[str, Any],
+        settings: Settings,
+        dtype: np.dtype,
         pictures: int | None = None,
         devices: Any = None,
     ) -> "Key":
         """Returns the key of a call.
 
         Args:
-            knobs: the call's; only those of ``CALL`` are read.
+            settings: the call's; their method is not read.
+            dtype: of parameters and products.
             pictures: how many the call makes; no batch is larger. None for whole batches.
             devices: the engine's.
         """
-        values = recipe.values(knobs, CALL, jax.default_backend())
-        batch = values["batch"] if pictures is None else min(values["batch"], pictures)
+        batch = settings.batch if pictures is None else min(settings.batch, pictures)
+        numbers = (settings.guidance, settings.temperature, settings.top_k, settings.top_p)
         return cls(
-            model=checkpoint.model, checkpoint=digest(checkpoint), device=device_name(devices), batch=int(batch),
-            # Equal numbers, NumPy's included, are written alike in files.
-            dtype=recipe.dtype.name, **{name: KNOBS[name].type(values[name]) for name in SAMPLING},
+            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name,
+            # Equal numbers are written alike in files.
+            *(type(kind)(value) for kind, value in zip((1.0, 1.0, 1, 1.0), numbers, strict=True)),
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
@@ -104,7 +100,7 @@ class Tuned:
 
     Attributes:
         key: what it is for.
-        knobs: what a generation is given.
+        options: what a generation is given: a method, and a rule, as text.
         name: the name of the way of decoding, for people.
         speedup: over plain decoding of the same pictures in the confirming run; predicted if there was none.
         substituted: the share of tokens that a relaxed rule put in place of the strict rule's there; 0 if strict.
@@ -114,7 +110,7 @@ class Tuned:
     """
 
     key: Key
-    knobs: Mapping[str, Any]
+    options: Mapping[str, str]
     name: str
     speedup: float
     substituted: float = 0.0
@@ -128,10 +124,14 @@ class Tuned:
         return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
 
     @property
+    def is_relaxed(self) -> bool:
+        """Whether it names a rule that is not strict."""
+        return self.options.get("rule", "strict") != "strict"
+
+    @property
     def words(self) -> str:
         """What it decodes with, on one line."""
-        is_strict = self.knobs.get("rule", "strict") == "strict"
-        relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
+        relaxed = f", {self.substituted:.1%} of tokens substituted" if self.is_relaxed else ""
         how = "when tuned" if self.found.get("confirmed", True) else "expected, not confirmed"
         return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
@@ -141,23 +141,16 @@ class Found:
     """What there is for a call.
 
     Attributes:
-        knobs: what the call should be given; empty where there is nothing for it.
+        options: what the call should be given; empty where there is nothing for it.
         note: a line for people; empty where there is nothing to say.
-        file: the file of tuned settings that the knobs are from; None where they are from none.
-        rows: what ``auto`` chose the knobs from, the fastest first; empty where it chose nothing.
+        file: the file of tuned settings that the options are from; None where they are from none.
+        rows: what ``auto`` chose the options from, the fastest first; empty where it chose nothing.
     """
 
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, str] = field(default_factory=dict)
     note: str = ""
     file: Path | None = None
     rows: Sequence[Expected] = ()
-
-    def under(self, given: Mapping[str, Any]) -> dict[str, Any]:
-        """Returns these knobs with those that a call gives, which take precedence."""
-        given = {name: value for name, value in given.items() if value is not None}
-        if self.knobs and given.get("method") == AUTO:
-            del given["method"]
-        return {**self.knobs, **given}
 
 
 @dataclass(frozen=True)
@@ -209,19 +202,13 @@ class Shelf:
             differences = tuned.key.differences(key)
             if not differences:
                 note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
-                return Found(tuned.knobs, note, tuned.file)
+                return Found(tuned.options, note, tuned.file)
             if self.named or tuned.key.model == key.model:
                 notes.append((len(differences), tuned.file, differences))
         if notes:
             _, file, differences = min(notes, key=lambda note: note[:2])
             return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
         return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
-
-
-def steers(knobs: Mapping[str, Any]) -> bool:
-    """Tells whether a call with these knobs says how it wants to be decoded."""
-    said = (name for name, value in knobs.items() if value is not None and (name, value) != ("method", AUTO))
-    return any(name not in CALL for name in said)
 
 
 def read_tuned(file: Path) -> Tuned:
@@ -245,26 +232,25 @@ def read_tuned(file: Path) -> Tuned:
 
 def _check(tuned: Tuned) -> None:
     """Raises LanternError, TypeError or AttributeError for contents that tuning never writes."""
-    key, knobs = tuned.key, tuned.knobs
-    texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype
+    key, options = tuned.key, tuned.options
+    texts = tuned.name, key.model, key.checkpoint, key.device, key.dtype, *options.values()
     if not all(isinstance(text, str) for text in texts) or not isinstance(tuned.found, Mapping):
         raise LanternError("a text or an object that is none")
     check_count("batch", key.batch)
     for name in SAMPLING:
-        KNOBS[name].check(getattr(key, name))
-    Knob("speedup", float, None, "", low_open=True).check(tuned.speedup)
-    Knob("substituted", float, None, "", high=1).check(tuned.substituted)
+        NUMBERS[name].metadata["allowed"].check(name, getattr(key, name))
+    Range(float, low_open=True).check("speedup", tuned.speedup)
+    Range(float, high=1).check("substituted", tuned.substituted)
     for name, bound in tuned.budget.items():
         if name not in _BOUNDS:
             raise LanternError("a bound of another name")
-        Knob(name, float, None, "").check(bound)
-    if set(knobs) & set(CALL) or (knobs.get("rule", "strict") != "strict" and not tuned.budget):
-        raise LanternError("knobs that no tuning writes")
-    # A tree without a name is written out: no other file is read for it.
-    tree = knobs.get("tree", NO_TREE)
-    if isinstance(tree, str) and tree not in (*tree_names(), NO_TREE, "dynamic"):
-        raise LanternError("an unknown tree")
-    check_knobs(knobs)
+        Range(float).check(name, bound)
+    if not options.keys() <= {"method", *PARTS} or (tuned.is_relaxed and not tuned.budget):
+        raise LanternError("options that no tuning writes")
+    # A tree is written out: no other file is read for it.
+    if any(".json" in text for text in options.values()):
+        raise LanternError("a tree in another file")
+    Method.of(**{"method": TREES_METHOD, **options})
 
 
 def file_name(key: Key) -> str:

@@ -99,10 +99,19 @@ class PromptEncoder(ABC):
         self.parts = parts
         self.config = parts.config
 
-    def check_prompts(self, prompts: Sequence[str | int], **negative: Negatives) -> tuple[str, ...]:
-        """Returns a line on what is ignored of the prompts, and one of negative ones, and warns with them; raises what
-        ``encode`` would raise, without loading a text encoder."""
-        self.encode(prompts, **negative)
+    def prepare(
+        self, prompts: Sequence[str | int], dtype: Any = np.float32, **negative: Negatives
+    ) -> tuple[Callable[[], Conditioning], tuple[str, ...]]:
+        """Checks prompts and encodes them, once, but for what a text encoder does.
+
+        Returns a function that returns what ``encode`` would, and a line on what is ignored of the prompts, and one of
+        negative ones, which it also warns with. Raises what ``encode`` would raise.
+        """
+        made = self.encode(prompts, dtype, **negative)
+        return lambda: made, self.ignored(prompts, **negative)
+
+    def ignored(self, prompts: Sequence[str | int], negative: Negatives = None) -> tuple[str, ...]:
+        """Returns the lines on what is ignored, and warns with them."""
         return ()
 
     @abstractmethod
@@ -196,8 +205,7 @@ class LabelEncoder(PromptEncoder):
             against = vocabulary.label_ids(self._parsed(negative))
         return np.stack([labels, against], axis=1)
 
-    def check_prompts(self, prompts, negative=None):
-        self.encode(prompts, negative=negative)
+    def ignored(self, prompts, negative=None):
         vocabulary = self.parts.vocabulary
         return () if vocabulary is None else _ignored(vocabulary.ignored_of, prompts, negative)
 
@@ -231,7 +239,7 @@ class CaptionEncoder(PromptEncoder):
     negative_fields, takes_negative = ("negative", "negative_mask"), True
     _read: dict[np.dtype, PyTree] | None = None
 
-    def check_prompts(self, prompts, negative=None):
+    def prepare(self, prompts, dtype=np.float32, negative=None):
         check_texts(prompts, negative)
         encoder = self.parts.text_encoder
         if encoder is None:
@@ -244,10 +252,13 @@ class CaptionEncoder(PromptEncoder):
         if negative is not None:
             with errors.of_negatives():
                 caption_tokens(tokenizer, negative, length, encoder.vocab_size)
-        return _ignored(partial(cut_of, tokenizer, length), prompts, negative)
+        ignored = _ignored(partial(cut_of, tokenizer, length), prompts, negative)
+        return partial(self._features, prompts, dtype, negative), ignored
 
     def encode(self, prompts, dtype=np.float32, negative=None):
-        self.check_prompts(prompts, negative)
+        return self.prepare(prompts, dtype, negative)[0]()
+
+    def _features(self, prompts, dtype, negative) -> CaptionConditioning:
         read = self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer
 
         def features(texts):

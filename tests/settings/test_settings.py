@@ -12,7 +12,7 @@ import lantern_jax
 from lantern_jax import DraftTree, DynamicTree, Lantern, SamplingParams, Strict, named_tree, process_logits
 from lantern_jax.apps.commands.main import main
 from lantern_jax.decoding.drafting.redraws import REDRAWS
-from lantern_jax.decoding.knobs import check_count, check_numbers, check_seed
+from lantern_jax.decoding.fields import check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import methods
 from lantern_jax.families.drafters import DRAFTERS as KINDS
 from lantern_jax.pipeline.inputs import Call

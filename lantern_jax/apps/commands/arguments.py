@@ -4,7 +4,6 @@ Arguments are checked before any work is done. An ``ArgumentTypeError`` is one l
 """
 
 import contextlib
-import dataclasses
 import ipaddress
 import math
 import re
@@ -12,7 +11,7 @@ from argparse import ArgumentTypeError
 from collections.abc import Callable
 from pathlib import Path
 
-from lantern_jax.decoding.knobs import MOST_INT, MOST_SEED, Knob
+from lantern_jax.decoding.fields import MOST_INT, MOST_SEED, Range
 from lantern_jax.io.errors import quoted
 from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
@@ -22,13 +21,12 @@ _NAME = "[a-z0-9._-]+"
 _PORTS, _MOST_PORT = {"http": 80, "https": 443}, 65535
 
 
-def typed(knob: Knob) -> Callable[[str], int | float]:
-    """Returns a parser of numbers in a knob's range."""
-    unnamed = dataclasses.replace(knob, name="")  # Argparse says which argument it is.
+def typed(allowed: Range) -> Callable[[str], int | float]:
+    """Returns a parser of numbers in a range."""
 
     def parse(text: str) -> int | float:
         try:
-            return unnamed.read(text)
+            return allowed.read("", text)  # Argparse says which argument it is.
         except ValueError as error:
             raise ArgumentTypeError(str(error)) from None
 
@@ -37,14 +35,14 @@ def typed(knob: Knob) -> Callable[[str], int | float]:
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
     """Returns a parser of whole numbers from ``least`` to ``most``."""
-    return typed(Knob("", int, None, "", low=least, high=most))
+    return typed(Range(int, least, most))
 
 
 def number(
     least: float = 0.0, most: float = math.inf, *, above: bool = False, below: bool = False
 ) -> Callable[[str], float]:
     """Returns a parser of numbers from ``least`` to ``most``, exclusive with ``above`` and ``below``."""
-    return typed(Knob("", float, None, "", low=least, high=most, low_open=above, high_open=below))
+    return typed(Range(float, least, most, above, below))
 
 
 seed = whole(0, MOST_SEED)

@@ -18,19 +18,20 @@ from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.apps.measuring.rows import Row, read_rows
-from lantern_jax.apps.measuring.sweep import SWEPT, Configuration, expand, parse_list, parse_methods
+from lantern_jax.apps.measuring.sweep import SWEPT, Configuration, check_methods, expand, parse_list
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.decoding.choices import RULES
+from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_file
 
-METHODS = "led,jacobi,gumbel,eagle,lantern-g,lantern++"
+METHODS = ("led", "jacobi", "gumbel", "eagle", "lantern-g", "lantern++")
 # How many sample prompts are used where none are given.
 PROMPTS = 8
-QUICK_METHODS, QUICK_PICTURES, PICTURES = "eagle,led,lantern-g", 12, 16
+QUICK_METHODS, QUICK_PICTURES, PICTURES = ("eagle", "led", "lantern-g"), 12, 16
 _EXAMPLES = (
     "lantern bench --quick",
-    "lantern bench --methods led,jacobi --batch 1,4 --out rows.jsonl",
+    "lantern bench --methods led jacobi --batch 1,4 --out rows.jsonl",
     "lantern bench --methods led:nodes=9,refine=2 --against rows.jsonl",
 )
 
@@ -43,15 +44,13 @@ def add(commands) -> None:
     )  # fmt: skip
     take, switch = bench.take, bench.switch
     bench.group("what is measured", "--model", "--seed")
-    switch("--quick", f"three minutes: {QUICK_METHODS}, {QUICK_PICTURES} pictures")
+    switch("--quick", f"three minutes: {', '.join(QUICK_METHODS)}, {QUICK_PICTURES} pictures")
     take("--size", "NAME", "a model of a published size, such as llamagen-xl; with --random")
     switch("--random", "with random weights: nothing to download; see --accept-lengths")
-    names = f"names of `lantern methods`, with knobs if need be: led:nodes=9,refine=2 (default: {METHODS})"
-    take("--methods", "A,B,...", names)
+    names = f"as `lantern generate` takes them: led:nodes=9,refine=2 (default: {' '.join(METHODS)})"
+    take("--methods", "A", names, nargs="+")
     take("--batch", "B,...", "pictures decoded together", "1", read=partial(parse_list, "batch"))
-    trees = "for methods with a tree: names, JSON files, dynamic"
-    take("--trees", "T,...", trees, read=partial(parse_list, "tree"))
-    take("--rules", "R,...", "acceptance rules", read=partial(parse_list, "rule"))
+    take("--rules", "R", "acceptance rules, each with all methods: strict near:tau=1", nargs="+")
     scales = "guidance scales; 1 is none (default: the model's)"
     take("--guidance", "F,...", scales, read=partial(parse_list, "guidance"))
     take("--prompts", "FILE", "what to draw, one prompt per line", read=read_prompts)
@@ -59,7 +58,7 @@ def add(commands) -> None:
     take("--pictures", "N", pictures, type=whole(1, MOST_PICTURES))
     take("--passes", "N", "stop pictures after N passes, estimate the rest; for large models", type=whole())
     take("--accept-lengths", "PROFILE", ACCEPT_LENGTHS, read=parse_accept_lengths)
-    bench.knob_groups("--dtype", "--mesh", "--hosts", "--search-tilings", but=SWEPT)
+    bench.decoding_groups("--dtype", "--mesh", "--hosts", "--search-tilings", but=SWEPT)
     bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
@@ -106,21 +105,15 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
     """Returns the requested configurations, with their names and numbers checked."""
-    text = arguments.methods
-    if text is None:
-        text = QUICK_METHODS if arguments.quick else METHODS
-    variants = list(parse_methods(text).values())
-    for variant in variants:
-        for name in ("batch", "guidance"):
-            if name in variant:
-                raise LanternError(f"{variant['method']}: {name} is not a variant's: give --{name}")
+    methods = arguments.methods or (QUICK_METHODS if arguments.quick else METHODS)
+    for rule in arguments.rules or ():
+        RULES.read(rule)
     return expand(
-        variants,
-        trees=arguments.trees or (),
+        check_methods(methods),
         rules=arguments.rules or (),
         batches=arguments.batch,
         guidances=arguments.guidance or (None,),
-        knobs=arguments.knobs,
+        options=arguments.options,
     )
 
 
@@ -145,9 +138,6 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
         raise LanternError(reasons[0])
     left_out += reasons
     if writes:
-        say_notes(
-            f"{note}: {member.configuration}" for group in groups for member in group for note in member.notes
-        )
         # They are printed again below the table.
         say_notes(f"left out: {reason}" for reason in left_out)
     keep_programs(arguments)

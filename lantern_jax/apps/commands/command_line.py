@@ -23,6 +23,7 @@ from lantern_jax.apps.terminal import streams, terminal
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import Signals, at_work, raise_if_signalled
+from lantern_jax.settings.settings import instead_of
 
 _INTERRUPTED = (130, 143)
 _UNREAD = 141
@@ -32,8 +33,6 @@ _BUG = "this is a bug of lantern_jax: please report it with the lines above and 
 class Parser(argparse.ArgumentParser):
     """Raises a one-line LanternError where argparse prints its usage; options may not be abbreviated or left empty.
 
-    Options passed to ``conceal`` are shown only by ``--help-all``.
-
     Attributes:
         knows_all: whether an unknown option is refused, with the nearest one named, before another parser sees it.
     """
@@ -42,20 +41,6 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, **options):
         super().__init__(**{"allow_abbrev": False} | options)
-        self._concealed: dict[argparse.Action, str | None] = {}
-
-    def conceal(self, action: argparse.Action) -> None:
-        """Leaves an option out of ``--help``."""
-        if not self._concealed:
-            self.add_argument(
-                "--help-all", action=_HelpAll, nargs=0, help="show trees, windows and rules too, and exit"
-            )
-        self._concealed[action], action.help = action.help, argparse.SUPPRESS
-
-    def reveal(self) -> None:
-        """Shows all options in the help from here on."""
-        for action, text in self._concealed.items():
-            action.help = text
 
     def parse_known_args(self, args=None, namespace=None):
         args = sys.argv[1:] if args is None else list(args)
@@ -69,9 +54,11 @@ class Parser(argparse.ArgumentParser):
             return found, unknown
         strange = [word.partition("=")[0] for word in unknown if word.startswith("-")]
         if strange:
+            instead = instead_of(strange[0].lstrip("-").replace("-", "_"), "--method ")
             near = errors.nearest(strange[0], self._option_string_actions)
             self.error(
-                f"{errors.quoted(strange[0])} is not an option of {self.prog}: {near}see {self.prog} --help"
+                f"{errors.quoted(strange[0])} is not an option of {self.prog}: "
+                f"{instead or f'{near}see {self.prog} --help'}"
             )
         if unknown:
             # For an argument that may be given several times argparse accepts only one run of words.
@@ -104,13 +91,6 @@ class Parser(argparse.ArgumentParser):
         )
         # An invalid value is reported in the same words wherever it is found.
         raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
-
-
-class _HelpAll(argparse.Action):
-    def __call__(self, parser, namespace, values, option_string=None) -> NoReturn:
-        parser.reveal()
-        parser.print_help()
-        parser.exit()
 
 
 def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:

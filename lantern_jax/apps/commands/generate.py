@@ -10,10 +10,8 @@ from lantern_jax.apps.commands.arguments import number, seed
 from lantern_jax.apps.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
 from lantern_jax.apps.commands.outputs import Outputs
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.decoding.knobs import check_numbers
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.resolution import check_knobs
 
 _EXAMPLES = (
     'lantern generate "green hills at noon with a river under clouds"',
@@ -45,7 +43,7 @@ def add(commands) -> None:
     share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
     generate.strict_words()
-    generate.knob_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
+    generate.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     generate.group("output")
     take(
         "--out",
@@ -88,16 +86,16 @@ def _run(arguments: argparse.Namespace) -> None:
             first=arguments.first,
             start=arguments.start,
             keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
-            **arguments.knobs,
+            **arguments.options,
         )
     pipeline.check_draws()
     if writes:
-        say_notes(plan.notes)
+        say_notes(plan.call.notes)
         if arguments.explain:
-            show_choice(pipeline.tuning(plan.count, **arguments.knobs))
+            show_choice(plan.call.found)
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.count, compare) as progress:
+        with decoding_progress(plan.call.count, compare) as progress:
             generation = plan.run(progress, compare)
         if writes:
             outputs = _write(outputs, plan, generation, arguments.overwrite)
@@ -109,12 +107,12 @@ def _run(arguments: argparse.Namespace) -> None:
         done = outputs.of(generation.numbers - arguments.first)
         if writes:
             done = _write(done, plan, generation, arguments.overwrite)
-        wrote = f"wrote {len(generation.numbers)} of {plan.count} pictures to {done.place}"
+        wrote = f"wrote {len(generation.numbers)} of {plan.call.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.places)
     made = generation.statistics
     if writes:
-        say_notes(filter(None, [weak_drafter(plan.settings, made.step_compression, made.rounds)]))
+        say_notes(filter(None, [weak_drafter(plan.call.settings, made.step_compression, made.rounds)]))
 
 
 @contextlib.contextmanager
@@ -145,8 +143,6 @@ def _checked(arguments: argparse.Namespace) -> Outputs:
     if arguments.keep is not None and arguments.start is None:
         raise LanternError("--keep is of a picture to complete: give --start IMAGE")
     names = arguments.prompts or arguments.encoded.prompts
-    check_numbers(len(names), arguments.num, arguments.seed, arguments.first)
-    check_knobs(arguments.knobs)
     return Outputs.of_call(arguments, [name for name in names for _ in range(arguments.num)])
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from lantern_jax.apps.commands.arguments import number
 from lantern_jax.apps.commands.options import DTYPES, Command
-from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.io import errors
@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from lantern_jax.apps.measuring.shapes import Shapes
 
 # The default methods of a model with an EAGLE drafter, and of one without.
-DRAFTED = "ar,gumbel:tree=chain,gumbel:tree=mc_sim_7b_63,gumbel:tree=naive_extend_57,led"
-UNDRAFTED = "ar,jacobi"
+DRAFTED = ("ar", "gumbel:tree=chain", "gumbel:tree=mc_sim_7b_63", "gumbel:tree=naive_extend_57", "led")
+UNDRAFTED = ("ar", "jacobi")
 
 # The value of ``--fit`` without a number.
 _NO_NUMBER = 0.0
@@ -37,8 +37,8 @@ def add(commands) -> None:
     there = "with --fit, in place of GB: a device that need not be here, such as v5e or h100"
     info.take("--for", "NAME", there, dest="device")
     info.take("--mesh", "data=D,model=M", "with --for: over several of them (default: one)")
-    methods = f"with --fit: as `lantern bench` takes them (default: {DRAFTED.replace(',', ', ')})"
-    info.take("--methods", "LIST", methods)
+    methods = f"with --fit: as `lantern bench` takes them (default: {' '.join(DRAFTED)})"
+    info.take("--methods", "A", methods, nargs="+")
     dtype = "with --fit: of parameters and products (default: bfloat16)"
     info.take("--dtype", None, dtype, choices=DTYPES)
 
@@ -95,9 +95,9 @@ def _fit(arguments: argparse.Namespace) -> None:
     methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
     with working("counting bytes") as tell:
         found = {}
-        for name, knobs in parse_methods(methods).items():
+        for name in check_methods(methods):
             tell(name)
-            found[name] = largest(shapes, knobs, limit, *mesh)
+            found[name] = largest(shapes, {"method": name}, limit, *mesh)
     Console().print(fit_table(found, limit, title))
 
 

@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
 
 from lantern_jax import __version__
 from lantern_jax.apps.commands import (
@@ -19,8 +18,6 @@ from lantern_jax.apps.commands import (
 )
 from lantern_jax.apps.commands import set as picture_set
 from lantern_jax.apps.commands.command_line import Parser, run
-from lantern_jax.io import plugins
-from lantern_jax.io.errors import LanternError
 
 _DESCRIPTION = """Pictures by speculative decoding.
 
@@ -34,28 +31,11 @@ def main(argv: list[str] | None = None) -> int:
     """Runs the command; returns its exit status: 0, 2 after an error, 130 when interrupted, 143 when terminated."""
 
     def work() -> None:
-        arguments = _parsed(sys.argv[1:] if argv is None else argv)
+        words = (sys.argv[1:] if argv is None else argv) or ["help"]
+        arguments = make_parser().parse_args([*words[1:], "--help"] if words[0] == "help" else words)
         arguments.run(arguments)
 
     return run("lantern", work, argv)
-
-
-def _parsed(words: Sequence[str]) -> argparse.Namespace:
-    """Returns the arguments; other packages are loaded for names that are unknown here, and for help, to show all."""
-    words = words or ["help"]
-    if words[0] == "help":
-        words = [*words[1:], "--help"]
-    if {"-h", "--help", "--help-all"} & set(words):
-        plugins.load()
-    try:
-        return make_parser().parse_args(words)
-    except LanternError as error:
-        broken = plugins.load()
-        if broken:
-            raise LanternError(f"{error}; {broken[0]}") from error
-        if not plugins.registered():
-            raise
-    return make_parser().parse_args(words)
 
 
 def make_parser() -> argparse.ArgumentParser:

@@ -10,22 +10,33 @@ from typing import TYPE_CHECKING, Any
 from lantern_jax.apps.commands.arguments import seed, typed, whole
 from lantern_jax.apps.commands.command_line import hosts_joined
 from lantern_jax.apps.terminal.terminal import leave_to_another, say, telling
+from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS, OPTIONS, SAMPLING, check_names
 
 if TYPE_CHECKING:
     from lantern_jax.pipeline.pipeline import Pipeline
 
 DTYPES = ("float32", "bfloat16", "float16")
-# The knobs that most people want, by their groups in the help.
-_SAMPLING, _SPEED = ("guidance", "temperature", "top_k", "top_p"), ("method", "batch")
+# The options of decoding, by name: a placeholder, and what it is.
+_DECODING = {
+    "guidance": ("F", "classifier-free guidance scale; 1 turns it off"),
+    "temperature": ("F", "how flat the sampling distribution is made; 0 is greedy"),
+    "top_k": ("K", "sample from the K most probable codes; 0 turns it off"),
+    "top_p": ("P", "sample from the most probable codes of mass P; 1 turns it off"),
+    "method": ("NAME", "how to decode, fields too: led:nodes=25,refine=2; see `lantern methods`"),
+    "rule": ("NAME", "another rule for what is accepted: near:tau=1"),
+    "drafting": ("NAME", "another source of guesses: dynamic:nodes=25"),
+    "coupling": ("NAME", "another way to share randomness: rejection"),
+    "batch": ("B", "pictures decoded together"),
+}
 
 
-class _KeepKnob(argparse.Action):
-    """Puts a knob's value into ``knobs``, by the knob's name."""
+class _KeepOption(argparse.Action):
+    """Puts the value of an option of decoding into ``options``, by its name."""
 
     def __call__(self, parser, namespace, values, option_string=None) -> None:
-        namespace.knobs = {**namespace.knobs, self.dest: values}
+        namespace.options = {**namespace.options, self.dest: values}
 
 
 def mesh(text: str) -> str:
@@ -63,7 +74,7 @@ _SHARED: dict[str, dict[str, Any]] = {
     "--negative": {
         "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
     },
-    "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole()},
+    "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole(1, MOST_PICTURES)},
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
         "metavar": "FILE|auto|off", "default": "auto",
@@ -126,6 +137,7 @@ class Command:
 
     def _begin(self, arguments: argparse.Namespace) -> None:
         """Converts the arguments that are to be read, and does the work."""
+        check_names(vars(arguments).get("options", {}))
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
@@ -149,41 +161,31 @@ class Command:
         """Adds ``--strict-words``."""
         self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
 
-    def knob_groups(self, *speed: str, but: Collection[str] = ()) -> None:
-        """Adds the flags of all knobs in groups: sampling, speed, and the rest, which only ``--help-all`` shows.
+    def decoding_groups(self, *speed: str, but: Collection[str] = ()) -> None:
+        """Adds the options of decoding in two groups, sampling and speed.
 
         Args:
             speed: flags of shared options that belong to the speed group.
-            but: knobs to leave out.
+            but: options to leave out.
         """
         self.group("sampling")
-        self.knobs(name for name in _SAMPLING if name not in but)
+        self.decoding(name for name in SAMPLING if name not in but)
         self.group("speed", *speed)
-        self.knobs(name for name in _SPEED if name not in but)
-        self.group("guesses, trees, windows and rules")
-        self.knobs((name for name in KNOBS if name not in {*_SAMPLING, *_SPEED, *but}), concealed=True)
+        self.decoding(name for name in OPTIONS if name not in {*SAMPLING, *but})
 
-    def knobs(self, names: Iterable[str] = KNOBS, concealed: bool = False, **given: Any) -> None:
-        """Adds a flag for every knob of a generation, or for some; the argument ``knobs`` holds the given ones by name.
+    def decoding(self, names: Iterable[str], **given: Any) -> None:
+        """Adds these options of decoding; the argument ``options`` holds the given ones by name.
 
         Args:
-            concealed: whether ``--help`` leaves them out and ``--help-all`` shows them.
-            given: values of knobs whose flags are left out.
+            given: values of options that are left out.
         """
-        self._parser.set_defaults(knobs=given)
+        self._parser.set_defaults(options=given)
         for name in names:
-            knob = KNOBS[name]
-            how: dict[str, Any] = {"choices": knob.choices} if knob.choices else {"metavar": knob.metavar}
-            # Two dozen names say less than the list that explains them.
-            if name == "method":
-                how["metavar"] = "NAME"
-            if knob.type in (int, float):
-                how["type"] = typed(knob)
-            note = f"; {knob.note}" if knob.note else ""
-            how |= {"action": _KeepKnob, "default": argparse.SUPPRESS, "help": knob.help + note}
-            added = self._group.add_argument(_flag(name), **how)
-            if concealed:
-                self._parser.conceal(added)
+            metavar, about = _DECODING[name]
+            how: dict[str, Any] = {"action": _KeepOption, "default": argparse.SUPPRESS, "help": about}
+            if name in NUMBERS:
+                how["type"] = typed(NUMBERS[name].metadata["allowed"])
+            self._group.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, **how)
 
 
 def join_hosts(given: str | None) -> bool:
@@ -239,11 +241,6 @@ def mesh_of(arguments: argparse.Namespace) -> str | None:
 
 
 def say_notes(notes: Iterable[str]) -> None:
-    """Prints the notes of a plan on stderr, one per line, with knobs named by their flags."""
+    """Prints the notes of a call on stderr, one per line."""
     for note in notes:
-        name, _, rest = note.partition(" ")
-        say(f"lantern: {_flag(name)} {rest}" if name in KNOBS else f"lantern: {note}", error=True)
-
-
-def _flag(knob: str) -> str:
-    return f"--{knob.replace('_', '-')}"
+        say(f"lantern: {note}", error=True)

@@ -20,7 +20,6 @@ from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_s
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.plan import Plan
-from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
 
 # The numbers among a model's sampling defaults, which fit one short line.
@@ -76,25 +75,25 @@ def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[
     The grid of a complete call with several prompts has a row for each. The file of a single picture records its
     prompt, seed and settings. Comparisons show plain decoding's picture on the left.
     """
-    settings = settings_json(plan.settings)
-    if plan.keep_rows is not None:
-        settings["keep_rows"] = plan.keep_rows
+    call, settings = plan.call, generation.settings
+    if call.keep_rows is not None:
+        settings = {**settings, "keep_rows": call.keep_rows}
 
     def negative(number: int) -> dict[str, str]:
-        row = (number - plan.first) // plan.num
-        return {"negative_prompt": plan.negatives[row]} if plan.negatives else {}
+        row = (number - call.first) // call.num
+        return {"negative_prompt": call.negatives[row]} if call.negatives else {}
 
     origins = [
-        origin_text(prompt, plan.seed, int(number), settings | negative(int(number)), tokens)
+        origin_text(prompt, call.seed, int(number), {**settings, **negative(int(number))}, tokens)
         for prompt, number, tokens in zip(
             generation.prompts, generation.numbers, generation.tokens, strict=True
         )
     ]
     pictures = list(generation.pictures)
-    is_row = len(pictures) == plan.count and 1 < plan.num < len(pictures)
+    is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
 
     def sheet(shown: list) -> bytes:
-        return encode_png(shown[0] if len(shown) == 1 else grid(shown, plan.num if is_row else None))
+        return encode_png(shown[0] if len(shown) == 1 else grid(shown, call.num if is_row else None))
 
     files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
     if outputs.grid is not None:
@@ -170,7 +169,7 @@ def show_choice(found: Found) -> None:
         )
     else:
         heads = ("", "tokens per pass", "a pass in steps", "times plain")
-        names = [f"{row.guesses}{' *' * (row.guesses.knobs == found.knobs)}" for row in found.rows]
+        names = [f"{row.method}{' *' * (row.method == found.options['method'])}" for row in found.rows]
         values = [[f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup)] for row in found.rows]
         rows = [(name, *row) for name, row in zip(names, values, strict=True)]
         console.print(table(heads, rows, box=None, pad_edge=False))

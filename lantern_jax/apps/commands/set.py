@@ -17,7 +17,6 @@ from lantern_jax.apps.sets.request import SHARD_SIZE, OpenedSet, SetRequest, ope
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.resolution import check_knobs
 
 _EXAMPLES = (
     "lantern set --prompts prompts.txt --out pictures",
@@ -39,7 +38,7 @@ def add(commands) -> None:
     take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
     command.strict_words()
-    command.knob_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
+    command.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     command.group("output")
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
     part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
@@ -62,9 +61,13 @@ def _run(arguments: argparse.Namespace) -> None:
     fields = {name: getattr(arguments, name) for name in names}
     prompts, negatives = _prompts(arguments)
     request = SetRequest(
-        arguments.model, prompts, arguments.knobs, negatives=negatives, size=arguments.picture_size, **fields
+        arguments.model,
+        prompts,
+        arguments.options,
+        negatives=negatives,
+        size=arguments.picture_size,
+        **fields,
     )
-    check_knobs(request.knobs)
     # Without a mesh, joined processes are separate workers, each with its own devices.
     writes = join_hosts(arguments.hosts) or arguments.mesh is None
     worker = _worker(arguments)

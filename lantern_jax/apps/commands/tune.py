@@ -10,13 +10,11 @@ from lantern_jax.apps.commands.options import Command, encoded_prompts, open_pip
 from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.measuring.clock import Clock
 from lantern_jax.apps.terminal.terminal import say, telling
-from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_makeable, check_new_file, write_file
-from lantern_jax.settings.resolution import check_knobs
+from lantern_jax.settings.settings import NUMBERS
 
-# The knobs that a tuning is for; it finds all the others.
-KNOBS = ("batch", "guidance", "temperature", "top_k", "top_p")
 # How many sample prompts are used where none are given.
 PROMPTS = 64
 # Pictures for the statistics: the default, and the most per minute of tuning.
@@ -35,7 +33,7 @@ def add(commands) -> None:
     take("words", "PROMPT", "prompts like those to come (default: some of our own)", nargs="*")
     take("--prompts", "FILE", "prompts, one per line, or those that `lantern encode` wrote (.npz)")
     # Without a batch, the aim is one picture as soon as possible.
-    tune.knobs(KNOBS, batch=1)
+    tune.decoding(NUMBERS, batch=1)
     share, distance = "at most this share of tokens", "at most this mean codebook distance"
     take("--max-substituted", "X", f"allow relaxed rules: {share}", type=number(0, 1))
     take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
@@ -52,10 +50,9 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    clock, knobs = Clock(60 * arguments.minutes), arguments.knobs
+    clock, options = Clock(60 * arguments.minutes), arguments.options
     if arguments.out is not None:
         check_new_file(Path(arguments.out), arguments.overwrite)
-    check_knobs(knobs)
     prompts = _prompts(arguments)
 
     from lantern_jax.apps.measuring.choose import Budget
@@ -71,8 +68,8 @@ def _run(arguments: argparse.Namespace) -> None:
             f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
             "--max-distance out, or convert it again with its VQ tokenizer"
         )
-    pipeline.check(prompts, **knobs)
-    key = Key.of(pipeline.checkpoint, pipeline.recipe, knobs, devices=pipeline.engine.devices)
+    settings = pipeline.check(prompts, **options)
+    key = Key.of(pipeline.checkpoint, settings, pipeline.dtype, devices=pipeline.engine.devices)
     # In its folder it is found; a model of another's, or the demo, has none to write to.
     folder = Path(arguments.model) if Path(arguments.model).is_dir() else None
     if arguments.out is None:
@@ -82,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
         file = Path(arguments.out)
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
     pictures = arguments.pictures or int(min(PICTURES, max(2, PICTURES_A_MINUTE * arguments.minutes)))
-    goal = Goal(knobs, budget, pictures, arguments.minutes)
+    goal = Goal(options, budget, pictures, arguments.minutes)
     with telling("tuning") as tell:
 
         def report(text: str) -> None:

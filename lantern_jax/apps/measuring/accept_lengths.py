@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.decoding.knobs import MOST_INT
+from lantern_jax.decoding.fields import MOST_INT
 from lantern_jax.io.errors import LanternError, quoted
 from lantern_jax.io.files import parse_json, read_text
 

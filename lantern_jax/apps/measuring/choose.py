@@ -6,13 +6,12 @@ Axes: n pictures.
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.apps.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
-from lantern_jax.settings.auto import Guesses
 
 Point = TypeVar("Point")
 # Nodes of the trees considered, the root not counted.
@@ -24,13 +23,25 @@ WINDOWS = (2, 3, 4, 5, 6, 8, 10, 12, 16, 20, 25, 31, 40, 56, 72)
 REFINE = (0, 1, 2, 3, 4, 5)
 
 
+class Guesses(NamedTuple):
+    """A window: its method, nodes, and passes of a drafter over it, None for none."""
+
+    method: str
+    nodes: int
+    refine: int | None = None
+
+    def __str__(self) -> str:
+        """Writes it as the text of a method."""
+        return f"{self.method}:nodes={self.nodes}" + ("" if self.refine is None else f",refine={self.refine}")
+
+
 @dataclass(frozen=True)
 class Candidate:
     """A way of decoding, and its numbers.
 
     Attributes:
         name: its name, for people.
-        knobs: knobs of a generation that decodes this way.
+        options: options of a generation that decodes this way, as text.
         nodes: nodes per pass, root included.
         rounds: [n], rounds of pictures other than those it was chosen by.
         ms: milliseconds per round, predicted.
@@ -43,7 +54,7 @@ class Candidate:
     """
 
     name: str
-    knobs: Mapping[str, Any]
+    options: Mapping[str, str]
     nodes: int
     rounds: Float[np.ndarray, " n"]
     ms: float
@@ -57,7 +68,7 @@ class Candidate:
     def to_json(self) -> dict[str, Any]:
         """Returns plain numbers by name."""
         values = {name: getattr(self, name) for name in _WRITTEN}
-        values |= {"knobs": dict(self.knobs), "ms_a_round": self.ms}
+        values |= {"options": dict(self.options), "ms_a_round": self.ms}
         if len(self.substituted):
             values |= {"substituted": float(self.substituted.mean()), "distance": self.distance}
         return values

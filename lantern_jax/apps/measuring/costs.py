@@ -17,11 +17,13 @@ import numpy as np
 from lantern_jax.apps.measuring.clock import Clock, alternate
 from lantern_jax.apps.measuring.round_costs import Costs, Drafts, on_line
 from lantern_jax.apps.measuring.subject import Subject
+from lantern_jax.decoding.drafting.eagle import Tree
+from lantern_jax.decoding.drafting.jacobi import Jacobi
+from lantern_jax.decoding.methods import Method
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramKey
-from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.settings.settings import Settings
 
 # Nodes of the passes that are measured, root included: where kernels' tiles and padding end, and one node more.
@@ -125,7 +127,7 @@ def measure(
             rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
     if clock.fits(_WINDOW_UNTIL, draft=1):
-        jobs["window"] = subject.job(_with(settings, window, "jacobi"))
+        jobs["window"] = subject.job(replace(settings, method=Method(Jacobi(window=_WINDOW))))
     report("timing all in turns")
     times, error = _timed(watch, jobs)
     passes = _rising({nodes: ms for nodes, ms in times.items() if isinstance(nodes, int)})
@@ -153,7 +155,10 @@ def draft_jobs(subject: Subject, settings: Settings, kind: str) -> dict[object, 
     """Returns jobs whose rounds tell what drafting costs, by (kind, width, depth)."""
     codes = subject.recipe.config.num_codes
     shapes = [(1, _SHORT), (1, _LONG), *((width, _BUSHY) for width in WIDTHS[1:] if width <= codes)]
-    return {(kind, *shape): subject.job(_with(settings, chains(*shape), kind)) for shape in shapes}
+    return {
+        (kind, *shape): subject.job(replace(settings, method=Method(Tree(drafter=kind, tree=chains(*shape)))))
+        for shape in shapes
+    }
 
 
 def draft_costs(costs: Costs, times: Mapping[object, float], kind: str) -> Drafts:
@@ -190,11 +195,5 @@ def _filled(plain: Job, nodes: int) -> Job:
     return Job(program, plain.guidance, plain.sampling)
 
 
-def _with(settings: Settings, tree: DraftTree, drafting: str) -> Settings:
-    """Returns strict settings with a tree or a window."""
-    return replace(settings, tree=tree, drafting=drafting, coupling="gumbel", rule="strict", echo="off")
-
-
-def levels_of(settings: Settings) -> int:
-    """Returns how many levels are drafted one after the other; 0 without a drafter."""
-    return 0 if settings.is_plain else DRAFTINGS[settings.drafting].levels(settings)
+def _tree_job(subject: Subject, settings: Settings, kind: str, tree: DraftTree) -> Job:
+    return subject.job(replace(settings, method=Method(Tree(drafter=kind, tree=tree))))

@@ -83,11 +83,11 @@ def need(
 
 
 def largest(
-    shapes: Shapes, knobs: Mapping[str, Any], limit: int, data: int = 1, model: int = 1, platform: str = GPU
+    shapes: Shapes, options: Mapping[str, Any], limit: int, data: int = 1, model: int = 1, platform: str = GPU
 ) -> Need:
     """Returns the need of the largest batch, a power of two for each group of devices, that fits in ``limit`` bytes; if
     even the smallest does not fit, its need."""
-    what = shapes, shapes.job(knobs), shapes.recipe.settings(knobs).tree.num_nodes
+    what = shapes, shapes.job(options), shapes.recipe.settings(options).tree.num_nodes
     found = need(*what, data, data, model, platform)
     while found.pictures < MOST * data:
         twice = need(*what, 2 * found.pictures, data, model, platform)

@@ -15,13 +15,13 @@ class Goal:
     """What a tuning is for, and how far it goes.
 
     Attributes:
-        knobs: batch, guidance and sampling of the calls that it is for; None for the defaults.
+        options: batch, guidance and sampling of the calls that it is for; None for the defaults.
         budget: what relaxed rules may cost.
         pictures: the number that trees grow on, and as many again that everything is estimated on; decoded together.
         minutes: how long it takes, unless decoding the pictures plainly and a short confirming run take longer.
     """
 
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     budget: Budget = field(default_factory=Budget)
     pictures: int = 16
     minutes: float = 5.0

@@ -22,7 +22,6 @@ from jaxtyping import Int
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
-from lantern_jax.apps.measuring.costs import levels_of
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.rows import PLAIN, Row
 from lantern_jax.apps.measuring.subject import Subject
@@ -31,8 +30,7 @@ from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.recipe import without_effect
-from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.settings import SAMPLING, Settings
 
 LEAST_REPEATS = 3
 # Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
@@ -70,11 +68,6 @@ class Member:
     configuration: Configuration
     settings: Settings
     job: Job
-
-    @property
-    def notes(self) -> tuple[str, ...]:
-        """Lines that name the knobs without effect."""
-        return without_effect(self.configuration.knobs, self.settings)
 
     @property
     def group(self) -> tuple:
@@ -115,8 +108,6 @@ def members(
     for configuration in configurations:
         try:
             settings = subject.settings(configuration.given)
-            # A method's name changes nothing that is measured: the same row is not measured twice.
-            same = dataclasses.replace(settings, method=None)
             plain = subject.job(settings, plain=True)
             job = _forced(subject.job(settings), settings, profile)
         except ValueError as error:
@@ -124,16 +115,13 @@ def members(
             continue
         member = Member(configuration, settings, job)
         if member.group not in groups:
-            knobs = {name: value for name, value in configuration.knobs.items() if name in _SAMPLING}
-            first = dataclasses.replace(configuration, method=PLAIN, knobs=knobs)
+            options = {name: value for name, value in configuration.options.items() if name in SAMPLING}
+            first = dataclasses.replace(configuration, method=PLAIN, options=options)
             alone = subject.settings(first.given)
-            groups[member.group] = {dataclasses.replace(alone, method=None): Member(first, alone, plain)}
+            groups[member.group] = {alone: Member(first, alone, plain)}
         if not settings.is_plain:
-            groups[member.group].setdefault(same, member)
+            groups[member.group].setdefault(settings, member)
     return [list(group.values()) for group in groups.values()], reasons
-
-
-_SAMPLING = ("temperature", "top_k", "top_p")
 
 
 def _forced(job: Job, settings: Settings, profile: AcceptLengths | None) -> Job:
@@ -249,7 +237,7 @@ def _row(
         batch=settings.batch,
         guidance=float(settings.guidance),
         method=configuration.method,
-        knobs=dict(configuration.knobs),
+        options=dict(configuration.options),
         nodes=settings.tree.num_nodes - 1,
         depth=settings.tree.max_depth,
         passes=statistics.fmean(sample.passes for sample in samples),
@@ -310,7 +298,7 @@ def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> in
     if job.drafter is None:
         return total
     # The heads of some drafters all run together.
-    runs = 1 if DRAFTERS[job.drafter].one_pass else max(levels_of(settings), 1)
+    runs = 1 if DRAFTERS[job.drafter].one_pass else max(settings.drafting.passes, 1)
     own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
     cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
     return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)

@@ -18,7 +18,7 @@ PLAIN = "ar"
 _LARGEST = 64 * 2**20
 # The fields that agree in two rows if they measure the same thing.
 IDENTITY = (
-    "model", "pixels", "dtype", "device", "batch", "guidance", "method", "knobs", "nodes", "depth", "forced",
+    "model", "pixels", "dtype", "device", "batch", "guidance", "method", "options", "nodes", "depth", "forced",
     "accept_lengths",
 )  # fmt: skip
 # The fields that are compared between them.
@@ -36,8 +36,8 @@ class Row:
         device: its kind, and how many where there are several.
         batch: pictures decoded together.
         guidance: the scale; 1 means none.
-        method: its name.
-        knobs: those given besides the method, by name.
+        method: its text.
+        options: those of decoding that were given besides, by name.
         nodes, depth: of the tree, the root not counted; 0 for plain decoding and for what drafts no tree.
         passes: passes of the target after prefill, per picture.
         tokens_a_pass: tokens per pass, the first token of each picture not counted.
@@ -73,7 +73,7 @@ class Row:
     batch: int
     guidance: float
     method: str
-    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
     nodes: int
     depth: int
     passes: float
@@ -112,9 +112,10 @@ class Row:
 
     @property
     def label(self) -> str:
-        """The method with its knobs, for people."""
-        given = ",".join(f"{name}={_brief(value)}" for name, value in self.knobs.items())
-        return f"{self.method}:{given}" if given else self.method
+        """The method with its options, for people."""
+        return " ".join(
+            [errors.short(self.method, 60), *(f"{name}={value}" for name, value in self.options.items())]
+        )
 
 
 def to_lines(rows: Iterable[Row]) -> str:
@@ -161,8 +162,3 @@ def against(new: Iterable[Row], old: Iterable[Row]) -> list[tuple[Row, dict[str,
         (row, {name: getattr(row, name) / getattr(other, name) for name in COMPARED if getattr(other, name)})
         for row, other in pairs
     ]
-
-
-def _brief(value: Any) -> str:
-    """Returns a knob's value in a short form: a list of paths is a tree without a name."""
-    return f"{len(value)} paths" if isinstance(value, list | tuple) else str(value)

@@ -40,9 +40,9 @@ class Shapes:
     tokenizer: VQConfig | None = None
     quantized: bool = False
 
-    def job(self, knobs: Mapping[str, Any]) -> Job:
-        """Returns the job that decodes it with these knobs; LanternError for knobs that it cannot be decoded with."""
-        return self.recipe.job(self.recipe.settings(knobs))
+    def job(self, options: Mapping[str, Any]) -> Job:
+        """Returns the job that decodes it with these options; LanternError for options that do not fit it."""
+        return self.recipe.job(self.recipe.settings(options))
 
 
 def checkpoint_shapes(checkpoint: Checkpoint, dtype: Any) -> Shapes:

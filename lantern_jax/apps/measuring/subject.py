@@ -112,9 +112,9 @@ class Subject:
         """Number of prompts."""
         return len(jax.tree.leaves(self.conditioning)[0])
 
-    def settings(self, knobs: Mapping[str, Any]) -> Settings:
-        """Returns the settings of these knobs; LanternError for knobs that this model cannot be decoded with."""
-        return self.recipe.settings(knobs)
+    def settings(self, options: Mapping[str, Any]) -> Settings:
+        """Returns the settings of these options; LanternError for options that this model cannot be decoded with."""
+        return self.recipe.settings(options)
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns the job that decodes a batch with these settings."""

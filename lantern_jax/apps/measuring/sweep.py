@@ -5,128 +5,79 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from lantern_jax.decoding.methods import methods
-from lantern_jax.decoding.tree import resolve_tree
+from lantern_jax.decoding.methods import METHODS, Method
 from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.draftings import DRAFTINGS, TREE
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS
 
-# Knobs that have lists of their own.
-SWEPT = ("method", "tree", "rule", "batch", "guidance")
+# The options of which a benchmark takes lists.
+SWEPT = ("method", "rule", "batch", "guidance")
+PLAIN = "ar"
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """One way of decoding.
+    """A method and its setting, as asked for.
 
     Attributes:
-        method: its name.
-        knobs: those given besides it, except the following.
+        method: its text.
+        options: other options of decoding that were given, by name.
         batch: pictures decoded together.
-        guidance: the scale; None means the model's default.
+        guidance: the scale; None for the model's.
     """
 
     method: str
-    knobs: Mapping[str, Any] = field(default_factory=dict)
+    options: Mapping[str, Any] = field(default_factory=dict)
     batch: int = 1
     guidance: float | None = None
 
     @property
     def given(self) -> dict[str, Any]:
-        """All knobs, as ``resolve_settings`` takes them."""
-        return {"method": self.method, **self.knobs, "batch": self.batch, "guidance": self.guidance}
+        """All options, as ``resolve_settings`` takes them."""
+        return {"method": self.method, **self.options, "batch": self.batch, "guidance": self.guidance}
 
     def __str__(self) -> str:
-        knobs = ",".join(f"{name}={value}" for name, value in self.knobs.items())
+        options = "".join(f", {name} {value}" for name, value in self.options.items())
         guidance = "" if self.guidance is None else f", guidance {self.guidance:g}"
-        return f"{self.method}{':' if knobs else ''}{knobs}, batch {self.batch}{guidance}"
+        return f"{self.method}{options}, batch {self.batch}{guidance}"
 
 
 def expand(
-    variants: Iterable[Mapping[str, Any]],
+    methods: Iterable[str],
     *,
-    trees: Sequence[str] = (),
     rules: Sequence[str] = (),
     batches: Sequence[int] = (1,),
     guidances: Sequence[float | None] = (None,),
-    knobs: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
 ) -> list[Configuration]:
     """Returns every combination once; rows that are compared with the same plain decoding stand together.
 
-    A variant that fixes its own tree or rule, or has windows instead of a tree, keeps them.
-
     Args:
-        variants: knobs of the methods, with their ``method`` (``parse_methods``).
-        trees, rules: names or files; empty for the method's own.
-        knobs: knobs of all variants, unless one says otherwise.
+        methods: their texts (``check_methods``).
+        rules: their texts, for all methods but plain decoding; empty for the method's own.
+        options: other options, of all configurations.
     """
     found: dict[str, Configuration] = {}
-    for batch, guidance in itertools.product(batches, guidances):
-        for variant in variants:
-            own = {**(knobs or {}), **variant}
-            name = own.pop("method")
-            fixed = methods()[name].knobs
-            keeps = "tree" in own or "tree" in fixed or _nodes(fixed) != TREE
-            plain = fixed.get("tree") == "none"
-            for tree, rule in itertools.product(
-                (None,) if keeps else trees or (None,),
-                (None,) if plain or "rule" in own else rules or (None,),
-            ):
-                more = {"tree": tree, "rule": rule}
-                given = own | {name: value for name, value in more.items() if value is not None}
-                one = Configuration(name, given, batch, guidance)
-                found.setdefault(str(one), one)
+    for batch, guidance, method in itertools.product(batches, guidances, methods):
+        for rule in rules if rules and method != PLAIN else (None,):
+            given = dict(options or {}) | ({} if rule is None else {"rule": rule})
+            one = Configuration(method, given, batch, guidance)
+            found.setdefault(str(one), one)
     return list(found.values())
 
 
-def _nodes(fixed: Mapping[str, Any]) -> str:
-    """Returns what the drafts of a method consist of: a list of trees applies only to trees."""
-    return DRAFTINGS[fixed["drafting"]].nodes if "drafting" in fixed else TREE
-
-
-def parse_methods(text: str) -> dict[str, dict[str, Any]]:
-    """Parses ``a,b:knob=value,knob=value,c`` into knobs by row; empty text means all methods.
-
-    Raises LanternError for an unknown method, knob or name, and for a value of the wrong type.
-    """
-    if not text:
-        return {name: {"method": name} for name in methods()}
-    rows: list[str] = []
-    for piece in text.split(","):
-        if rows and "=" in piece and ":" not in piece:
-            rows[-1] += f",{piece}"
-        else:
-            rows.append(piece.strip())
-    return {row: _knobs(row) for row in rows}
-
-
-def _knobs(row: str) -> dict[str, Any]:
-    name, _, given = row.partition(":")
-    if name not in methods():
-        raise LanternError(f"unknown method {errors.quoted(name)}: choose from {', '.join(methods())}")
-    knobs: dict[str, Any] = {"method": name}
-    for pair in filter(None, given.split(",")):
-        knob, _, value = pair.partition("=")
-        if knob not in KNOBS:
-            raise LanternError(f"{row}: {errors.quoted(knob)} is not a knob: choose from {', '.join(KNOBS)}")
-        knobs[knob] = _value(knob, value)
-    return knobs
+def check_methods(texts: Sequence[str]) -> list[str]:
+    """Returns the texts of methods, all that there are for none; raises LanternError for one that is not valid."""
+    for text in texts:
+        if "," in text.partition(":")[0]:
+            raise errors.invalid("--methods", text, "methods with spaces between them: led:nodes=9 jacobi")
+        Method.of(text)
+    return list(texts) or [name for name in METHODS if name != "auto"]
 
 
 def parse_list(name: str, text: str) -> list[Any]:
-    """Returns the values of a knob's list, ``a,b,c``; LanternError if one is not valid or there is none."""
-    values = [_value(name, part.strip()) for part in text.split(",") if part.strip()]
+    """Returns the values of an option's list, ``1,4,8``; LanternError if one is not valid or there is none."""
+    allowed = NUMBERS[name].metadata["allowed"]
+    values = [allowed.read(name, part.strip()) for part in text.split(",") if part.strip()]
     if not values:
         raise errors.invalid(f"--{name}", text, "one value or several with commas")
     return values
-
-
-def _value(name: str, text: str) -> Any:
-    """Reads a knob's value; LanternError for one that no model can be decoded with."""
-    if KNOBS[name].type in (int, float):
-        return KNOBS[name].read(text)
-    if name == "tree" and text != "dynamic":
-        resolve_tree(text)
-    KNOBS[name].check(text)
-    return text

@@ -8,13 +8,11 @@ Axes: n pictures, T stream tokens.
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import asdict, replace
-from typing import Any
 
-import jax
 import numpy as np
 
 from lantern_jax.apps.measuring import choose, costs, paths
-from lantern_jax.apps.measuring.choose import Candidate
+from lantern_jax.apps.measuring.choose import Candidate, Guesses
 from lantern_jax.apps.measuring.clock import Clock, alternate
 from lantern_jax.apps.measuring.costs import Costs
 from lantern_jax.apps.measuring.goal import PLAIN, Goal, Tuning
@@ -26,11 +24,8 @@ from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.settings.auto import Guesses
-from lantern_jax.settings.draftings import DRAFTINGS
-from lantern_jax.settings.resolution import for_platform
 from lantern_jax.settings.settings import Settings
-from lantern_jax.settings.tuned import CALL, Key, Tuned
+from lantern_jax.settings.tuned import Key, Tuned
 
 DEFAULT = "default"
 # Shares of the time by which searching ends: trees of the first drafter, windows, other drafters, relaxed rules.
@@ -44,8 +39,8 @@ _TREES = 3
 _FASTEST = 3
 # Relaxed rules from loose to strict: the first of a kind that keeps to the budget is taken.
 _RULES = (
-    tuple({"rule": "near", "tau": tau} for tau in (3.0, 2.0, 1.5, 1.0)),
-    tuple({"rule": "lantern++", "lam": lam} for lam in (3.0, 2.0, 1.5)),
+    tuple(f"near:tau={tau:g}" for tau in (3.0, 2.0, 1.5, 1.0)),
+    tuple(f"lantern++:lam={lam:g}" for lam in (3.0, 2.0, 1.5)),
 )
 
 
@@ -59,7 +54,7 @@ class Tuner:
         clock: a clock for the plan's minutes; None begins one.
 
     Raises:
-        LanternError: knobs that are not valid.
+        LanternError: options that are not valid.
     """
 
     def __init__(
@@ -71,7 +66,7 @@ class Tuner:
         clock: Clock | None = None,
     ):
         self.subject, self.plan, self.key, self.report = subject, plan, key, report
-        self.base = {name: value for name, value in plan.knobs.items() if value is not None}
+        self.base = {name: value for name, value in plan.options.items() if value is not None}
         self.settings = subject.settings(self.base | {"method": "ar"})
         self.clock = Clock(60 * plan.minutes) if clock is None else clock
         self.kinds = [kind for kind in DRAFTERS if kind in subject.recipe.drafters]
@@ -119,27 +114,30 @@ class Tuner:
             self._relaxed([row for row in sorted(self.found, key=_speed) if row.name != PLAIN])
 
     def _candidate(
-        self, name: str, knobs: Mapping[str, Any], nodes: int, rounds, ms: float, *relaxed
+        self, name: str, options: Mapping[str, str], nodes: int, rounds, ms: float, *relaxed
     ) -> Candidate:
         """Returns a candidate with what is predicted for it; the arguments are as its fields."""
         rate = choose.tokens_a_second(
             rounds, ms, tokens=self.tokens, begin=self.costs.begin, batch=self.settings.batch, error=self.costs.error
         )  # fmt: skip
-        made = Candidate(name, knobs, nodes, rounds, ms, *relaxed)
+        made = Candidate(name, options, nodes, rounds, ms, *relaxed)
         return replace(made, tokens_a_pass=paths.tokens_a_pass(rounds, self.tokens - 1), predicted=rate)
 
     def _confirming(self, seconds: list[float]) -> float:
         """Returns the least seconds of confirming candidates that decode in these; plain decoding is compiled."""
         return self.clock.predicted(draft=len(seconds) - 1) + (1 + _LEAST) * sum(seconds)
 
-    def _decoded(self, knobs: Mapping[str, Any]) -> Decodings:
+    def _decoded(self, options: Mapping[str, str]) -> Decodings:
         """Decodes the pictures that everything is estimated on."""
-        count, job = self.plan.pictures, self._job(knobs)
+        count, job = self.plan.pictures, self._job(options)
         with self.clock.piece("pictures"):
             return self.subject.decode(job, count, count, count)
 
-    def _job(self, knobs: Mapping[str, Any]) -> Job:
-        return self.subject.job(self.subject.settings(self.base | dict(knobs)))
+    def _job(self, options: Mapping[str, str]) -> Job:
+        return self.subject.job(self._settings(options))
+
+    def _settings(self, options: Mapping[str, str]) -> Settings:
+        return self.subject.settings(self.base | dict(options))
 
     def _trees(self, kind: str, plain: Decodings, until: float) -> list[Candidate]:
         """Returns the best grown trees, and all named ones, with the rounds they take on other pictures.
@@ -160,10 +158,10 @@ class Tuner:
         def cost(nodes: int, expanded: tuple[int, ...]) -> float:
             return self.costs.tree(kind, nodes, expanded)
 
-        def candidate(name: str, given: Any, tree: DraftTree) -> Candidate:
-            knobs = {"method": "gumbel", "drafting": kind, "tree": given}
+        def candidate(name: str, tree: DraftTree) -> Candidate:
+            options = {"method": f"gumbel:drafter={kind},tree={tree}"}
             rounds = paths.rounds_of(ranks[count:], tree, self.run_lengths)
-            return self._candidate(name, knobs, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
+            return self._candidate(name, options, tree.num_nodes, rounds, cost(tree.num_nodes, tree.expanded))
 
         def tokens(grown: list[TreePath]) -> float:
             # Not the sum of the counts: where much is accepted there are few rounds.
@@ -175,28 +173,27 @@ class Tuner:
         for given in grown:
             tree = DraftTree.from_paths(given)
             name = f"tree of {tree.num_nodes - 1}, {tree.max_depth} deep ({kind})"
-            made.append(candidate(name, [list(path) for path in given], tree))
+            made.append(candidate(name, tree))
         named = {name: named_tree(name) for name in tree_names()}
         codes = self.subject.recipe.config.num_codes
         fitting = {name: tree for name, tree in named.items() if tree.max_rank < codes}
-        return made + [candidate(f"tree {name} ({kind})", name, tree) for name, tree in fitting.items()]
+        return made + [candidate(f"tree {name} ({kind})", tree) for name, tree in fitting.items()]
 
     def _windows(self) -> None:
         """Climbs from the platform's own windows: tokens per pass are measured, costs are predicted."""
         kind = next(iter(self.costs.drafts), None)
 
         def usual(method: str) -> Guesses:
-            made = self.subject.settings(self.base | {"method": method})
-            return Guesses(
-                method, made.tree.num_nodes - 1, made.refine if "refine" in DRAFTINGS[method].reads else None
-            )
+            drafting = self._settings({"method": method}).drafting
+            return Guesses(method, drafting.nodes, getattr(drafting, "refine", None))
 
         def value(guesses: Guesses) -> float:
             self.report(f"a window of {guesses.nodes}")
-            tree, passes = self.subject.settings(self.base | guesses.knobs).tree, guesses.passes
-            ms = self.costs.window(tree, kind if passes else None, passes)
-            rounds = self._decoded(guesses.knobs).rounds
-            self.found.append(self._candidate(str(guesses), guesses.knobs, tree.num_nodes, rounds, ms))
+            options = {"method": str(guesses)}
+            drafting = self._settings(options).drafting
+            ms = self.costs.window(drafting.tree, kind if drafting.passes else None, drafting.passes)
+            rounds = self._decoded(options).rounds
+            self.found.append(self._candidate(str(guesses), options, drafting.tree.num_nodes, rounds, ms))
             return self.found[-1].predicted[0]
 
         def more() -> bool:
@@ -215,14 +212,13 @@ class Tuner:
                     if tried and not self.clock.fits(_RULES_UNTIL, pictures=1):
                         return
                     tried = True
-                    self.report(f"{base.name}, rule {rule['rule']}")
-                    knobs = {**base.knobs, **rule}
-                    decoded = self._decoded(knobs)
+                    self.report(f"{base.name}, rule {rule}")
+                    options = {**base.options, "rule": rule}
+                    decoded = self._decoded(options)
                     if self.plan.budget.holds(decoded.substituted, decoded.distance):
-                        bound = next(f"{name} {value:g}" for name, value in rule.items() if name != "rule")
-                        name = f"{base.name}, {rule['rule']} with {bound}"
+                        name = f"{base.name}, {rule}"
                         given = decoded.rounds, base.ms, decoded.substituted, decoded.distance
-                        self.found.append(self._candidate(name, knobs, base.nodes, *given))
+                        self.found.append(self._candidate(name, options, base.nodes, *given))
                         break
 
     def _confirm(self) -> None:
@@ -232,7 +228,7 @@ class Tuner:
         self.default = self._default(rows)
         chosen = self._to_confirm(rows, plain, self.default)
         batch, first = self.settings.batch, 2 * self.plan.pictures
-        jobs = {name: self._job(row.knobs) for name, row in chosen.items()}
+        jobs = {name: self._job(row.options) for name, row in chosen.items()}
         for name, job in list(jobs.items()):
             # If compiling took longer than expected, no time is left for others.
             if self.clock.remaining < self.clock.predicted(draft=1) and name not in list(jobs)[:_SIDES]:
@@ -290,11 +286,11 @@ class Tuner:
         """Returns the candidate that a call decodes with without tuning: one of the rows, or a new one."""
         settings = self.subject.settings(self.base)
         for row in rows:
-            if self.subject.settings(self.base | dict(row.knobs)) == settings:
+            if self._settings(row.options) == settings:
                 return row
         # If there is no time to see how many rounds it takes, it is predicted to take as many as plain decoding. What a
         # relaxed rule costs must be seen.
-        is_relaxed = settings.rule != "strict"
+        is_relaxed = not settings.rule.is_strict
         is_known = is_relaxed or self.clock.fits(pictures=1)
         if is_known:
             decoded = self._decoded({})
@@ -303,26 +299,16 @@ class Tuner:
             rounds, relaxed = next(row.rounds for row in rows if row.name == PLAIN), ()
         # A round of it was not predicted: it is what others are compared with.
         nodes = settings.tree.num_nodes
-        knobs = self._default_knobs(settings)
-        made = self._candidate(DEFAULT, knobs, nodes, rounds, self.costs.a_pass(nodes), *relaxed)
+        made = self._candidate(
+            DEFAULT, settings.method.texts, nodes, rounds, self.costs.a_pass(nodes), *relaxed
+        )
         return made if is_known else replace(made, tokens_a_pass=None)
-
-    def _default_knobs(self, settings: Settings) -> dict[str, Any]:
-        """Returns knobs that name these settings: a file without any says nothing about how to decode."""
-        named, defaults = {"method": settings.method}, self.subject.recipe.defaults
-        if settings.rule != "strict":
-            named["rule"] = settings.rule
-        own = {
-            name: for_platform(defaults[name], jax.default_backend()) for name in defaults if name not in CALL
-        }
-        tried = (named, own | named)
-        return next((knobs for knobs in tried if self.subject.settings(self.base | knobs) == settings), {})
 
     def _measured(self, row: Candidate, made: list[Decodings], plain: list[Decodings]) -> Candidate:
         """Adds what the confirming run measured; a relaxed rule's cost is then that of the run's pictures alone."""
         if row.tokens_a_pass is None:
             rounds = np.concatenate([part.rounds for part in made])
-            row = self._candidate(row.name, row.knobs, row.nodes, rounds, row.ms)
+            row = self._candidate(row.name, row.options, row.nodes, rounds, row.ms)
         seconds = np.array([part.timing.decoding for part in made])
         rate = float(self.tokens * self.settings.batch * len(made) / seconds.sum())
         spread = float(seconds.std(ddof=1) / seconds.mean() / len(seconds) ** 0.5)
@@ -345,7 +331,7 @@ class Tuner:
         bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
         return Tuned(
             key=self.key,
-            knobs=dict(best.knobs),
+            options=dict(best.options),
             name=best.name,
             speedup=best.predicted[0] / plain.predicted[0] if best.speedup is None else best.speedup[0],
             substituted=float(best.substituted.mean()) if len(best.substituted) else 0.0,

@@ -28,7 +28,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.plan import until_next
-from lantern_jax.settings.settings import Settings, settings_json
+from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 
 _log = logging.getLogger(__name__)
@@ -286,7 +286,7 @@ class Batch:
         counters.drawing_seconds = self._tools.painter.spent
 
         def make() -> Done:
-            request, settings = order.ticket.request, settings_json(self._settings)
+            request, settings = order.ticket.request, self._settings.to_json()
             if order.keep_rows is not None:
                 settings["keep_rows"] = order.keep_rows
             if request.negative_prompt is not None:

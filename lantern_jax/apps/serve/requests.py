@@ -1,4 +1,4 @@
-"""Requests for pictures: the body of OpenAI's image endpoint, with the knobs of a generation beside its fields."""
+"""Requests for pictures: the body of OpenAI's image endpoint, with the options of decoding beside its fields."""
 
 import json
 import secrets
@@ -12,12 +12,12 @@ from PIL import Image
 
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.outputs import FORMATS, Output, read_output
-from lantern_jax.decoding.knobs import check_seed
-from lantern_jax.decoding.tree import NO_TREE, tree_names
+from lantern_jax.decoding.fields import check_seed
+from lantern_jax.decoding.methods import AUTO, TREES_METHOD, Method
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_text
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, check_names, instead_of
 
 # Fields of OpenAI's clients that change nothing here, with their allowed values; None for any text.
 HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
@@ -34,7 +34,7 @@ OWN = (
 )  # fmt: skip
 PARTIAL_IMAGES = 3
 _WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
-# The largest values of knobs that decide how much memory a round takes.
+# The largest values of fields that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "refine": 8,
     "samples": 16,
@@ -52,7 +52,7 @@ class PictureRequest:
         prompt: words, or a class number.
         num: pictures; they have the numbers 0 to num - 1 of the seed.
         seed: 0 to 2**32 - 1.
-        knobs: those that were given, by name.
+        options: those of decoding that were given, by name.
         stream: whether to send events while the pictures are made.
         partial_images: how many unfinished pictures a stream shows of each, 0 to 3.
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
@@ -66,7 +66,7 @@ class PictureRequest:
     prompt: str | int
     num: int
     seed: int
-    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
     stream: bool
     partial_images: int
     details: bool
@@ -113,7 +113,7 @@ def read_request(
         num=_number("n", fields.get("n", 1), 1, limits.pictures),
         # Without a seed every request gives other pictures, as at OpenAI's endpoint.
         seed=secrets.randbelow(2**32) if seed is None else _checked(check_seed, "seed", seed),
-        knobs=_knobs(fields),
+        options=_options(fields),
         stream=_flag(fields, "stream"),
         partial_images=_number("partial_images", fields.get("partial_images", 0), 0, PARTIAL_IMAGES),
         details=_flag(fields, "details"),
@@ -152,9 +152,9 @@ def _check_field(name: str, value: Any) -> None:
         if not (isinstance(value, str) if values is None else value in values):
             wanted = "text" if values is None else f"one of {', '.join(values)}"
             raise Refused(400, f"{name} {_quoted(value)} is not served: give {wanted}, or leave it out", name)
-    elif name not in OWN and name not in KNOBS:
-        known = ", ".join((*OWN, *KNOBS))
-        raise Refused(400, f"unknown field {_quoted(name)}: choose from {known}", errors.printable(name[:60]))
+    elif name not in OWN and name not in OPTIONS:
+        advice = instead_of(name) or f"choose from {', '.join((*OWN, *OPTIONS))}"
+        raise Refused(400, f"unknown field {_quoted(name)}: {advice}", errors.printable(name[:60]))
 
 
 def _check_prompt(name: str, prompt: Any, letters: int) -> None:
@@ -172,24 +172,40 @@ def _check_prompt(name: str, prompt: Any, letters: int) -> None:
         raise Refused(400, f"the {name} holds characters that cannot be shown: leave them out", name)
 
 
-def _knobs(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the knobs among the fields, each in its own range; the pipeline says which fit together."""
-    knobs = {name: value for name, value in fields.items() if name in KNOBS}
-    if "batch" in knobs:
+def _options(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns the options of decoding among the fields, each checked; the pipeline says which fit together."""
+    options = {name: value for name, value in fields.items() if name in OPTIONS}
+    if "batch" in options:
         raise Refused(400, "batch is the server's to choose: leave it out", "batch")
-    for name, most in _MOST.items():
-        if name in knobs:
-            _number(name, knobs[name], 0, most)
-    # A name with a dot or a slash would be a file on this machine.
-    tree, known = knobs.get("tree"), (*tree_names(), NO_TREE, "dynamic")
-    if isinstance(tree, str) and tree not in known:
-        known = ", ".join(known)
-        raise Refused(400, f"unknown tree {_quoted(tree)}: choose one of {known}, or give paths", "tree")
-    if not isinstance(tree, str | list | None):
-        raise Refused(400, f"tree {_quoted(tree)} is neither a name nor a list of paths", "tree")
-    for name, value in knobs.items():
-        _checked(KNOBS[name].check, name, value)
-    return knobs
+    for name in NUMBERS.keys() & options.keys():
+        allowed = NUMBERS[name].metadata["allowed"]
+        options[name] = _checked(partial(allowed.check, name), name, options[name])
+    given = {name: options[name] for name in ("method", *PARTS) if name in options}
+    for name, text in given.items():
+        if not isinstance(text, str):
+            raise Refused(422, f"{name} {_quoted(text)} is not text: give a name such as led:nodes=25", name)
+        if ".json" in text:
+            raise Refused(422, f"{name}: files are not read here: write the tree's paths, 0.0+1", name)
+    for name, text in given.items():
+        if text != AUTO:
+            _check_sizes(name, text)
+    return options
+
+
+def _check_sizes(name: str, text: str) -> None:
+    """Raises Refused for a text that is not valid, or asks for a round that takes too much memory."""
+    try:
+        check_names({name: text})
+        made = Method.of(text) if name == "method" else Method.of(TREES_METHOD, **{name: text})
+    except LanternError as error:
+        raise Refused(422, str(error), name) from None
+    for part in vars(made).values():
+        for what, most in _MOST.items():
+            value = getattr(part, what, None)
+            if isinstance(value, int) and value > most:
+                raise Refused(
+                    422, f"{field} {value} is more than this server takes: give at most {most}", name
+                )
 
 
 def _codes(start: Any) -> tuple[int, ...] | None:

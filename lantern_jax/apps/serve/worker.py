@@ -25,8 +25,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.settings import Settings
-from lantern_jax.settings.tuned import steers
+from lantern_jax.settings.settings import Settings, steers
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
@@ -123,16 +122,16 @@ class Worker:
         try:
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
-                start=request.start, keep_rows=request.keep_rows, batch=1, **request.knobs,
+                start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             message = str(error)
             raise Refused(400, message, _blamed(message, request)) from None
-        nodes = plan.settings.tree.num_nodes - 1
+        nodes = plan.call.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
-            raise Refused(400, message, "tree")
-        return dataclasses.replace(request, notes=(*request.notes, *plan.ignored)), plan.settings
+            raise Refused(422, message, "method")
+        return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
@@ -211,12 +210,13 @@ class Worker:
         request, now = ticket.request, time.perf_counter()
         row, plan = self._prepared(
             request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
-            keep_rows=request.keep_rows, **request.knobs,
+            keep_rows=request.keep_rows, **request.options,
         )  # fmt: skip
         # If a request leaves open how to guess, its batch decides; others get what they ask for.
-        kind = (ticket.settings, steers(request.knobs), [leaf.shape for leaf in jax.tree.leaves(row)])
+        kind = (ticket.settings, steers(request.options), [leaf.shape for leaf in jax.tree.leaves(row)])
         return [
-            Order(ticket, index, kind, row, plan.free, plan.keep_rows, now) for index in range(request.num)
+            Order(ticket, index, kind, row, plan.free, plan.call.keep_rows, now)
+            for index in range(request.num)
         ]
 
     def _prepared(self, prompt: str | int, **call: Any):
@@ -225,14 +225,12 @@ class Worker:
         first = np.zeros(1, np.int64)
         return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
-    def _settings(self, size: int, knobs: Mapping[str, Any], alone: Settings) -> Settings:
+    def _settings(self, size: int, options: Mapping[str, Any], alone: Settings) -> Settings:
         """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
         if size == self._tools.slots(1):
             return dataclasses.replace(alone, batch=size)
-        # A size above what a call decodes together must be stated.
-        together = {"batch": size} if size > self.pipeline.settings({}).batch else {}
-        found = self.pipeline.tuning(size, **knobs, **together)
-        settings = self.pipeline.settings({"batch": size, **found.under(knobs)})
+        together = {**options, "batch": size}
+        settings = self.pipeline.settings({**together, **self.pipeline.tuning(size, **together).options})
         chosen = alone.keeps_tokens and settings.keeps_tokens
         return settings if chosen else dataclasses.replace(alone, batch=size)
 
@@ -243,7 +241,7 @@ class Worker:
         size, (alone, *_) = self._tools.slots(len(orders)), first.kind
         try:
             try:
-                settings = self._settings(size, first.ticket.request.knobs, alone)
+                settings = self._settings(size, first.ticket.request.options, alone)
             finally:  # A picture that fails must not stay first in the line.
                 self._remove(orders)
             self._batch = batch = Batch(self._tools, orders, settings, self.pipeline.job(settings))

@@ -20,11 +20,10 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.decoding.knobs import check_count, check_seed
+from lantern_jax.decoding.fields import check_count, check_seed
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_writable, read_json, write_files
-from lantern_jax.settings.settings import KNOBS
 
 PLAN_FILE = "set.json"
 # Bytes of a plan with a million prompts.
@@ -45,7 +44,7 @@ class SetPlan:
         seed: of all pictures.
         model: the digest of the checkpoint (``checksums.checkpoint_digest``).
         dtype: of parameters and products.
-        settings: the knobs as ``settings_json`` gives them.
+        settings: as ``Settings.to_json`` gives them.
         format: of pictures, one of ``PICTURE_FORMATS``; both keep every pixel.
         tar: whether a shard's pictures are one file rather than files in a folder.
         shard_size: pictures per shard; the last one may have fewer.
@@ -135,9 +134,8 @@ class SetPlan:
         negatives = enumerate(facts.pop("negatives"), 1)
         prompts |= {f"negative prompt {number}": prompt for number, prompt in negatives}
         settings = facts.pop("settings")
-        known = {name: settings[name] for name in KNOBS if name in settings}
         # The facts are repeated to win over settings of the same names, which a stranger's file may have.
-        return prompts | facts | known | settings | facts
+        return prompts | facts | settings | facts
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from lantern_jax.apps.sets.plan import SetPlan, check_negatives, check_size, is_set, negatives_of, read_plan
-from lantern_jax.decoding.knobs import MOST_PICTURES
+from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.settings import settings_json
 
 if TYPE_CHECKING:
     from lantern_jax.apps.metrics.features import FeatureReader
@@ -26,7 +25,7 @@ class SetRequest:
     Attributes:
         model: "demo" or a checkpoint's directory.
         prompts, num, seed, format, shard_size, tar, negatives, size: as in ``SetPlan``.
-        knobs: of the generation by name, None for one left open.
+        options: of decoding by name, None for one left open.
         dtype: of parameters and products; None for the device's own.
         mesh: how devices share the work, as ``pipeline.load`` takes it; None: all devices, each with a whole model.
         sums: whether to keep sums of the demo's features; None: only for the demo.
@@ -38,7 +37,7 @@ class SetRequest:
 
     model: str
     prompts: tuple[str, ...]
-    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
     num: int = 1
     seed: int = 0
     format: str = "png"
@@ -62,13 +61,13 @@ class OpenedSet:
     """Everything that makes a set: the models, the plan, and the reader of features for its sums.
 
     Attributes:
-        knobs: those requested, completed by tuned ones; ``plan.settings`` were resolved from them.
-        notes: lines for people: on tuned settings, and on each knob that changes nothing.
+        options: those requested, with the method that was found; ``plan.settings`` were resolved from them.
+        notes: lines for people on tuned settings.
     """
 
     pipeline: "Pipeline"
     plan: SetPlan
-    knobs: Mapping[str, Any]
+    options: Mapping[str, Any]
     notes: tuple[str, ...] = ()
     reader: "FeatureReader | None" = None
 
@@ -80,40 +79,38 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         directory: the set's; if it was begun there, it continues with the guesses that were chosen for it then.
 
     Raises:
-        LanternError: no such checkpoint, one that cannot draw, or knobs or a prompt (named) that do not fit it.
+        LanternError: no such checkpoint, one that cannot draw, or options or a prompt (named) that do not fit it.
     """
     from lantern_jax.checkpoints.store import model_directory
     from lantern_jax.devices.compilation import keep_compiled_programs
     from lantern_jax.pipeline.pipeline import load
-    from lantern_jax.settings.recipe import without_effect
-    from lantern_jax.settings.tuned import Found
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
     pipeline = load(
         request.model, request.dtype, request.tuned, request.mesh, request.strict_words, request.size
     )
-    pipeline.settings(request.knobs)
+    pipeline.settings(request.options)
     _check_prompts(request, pipeline)
     pipeline.check_draws()
     reader = _reader(request)
     count = len(request.prompts) * request.num
-    tuned = pipeline.tuning(count, **request.knobs)
+    tuned = pipeline.tuning(count, **request.options)
+    options, note = {**request.options, **tuned.options}, tuned.note
     if tuned.rows and directory is not None and is_set(directory):
         # Another platform may choose other guesses, which make the same pictures.
         begun = read_plan(directory).settings
-        for guesses in (row.guesses for row in tuned.rows):
-            if settings_json(pipeline.settings(Found(guesses.knobs).under(request.knobs))) == begun:
-                tuned = Found(guesses.knobs, f"auto: {guesses}, as the set was begun")
-    knobs = tuned.under(request.knobs)
-    settings = pipeline.settings(knobs)
+        for row in tuned.rows:
+            if pipeline.settings({**options, "method": row.method}).to_json() == begun:
+                options["method"], note = row.method, f"auto: {row.method}, as the set was begun"
+    settings = pipeline.settings(options)
     plan = SetPlan(
         prompts=request.prompts,
         num=request.num,
         seed=request.seed,
         model=checkpoint_digest(model_directory(request.model)),
         dtype=pipeline.dtype.name,
-        settings=settings_json(settings),
+        settings=settings.to_json(),
         format=request.format,
         shard_size=request.shard_size,
         sums=None if reader is None else reader.name,
@@ -121,8 +118,7 @@ def open_set(request: SetRequest, directory: Path | None = None) -> OpenedSet:
         tar=request.tar,
         size=pipeline.checkpoint.size,
     )
-    notes = (*filter(None, [tuned.note]), *without_effect(request.knobs, settings))
-    return OpenedSet(pipeline, plan, knobs, notes, reader)
+    return OpenedSet(pipeline, plan, options, tuple(filter(None, [note])), reader)
 
 
 def _check_prompts(request: SetRequest, pipeline: "Pipeline") -> None:

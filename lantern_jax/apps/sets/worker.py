@@ -198,7 +198,7 @@ def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job,
         wanted = np.unique(numbers // plan.num)
     against = plan.negatives if len(plan.negatives) < 2 else [plan.negatives[row] for row in wanted]
     encoded = pipeline.encode([plan.prompts[row] for row in wanted], against or None)
-    call, job = pipeline.prepare(encoded, num=plan.num, seed=plan.seed, **opened.knobs)
+    call, job = pipeline.prepare(encoded, num=plan.num, seed=plan.seed, **opened.options)
     return call, job, np.searchsorted(wanted, numbers // plan.num)
 
 

@@ -8,6 +8,8 @@ log q + g, so a node is worth softmax(beta (log q + g)).
 Axes: B batch, F expanded nodes of a level, C children, Q drafted nodes, N kept nodes (root included), V codes.
 """
 
+import dataclasses
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import jax
@@ -16,12 +18,101 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.drafting.growing import AtRoot, Expand, LogQ, expanded_numbers, extended
+from lantern_jax.decoding.fields import SHARPNESS, check_count, check_fields, field, named, number, whole
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import numbered, topology_of
-from lantern_jax.decoding.tree import DynamicTree
+from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+
+RANKINGS = ("probability", "gap")
+
+
+@dataclass(frozen=True)
+class DynamicTree:
+    """The settings of a tree grown anew in each round for each sequence (EAGLE-2, arXiv 2406.16858).
+
+    Level by level the best ``frontier`` nodes are expanded, each into ``children``; of all drafted nodes the best
+    ``nodes`` are kept, ranked by the product of a node's worth and its ancestors' worths.
+
+    Attributes:
+        nodes: nodes kept, the root not counted.
+        depth: levels below the root, each a pass of the drafter.
+        frontier: nodes of a level that are expanded.
+        children: children of a node that are drafted.
+        ranking: what a node is worth: ``probability``, its q, where children are the most probable codes and an accept
+            test sees them as point masses (as published); or ``gap``, for the shared noise, how clearly it leads in the
+            race log q + g that the target runs too.
+        sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes.
+        threshold: dynamic depth (DDD, arXiv 2409.00142): a sequence's tree gets no deeper once its frontier's total
+            worth falls below it; 0 is never.
+        checks: the depths at which that is checked; a tree always reaches the first of them.
+
+    Raises:
+        LanternError: a number that is not valid, more than 4,096 nodes, frontier or children, a depth above 64, or an
+            unknown ranking.
+
+    Example:
+        >>> tree = lantern_jax.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
+        >>> tree.num_nodes, tree.drafts
+        (26, 330)
+    """
+
+    nodes: int = whole(dataclasses.MISSING, 1, MOST_NODES)
+    depth: int = whole(dataclasses.MISSING, 1, MOST_DEPTH)
+    frontier: int = whole(10, 1, MOST_NODES)
+    children: int = whole(10, 1, MOST_NODES)
+    ranking: str = named("probability", RANKINGS)
+    sharpness: float = field(2.0, SHARPNESS)
+    threshold: float = number(0.0, high=1, high_open=True, note="0 is never")
+    checks: tuple[int, ...] = (5, 7, 9)
+
+    def __post_init__(self):
+        check_fields(self)
+        if not isinstance(self.checks, tuple | list):
+            raise errors.invalid("checks", self.checks, "depths such as (5, 7, 9)")
+        object.__setattr__(self, "checks", tuple(check_count("checks", depth) for depth in self.checks))
+        if isinstance(self.nodes, int) and self.nodes > self.drafts:
+            raise LanternError(
+                f"nodes {self.nodes} of a dynamic tree is too many: depth {self.depth}, frontier {self.frontier} and "
+                f"{self.children} children draft {self.drafts}"
+            )
+
+    @property
+    def drafts(self) -> int:
+        """Number of drafted nodes, of which ``nodes`` are kept."""
+        return self.children * (1 + sum(self.expanded))
+
+    @property
+    def expanded(self) -> tuple[int, ...]:
+        """Number of expanded nodes at each level from 1 to depth - 1."""
+        widths, there = [], self.children
+        for _ in range(1, self.depth):
+            widths.append(min(self.frontier, there))
+            there = widths[-1] * self.children
+        return tuple(widths)
+
+    @property
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return self.nodes + 1
+
+    @property
+    def max_depth(self) -> int:
+        """Greatest depth of a node."""
+        return self.depth
+
+    @property
+    def max_rank(self) -> int:
+        """Largest child rank."""
+        return self.children - 1
+
+    @property
+    def is_static(self) -> bool:
+        """False."""
+        return False
 
 
 class Frontier(NamedTuple):

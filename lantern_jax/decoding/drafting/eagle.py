@@ -4,10 +4,11 @@ Axes: G guidance rows, B batch, N tree nodes (root included), M nodes of a level
 S = R - 1 + L positions, L = max depth + 1, V codes, D feature width.
 """
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, Self
 
 import flax.struct
 import jax
@@ -15,12 +16,14 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.drafting.dynamic import grow_dynamic
+from lantern_jax.decoding.drafting.dynamic import DynamicTree, grow_dynamic
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
-from lantern_jax.decoding.echo import Echo, Memory, mixed, nothing, remember
-from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
+from lantern_jax.decoding.echo import MIXTURE, Echo, Memory, mixed, nothing, remember
+from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, Switch, field, whole
+from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import process_logits
-from lantern_jax.decoding.tree import DraftTree, DynamicTree, resolve_tree
+from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, TREE, DraftTree, resolve_tree
 from lantern_jax.io.errors import LanternError
 
 
@@ -160,7 +163,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         >>> lantern_jax.eagle(drafter, lantern_jax.DynamicTree(nodes=25, depth=8)).max_depth
         8
     """
-    tree = tree if isinstance(tree, DynamicTree) else resolve_tree(tree)
+    tree = resolve_tree(tree) if isinstance(tree, str) else tree
     if not tree.max_depth:
         raise LanternError("the tree has no node below its root: leave the drafting out to decode plainly")
     return _drafting_of(drafter, tree, echo)
@@ -168,7 +171,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
 
 @lru_cache(MOST_RECORDS)
 def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | None) -> Drafting:
-    grow = grow_dynamic if isinstance(tree, DynamicTree) else grow_static
+    grow = grow_static if tree.is_static else grow_dynamic
 
     def init(params, prefix, slots, span) -> EagleState:
         chain = span - 1 - tree.max_depth
@@ -202,6 +205,67 @@ def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | N
     return Drafting(init, propose, observe, tree.max_depth)
 
 
-def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
-    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
-    return eagle(drafter, settings.tree, Echo.of(settings.mixture) if settings.echo == "on" else None)
+@dataclass(frozen=True)
+class _Drafted(Guessing):
+    """A tree that a drafter fills.
+
+    Attributes:
+        drafter: the kind of the checkpoint's drafter; None for its first.
+        echo: whether what the target said of refused nodes is mixed into the draft (ours).
+        mixture: a and b of echo for old nodes that agree in position, token, parent, grandparent too; fitted.
+    """
+
+    drafter: str | None = field(None, Made("the kind of a drafter", str))
+    echo: bool = field(False, Switch())
+    mixture: Echo | None = field(None, MIXTURE, fitted=True, otherwise=Echo())
+    drafts: ClassVar[bool] = True
+
+    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+        """Implements ``Guessing.settled``."""
+        made = super().settled(platform, coupling, fitted)
+        return made if self.echo else dataclasses.replace(made, mixture=None)
+
+    @property
+    def passes(self) -> int:
+        """Implements ``Guessing.passes``."""
+        return self.tree.max_depth
+
+    def make(self, parts: ModelParts) -> Drafting:
+        """Implements ``Guessing.make``."""
+        return eagle(parts.drafter, self.tree, self.mixture if self.echo else None)
+
+
+# Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
+# cores at LlamaGen-XL size a round takes as long as 1.7 plain steps with the chain, and 3.2 with mc_sim_7b_63.
+_USUAL = ByPlatform("chain", "naive_extend_57", "mc_sim_7b_63")
+
+
+@dataclass(frozen=True)
+class Tree(_Drafted):
+    """Fills a static tree with a drafter's best guesses (EAGLE, arXiv 2401.15077; LANTERN++, arXiv 2502.06352).
+
+    Attributes:
+        tree: a name, paths such as 0.0+1, or a JSON file of paths; fitted, else a small tree on CPUs, a large one
+            elsewhere.
+    """
+
+    tree: Any = field(None, TREE, fitted=True, otherwise=_USUAL)
+
+
+@dataclass(frozen=True)
+class Dynamic(DynamicTree, _Drafted):
+    """Grows a tree in each round by what its nodes are worth (EAGLE-2, arXiv 2406.16858; DDD, arXiv 2409.00142).
+
+    Attributes:
+        sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes; fitted, else 2.
+    """
+
+    nodes: int | ByPlatform = whole(ByPlatform(16, 58, 26), 1, MOST_NODES)
+    depth: int = whole(8, 1, MOST_DEPTH)
+    sharpness: float | None = field(None, SHARPNESS, fitted=True, otherwise=2.0)
+
+    @property
+    def tree(self) -> DynamicTree:
+        """The sizes of the tree."""
+        names = (one.name for one in dataclasses.fields(DynamicTree))
+        return DynamicTree(**{name: getattr(self, name) for name in names})

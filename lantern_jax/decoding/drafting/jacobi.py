@@ -15,15 +15,19 @@ that is the q it is tested against.
 Axes: B batch, W window (positions guessed), F first positions that may have several guesses, V codes.
 """
 
+from dataclasses import dataclass
 from functools import lru_cache, partial
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from lantern_jax.decoding.choices import coupling_name
+from lantern_jax.decoding.drafting.guessing import ModelParts
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
 from lantern_jax.decoding.drafting.window import (
+    MOST_PLACES,
+    GuessedWindow,
     Window,
     WindowState,
     coming,
@@ -32,11 +36,10 @@ from lantern_jax.decoding.drafting.window import (
     observe_window,
     old_guesses,
     on_tree,
-    window_of,
 )
-from lantern_jax.decoding.gap_tree import GapTree
+from lantern_jax.decoding.fields import ByPlatform, named, whole
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax
 from lantern_jax.decoding.topology import rows_depth
@@ -134,14 +137,14 @@ def pac(
     return speculative_jacobi(vocab_size, tree, redraw, initial, row)
 
 
-def _as_tree(window: int | DraftTree) -> DraftTree | GapTree:
-    return window if isinstance(window, DraftTree | GapTree) else DraftTree.window(window)
+def _as_tree(window: int | DraftTree) -> DraftTree:
+    return DraftTree.window(window) if isinstance(window, int) else window
 
 
 @lru_cache(MOST_RECORDS)
 def drafting_of(settings: Window) -> Drafting:
     """Makes a window's ``Drafting``, which has no parameters; always the same one, since programs are found by it."""
-    if isinstance(settings.tree, GapTree):
+    if not settings.tree.is_static:
         raise LanternError("a gap tree needs a led window: give it to led_window, or a static tree here")
     return Drafting(
         init=partial(init_window, settings),
@@ -206,6 +209,34 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
     return state.replace(tokens=tokens, log_q=log_q)
 
 
-def from_settings(settings: Any, target: Target, grid: int, drafter: None) -> Drafting:
-    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
-    return drafting_of(window_of(settings, target, grid))
+@dataclass(frozen=True)
+class Jacobi(GuessedWindow):
+    """Guesses a window by the target's last pass (Jacobi decoding; SJD, arXiv 2410.01699; SCD, arXiv 2510.24211).
+
+    Attributes:
+        redraw: how guesses are drawn again with the couplings rejection and block: independent of what they were;
+            maximal, kept as often as possible; or shared, with noise that stays the same for a position. None is
+            maximal, and independent with block, which allows no other.
+    """
+
+    nodes: int | ByPlatform | None = whole(None, 1, MOST_PLACES + 10, otherwise=ByPlatform(4, 56, 31))
+    redraw: str | None = named(None, REDRAWS)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.nodes is not None and self.window is not None:
+            raise LanternError(f"a window of {self.window} has its nodes: give window or nodes, not both")
+
+    @property
+    def tree(self) -> DraftTree:
+        """The window's tree."""
+        if self.window is not None:
+            return DraftTree.window(self.window, self.branches, min(self.levels, self.window))
+        # Three guesses for each of two places take ten nodes more than a chain.
+        return DraftTree.window(self.nodes) if self.nodes <= 16 else DraftTree.window(self.nodes - 10, 3, 2)
+
+    def make(self, parts: ModelParts) -> Drafting:
+        """Implements ``Guessing.make``."""
+        coupling = coupling_name(parts.coupling)
+        usual = AFRESH if coupling == "block" else "maximal"
+        return drafting_of(self.of(parts, None if coupling == "gumbel" else self.redraw or usual))

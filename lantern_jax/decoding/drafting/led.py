@@ -22,7 +22,7 @@ Axes: G guidance rows, B batch, W window, V codes, D feature width.
 
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
 import jax.numpy as jnp
@@ -30,7 +30,10 @@ from jax import lax
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.drafting.eagle import Committed, Drafter, Stale, catch_up
+from lantern_jax.decoding.drafting.guessing import ModelParts
 from lantern_jax.decoding.drafting.window import (
+    MOST_PLACES,
+    GuessedWindow,
     Window,
     WindowState,
     coming,
@@ -38,14 +41,24 @@ from lantern_jax.decoding.drafting.window import (
     newest,
     observe_window,
     window_draft,
-    window_of,
 )
-from lantern_jax.decoding.echo import COMPARED, Echo, Memory, blended, histories, nothing, recalled, remember
+from lantern_jax.decoding.echo import (
+    COMPARED,
+    MIXTURE,
+    Echo,
+    Memory,
+    blended,
+    histories,
+    nothing,
+    recalled,
+    remember,
+)
+from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, Range, field, whole
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
-from lantern_jax.decoding.knobs import Knob
-from lantern_jax.decoding.protocols import MOST_RECORDS, Draft, Drafting, Outcome, Pending, Target
+from lantern_jax.decoding.protocols import MOST_RECORDS, Draft, Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import first_argmax, process_logits, top_children
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
 
 
@@ -81,7 +94,7 @@ class Guessed(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Led:
+class LedWindow:
     """A led window's parts, for ``led_window`` and for code that logs its rounds.
 
     Attributes:
@@ -205,19 +218,19 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
         raise LanternError("a led window needs the coupling gumbel: give a window without redraw")
     if drafter.refine is None:
         raise LanternError("this drafter cannot pass over a window: give it refine, or draft a tree with it")
-    Knob("refine", int, 3, "").check(refine)
-    return _drafting_of(Led(drafter, settings, refine, Echo() if echo is None else echo))
+    Range(int).check("refine", refine)
+    return _drafting_of(LedWindow(drafter, settings, refine, Echo() if echo is None else echo))
 
 
 @lru_cache(MOST_RECORDS)
-def _drafting_of(led: Led) -> Drafting:
+def _drafting_of(led: LedWindow) -> Drafting:
     settings = led.settings
 
     def propose(params, state: LedState, pending: Pending, draws, sampling):
         noise = window_noise(draws, settings)
         guessed, state = led.guess(params, state, pending, noise, sampling)
         draft = window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise)
-        if isinstance(settings.tree, GapTree):
+        if not settings.tree.is_static:
             draft = led.in_context(state, pending, guessed, noise, draft)
         return draft, state
 
@@ -244,6 +257,50 @@ def window_noise(draws: Any, settings: Window) -> Float[Array, "#B W #V"]:
     return draws.noise[:, : settings.width]
 
 
-def from_settings(settings: Any, target: Target, grid: int, drafter: Drafter) -> Drafting:
-    """Implements ``DraftingKind.make``: returns the drafting that ``Settings`` describe."""
-    return led_window(drafter, window_of(settings, target, grid), settings.refine, Echo.of(settings.mixture))
+@dataclass(frozen=True)
+class Led(GuessedWindow):
+    """Guesses a window by the target's last pass and refines it with a drafter (ours).
+
+    A window with nodes too, or more than 24 nodes, has a tree chosen in each round by the gaps of the race.
+
+    Attributes:
+        refine: passes of the drafter over the whole window.
+        sharpness: beta of a tree by gaps: a guess is worth softmax(beta (log q' + g)).
+        drafter: the kind of the checkpoint's drafter; None for its first.
+        mixture: a and b of what the target said, for old nodes that agree in position, token, parent, grandparent too;
+            fitted.
+    """
+
+    # Few nodes where each one costs, many where a pass costs no more than a step. By its compiler's account, a TPU v5e
+    # is done with 32 nodes of LlamaGen-XL by the time it has read the weights (docs/scale.md).
+    nodes: int | ByPlatform | None = whole(None, 1, 1024, otherwise=ByPlatform(7, 56, 25))
+    refine: int | ByPlatform = whole(ByPlatform(1, 3), high=64)
+    sharpness: float = field(2.83, SHARPNESS)
+    drafter: str | None = field(None, Made("the kind of a drafter", str))
+    mixture: Echo | None = field(None, MIXTURE, fitted=True, otherwise=Echo())
+    couplings: ClassVar[tuple[str, ...]] = ("gumbel",)
+    drafts: ClassVar[bool] = True
+
+    @property
+    def tree(self) -> DraftTree | GapTree:
+        """The window's tree."""
+        window, nodes = self.window, self.nodes
+        if window is not None and nodes is not None:
+            return GapTree(window, nodes, self.sharpness)
+        if window is not None:
+            return DraftTree.window(window, self.branches, min(self.levels, window))
+        # Measured on the demo (docs/methods.md): a chain for few nodes, then a front; for many, a tree by gaps.
+        if nodes <= 16:
+            return DraftTree.window(nodes)
+        if nodes <= 24:
+            return DraftTree.window(nodes - 2, 3, 1)
+        return GapTree(min(max(24, nodes * 5 // 7), MOST_PLACES), nodes, self.sharpness)
+
+    @property
+    def passes(self) -> int:
+        """Implements ``Guessing.passes``."""
+        return 1 + (self.refine if self.tree.max_depth > 1 else 0)
+
+    def make(self, parts: ModelParts) -> Drafting:
+        """Implements ``Guessing.make``."""
+        return led_window(parts.drafter, self.of(parts, None), self.refine, self.mixture)

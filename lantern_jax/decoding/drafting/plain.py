@@ -1,5 +1,8 @@
 """Drafting nothing: a round is one step of plain decoding."""
 
+from dataclasses import dataclass
+
+from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
 from lantern_jax.decoding.protocols import Draft, Drafting
 from lantern_jax.decoding.tree import DraftTree
 
@@ -17,3 +20,12 @@ PLAIN = Drafting(
     observe=lambda params, state, outcome: state,
     max_depth=0,
 )
+
+
+@dataclass(frozen=True)
+class Plain(Guessing):
+    """Guesses nothing: each pass gives one token."""
+
+    def make(self, parts: ModelParts) -> Drafting:
+        """Implements ``Guessing.make``."""
+        return PLAIN

@@ -20,7 +20,6 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding import names
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax, keep_uniforms, window_noise
 
@@ -78,6 +77,6 @@ def maximal(draws: Streams, old: Guesses, log_p: Float[Array, "B W V"], front: i
     return tokens, values.at[batch, place, tokens[:, :front]].set(jnp.inf)
 
 
-REDRAWS: Mapping[str, Redraw] = dict(zip(names.REDRAWS, (independent, maximal, shared), strict=True))
+REDRAWS: Mapping[str, Redraw] = {"independent": independent, "maximal": maximal, "shared": shared}
 # The redraw that keeps nothing of a guess.
 AFRESH = "independent"

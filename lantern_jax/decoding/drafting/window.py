@@ -5,7 +5,7 @@ positions that may have several, H rows remembered, V codes.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Self
 
 import flax.struct
 import jax
@@ -13,13 +13,14 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.couplings import base_of
+from lantern_jax.decoding import fields
 from lantern_jax.decoding.drafting.gaps import gap_draft
+from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
 from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
 from lantern_jax.decoding.echo import accepted_above
+from lantern_jax.decoding.fields import ByPlatform, named, whole
 from lantern_jax.decoding.gap_tree import GapTree
-from lantern_jax.decoding.names import INITIALS
-from lantern_jax.decoding.protocols import Draft, Outcome, Target
+from lantern_jax.decoding.protocols import Draft, Outcome
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.decoding.tree import DraftTree
@@ -27,7 +28,11 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
+# Where the guesses at a window's new positions come from.
+INITIALS = ("repeat", "left", "above", "mixed", "random")
 _LOOK_UP = ("above", "mixed")
+# The most places in a window.
+MOST_PLACES = 64
 
 
 @flax.struct.dataclass
@@ -93,7 +98,7 @@ class Window:
             raise LanternError(
                 f"row {self.row} is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
             )
-        if isinstance(self.tree, GapTree):
+        if not self.tree.is_static:
             if self.redraw is not None:
                 raise LanternError(
                     "a gap tree needs the shared noise: give led_window a window without redraw"
@@ -102,7 +107,7 @@ class Window:
             raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
             )
-        if self.branches > self.vocab_size and not isinstance(self.tree, GapTree):
+        if self.branches > self.vocab_size and self.tree.is_static:
             raise LanternError(
                 f"{self.branches} guesses for a position are more than {self.vocab_size} codes"
             )
@@ -120,7 +125,7 @@ class Window:
     @property
     def front(self) -> int:
         """F, the number of first positions that may have more than one guess."""
-        if isinstance(self.tree, GapTree):
+        if not self.tree.is_static:
             return self.width
         return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
 
@@ -203,7 +208,7 @@ _FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform}
 
 def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
     """Drafts the best codes of every place, as point masses."""
-    if isinstance(settings.tree, GapTree):
+    if not settings.tree.is_static:
         return gap_draft(settings.tree, root, ranked)
     return on_tree(settings, root, first_argmax(ranked), ranked[:, : settings.front])
 
@@ -247,8 +252,37 @@ def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B 
     return state.replace(log_p=log_p, memory=memory)
 
 
-def window_of(settings: Any, target: Target, grid: int) -> Window:
-    """Returns the window on the settings' tree; a row of the stream is a row of the picture and its forced tokens."""
-    redraw = None if base_of(settings.coupling) == "gumbel" else settings.redraw
-    rows = int((target.forced < 0).sum()) // grid
-    return Window(target.vocab_size, settings.tree, redraw, settings.initial, target.num_tokens // rows)
+@dataclass(frozen=True)
+class GuessedWindow(Guessing):
+    """A window, by its nodes or by its shape.
+
+    Attributes:
+        nodes: nodes of the best window known for that number, the root not counted; None where a shape is given.
+        window: positions that are guessed; None where only nodes are given.
+        branches: guesses for each of a window's first positions.
+        levels: positions of a window that have several guesses.
+        initial: where the guesses of new positions come from: repeat copies the newest code before them, left draws
+            from the newest distribution before them, above from that one row up, mixed from the mean of both, random
+            from all codes.
+    """
+
+    nodes: int | ByPlatform | None = whole(None, 1, 1024)
+    window: int | ByPlatform | None = whole(None, 1, MOST_PLACES)
+    branches: int = whole(1, 1, MOST_PLACES)
+    levels: int = whole(0, 0, 8)
+    initial: str = named("left", INITIALS)
+
+    def __post_init__(self):
+        super().__post_init__()
+        if self.window is None and (self.branches, self.levels) != (1, 0):
+            raise LanternError("branches and levels shape a window: give window too")
+
+    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+        """Implements ``Guessing.settled``."""
+        return fields.settled(self, platform, fitted, but=() if self.window is None else ("nodes",))
+
+    def of(self, parts: ModelParts, redraw: str | None) -> Window:
+        """Returns the window; a row of the stream is a row of the picture and its forced tokens."""
+        target = parts.target
+        rows = int((target.forced < 0).sum()) // parts.columns
+        return Window(target.vocab_size, self.tree, redraw, self.initial, target.num_tokens // rows)

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float
 
-from lantern_jax.decoding.acceptance import Claim, LanternPlusPlus, Rule
-from lantern_jax.decoding.rules.table import K, knobs_of
+from lantern_jax.decoding.acceptance import NEIGHBOURS, Claim, LanternPlusPlus, Rule
+from lantern_jax.decoding.fields import number, whole
 
 COOLING = np.float32(0.7)
 
@@ -27,19 +27,20 @@ class Cool(Rule):
     lambda_i = 1 + (omega - 1) exp(-0.7 i) (ours).
 
     Attributes:
-        omega: [], >= 1, the paper's delta, 1.1 to 2 there. At 1 early drafts are still relaxed and late ones tightened.
+        omega: [], the mean relaxation, the paper's delta, 1.1 to 2 there. At 1 early drafts are still relaxed and late
+            ones tightened.
         k: static, the number of neighbours under ``Gumbel``; 0 needs no codebook.
 
     Example:
         >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
-        >>> claim = lantern_jax.Cool.create(omega=1.5).claim(p, q, jnp.array([0]), jnp.array([1]), 1, None)
+        >>> claim = lantern_jax.Cool(omega=1.5).claim(p, q, jnp.array([0]), jnp.array([1]), 1, None)
         >>> np.asarray(claim.mass).round(3)  # omega p(x), in a tree one level deep
         array([0.75], dtype=float32)
     """
 
-    knobs: ClassVar = knobs_of("cool")
-    omega: Float[Array, ""]
-    k: int = flax.struct.field(pytree_node=False, default=K.default)
+    couplings: ClassVar = ("gumbel", "rejection")
+    omega: Float[Array, ""] = number(1.1, low=1)
+    k: int = whole(NEIGHBOURS, traced=False)
 
     def claim(self, p, q, token, depth, max_depth, codebook):
         """Implements ``Rule.claim``."""
@@ -52,7 +53,7 @@ class Cool(Rule):
     def lend(self, p, token, depth, codebook):
         """Implements ``Rule.lend``."""
         extra = jnp.asarray(self.omega, jnp.float32) - 1
-        return LanternPlusPlus(1 + extra * _cooled(depth), self.k).lend(p, token, depth, codebook)
+        return LanternPlusPlus(self.k, 1 + extra * _cooled(depth)).lend(p, token, depth, codebook)
 
 
 def _cooled(depth) -> Float[Array, "*rows"]:

@@ -7,8 +7,8 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
+from lantern_jax.decoding import fields
 from lantern_jax.decoding.acceptance import Claim, Codebook, Rule
-from lantern_jax.decoding.rules.table import knobs_of
 from lantern_jax.devices.partition import whole
 
 
@@ -28,20 +28,20 @@ class Grouped(Rule):
     test).
 
     Attributes:
-        p_gap: [], > 0.
-        squared_distance: [], > 0; in the codebook's own units, so a value suits one tokenizer only.
-        size: static, >= 1; 1 is strict.
+        p_gap: [], the difference in p below which codes are alike.
+        squared_distance: [], likewise in the codebook, in its own units: a value suits one tokenizer only.
+        size: static, the most codes of a group, x included; 1 is strict.
 
     Example:
-        >>> rule = lantern_jax.Grouped.create(p_gap=0.125, squared_distance=0.5, size=14)
+        >>> rule = lantern_jax.Grouped(p_gap=0.125, squared_distance=0.5, size=14)
         >>> rule.size, rule.is_strict, float(rule.p_gap)
         (14, False, 0.125)
     """
 
-    knobs: ClassVar = knobs_of("gsd")
-    p_gap: Float[Array, ""]
-    squared_distance: Float[Array, ""]
-    size: int = flax.struct.field(pytree_node=False)
+    couplings: ClassVar = ("gumbel", "rejection")
+    p_gap: Float[Array, ""] = fields.number(0.15, low_open=True)
+    squared_distance: Float[Array, ""] = fields.number(0.5, low_open=True)
+    size: int = fields.whole(14, low=1, note="1 is strict", traced=False)
 
     @property
     def is_strict(self) -> bool:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.acceptance import Rule, code_distance
-from lantern_jax.decoding.rules.table import knobs_of
+from lantern_jax.decoding.fields import number
 
 
 @flax.struct.dataclass
@@ -19,9 +19,9 @@ class Near(Rule):
     temperature 0, y is the argmax and p the unfiltered softmax.
 
     Attributes:
-        tau: [], >= 0, in units of the codebook's ``spacing``, so that it means the same for every tokenizer; 0 is
-            strict where all codes differ.
-        ratio: [], >= 1.
+        tau: [], how far a code may lie, in units of the codebook's ``spacing``, so that it means the same for every
+            tokenizer; 0 is strict where all codes differ.
+        ratio: [], how many times less probable than the wanted code it may be.
 
     Example:
         >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
@@ -29,13 +29,13 @@ class Near(Rule):
         >>> p = jnp.array([0.25, 0.125, 0.625])
         >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
         >>> wanted = jnp.array([1, 1])  # code 0 lies 1 from it, code 2 lies 2, and the spacing is 1.33
-        >>> lantern_jax.Near.create(tau=1.0).accepts(after, jnp.array([0, 2]), wanted, None, codebook).tolist()
+        >>> lantern_jax.Near(tau=1.0).accepts(after, jnp.array([0, 2]), wanted, None, codebook).tolist()
         [True, False]
     """
 
-    knobs: ClassVar = knobs_of("near")
-    tau: Float[Array, ""]
-    ratio: Float[Array, ""]
+    couplings: ClassVar = ("gumbel",)
+    tau: Float[Array, ""] = number(1.5, note="0 is strict")
+    ratio: Float[Array, ""] = number(10.0, low=1)
 
     @property
     def k(self) -> int:

@@ -3,42 +3,24 @@
 Axes: V codes.
 """
 
-from functools import partial
-from typing import Any
-
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from lantern_jax.decoding import contracts
 from lantern_jax.decoding.acceptance import Codebook, Rule
 from lantern_jax.decoding.protocols import Draft
-from lantern_jax.decoding.rules.table import RuleKind
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import Coupling, verify_tree
 from lantern_jax.io.errors import LanternError
 
 
-def kind_of(rule: Any) -> RuleKind | None:
-    """Returns a kind that makes this very rule; None for anything that is not a rule."""
-    return RuleKind(partial(_with_arrays, rule), couplings=()) if isinstance(rule, Rule) else None
-
-
-def _with_arrays(rule: Rule) -> Rule:
-    """Returns the rule with its traced numbers as 32-bit arrays, so that other numbers reuse the compiled program."""
-    if jax.tree_util.all_leaves([rule]):
-        raise LanternError(
-            f"rule {type(rule).__name__} is no pytree: put @flax.struct.dataclass above its class"
-        )
-    contracts.check_arrays(rule, f"rule {type(rule).__name__}")
-    dtypes = {float: np.float32, int: np.int32}
-    return jax.tree.map(lambda leaf: jnp.asarray(np.asarray(leaf, dtypes.get(type(leaf)))), rule)
-
-
 def try_rule(rule: Rule, coupling: Coupling, codebook: Codebook | None, vocab_size: int) -> None:
     """Raises a one-line LanternError if a rule does not work with a coupling, a codebook and V codes."""
     name, sampling = f"rule {type(rule).__name__}", SamplingParams.create()
+    if jax.tree_util.all_leaves([rule]):
+        raise LanternError(f"{name} is no pytree: put @flax.struct.dataclass above its class")
+    contracts.check_arrays(rule, name)
 
     def verify(rule: Rule, codebook: Codebook | None):
         zero, one = jnp.zeros(1, jnp.int32), jax.random.split(jax.random.key(0), 1)

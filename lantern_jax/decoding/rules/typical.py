@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.acceptance import Rule
-from lantern_jax.decoding.rules.table import knobs_of
+from lantern_jax.decoding.fields import number, whole
 
 
 @flax.struct.dataclass
@@ -24,20 +24,20 @@ class Typical(Rule):
     typical tokens still pass, judged by the unfiltered softmax; Medusa's own greedy test is the strict rule.
 
     Attributes:
-        epsilon: [], > 0: a token this probable is always typical.
-        delta_factor: [], >= 0; the paper uses the square root of epsilon. (In Medusa's code a helper's defaults are
+        epsilon: [], a token this probable is always typical.
+        delta_factor: [], the paper uses the square root of epsilon. (In Medusa's code a helper's defaults are
             swapped; its callers are right.) 0 accepts every code that has any probability.
 
     Example:
         >>> p = jnp.array([0.25, 0.05, 0.7])
         >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
-        >>> lantern_jax.Typical.create().accepts(after, jnp.array([0, 1]), None, None, None).tolist()
+        >>> lantern_jax.Typical().accepts(after, jnp.array([0, 1]), None, None, None).tolist()
         [True, False]
     """
 
-    knobs: ClassVar = knobs_of("typical")
-    epsilon: Float[Array, ""]
-    delta_factor: Float[Array, ""]
+    couplings: ClassVar = ("gumbel",)
+    epsilon: Float[Array, ""] = number(0.09, high=1, low_open=True)
+    delta_factor: Float[Array, ""] = number(0.3)
 
     def accepts(self, p, token, wanted, depth, codebook):
         """Implements ``Rule.accepts``."""
@@ -55,18 +55,18 @@ class Tolerance(Rule):
     the first of which is plain decoding's token. At temperature 0 they are the most probable codes.
 
     Attributes:
-        samples: int32 [], >= 1; 1 is strict.
+        samples: int32 [], how many samples of the target are accepted; 1 is strict.
 
     Example:
         >>> scores = jnp.log(jnp.array([[0.25, 0.05, 0.7]]))
         >>> after = lantern_jax.Probabilities(None, None, lambda ids: scores[0, ids], lambda: scores)
-        >>> rule = lantern_jax.Tolerance.create(samples=2)
+        >>> rule = lantern_jax.Tolerance(samples=2)
         >>> rule.accepts(after, jnp.array([0, 1]), None, None, None).tolist()
         [True, False]
     """
 
-    knobs: ClassVar = knobs_of("tolerance")
-    samples: Int[Array, ""]
+    couplings: ClassVar = ("gumbel",)
+    samples: Int[Array, ""] = whole(2, low=1, note="1 is strict")
 
     def accepts(self, p, token, wanted, depth, codebook):
         """Implements ``Rule.accepts``."""

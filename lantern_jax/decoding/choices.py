@@ -1,0 +1,205 @@
+"""What users choose by name: rules, draftings and couplings, each a class of records beside its algorithm.
+
+As text a record is ``name`` or ``name:field=value,field=value``, in commands, requests, files and Python alike. Another
+package adds a class by an entry point of the group ``lantern_jax.rules``, ``.draftings`` or ``.couplings`` that names
+it; entry points are read when a name is unknown here, or all names are wanted.
+"""
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
+from typing import Any
+
+from lantern_jax.decoding.fields import allowed_in, read_field, written
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+
+# The most characters of a text, which may write out a tree.
+MOST = 40_000
+
+
+class Choices(Mapping[str, type]):
+    """The classes of one sort by name: this package's, then those of others.
+
+    Args:
+        what: the sort, in messages.
+        ours: returns this package's; imported when first asked for.
+    """
+
+    def __init__(self, what: str, ours: Callable[[], dict[str, type]]):
+        self.what, self._import = what, ours
+
+    @cached_property
+    def ours(self) -> dict[str, type]:
+        """This package's classes."""
+        return self._import()
+
+    @cached_property
+    def theirs(self) -> dict[str, type]:
+        """Other packages' classes; raises LanternError for a package that cannot be imported."""
+        found = {}
+        for point in entry_points(group=f"lantern_jax.{self.what}s"):
+            try:
+                found[point.name] = point.load()
+            except Exception as error:
+                package = getattr(point.dist, "name", None) or point.value
+                why = errors.printable(f"{type(error).__name__}: {error}", 300)
+                raise LanternError(
+                    f"the plug-in package {package} failed ({why}): fix or uninstall it"
+                ) from None
+        return found
+
+    def __getitem__(self, name: str) -> type:
+        return self.ours[name] if name in self.ours else self.theirs[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter({**self.theirs, **self.ours})
+
+    def __len__(self) -> int:
+        return len(list(iter(self)))
+
+    def name_of(self, record: Any) -> str:
+        """Returns the name of a record's class; empty if it has none."""
+        known = {**self.ours, **vars(self).get("theirs", {})}
+        return next((name for name, kind in known.items() if kind is type(record)), "")
+
+    def read(self, text: str) -> Any:
+        """Returns the record that a text describes.
+
+        Raises:
+            LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
+        """
+        name, given = split(text, self.what)
+        if name not in self.ours and name not in self.theirs:
+            raise errors.unknown(self.what, name, self)
+        return with_fields(f"{self.what} {name}", [self[name]()], given)[0]
+
+    def text(self, record: Any) -> str:
+        """Returns a record as text, with the fields that differ from their defaults; its class for an own one."""
+        name = self.name_of(record)
+        if not name:
+            return errors.short(repr(record)) if dataclasses.is_dataclass(record) else type(record).__name__
+        given = [
+            f"{field}={written(getattr(record, field))}"
+            for field, declared in allowed_in(type(record)).items()
+            if getattr(record, field) != declared.default
+        ]
+        return f"{name}:{','.join(given)}" if given else name
+
+    def checked(self, value: Any, fits: Callable[[Any], bool]) -> Any:
+        """Returns a record as it is, and the one that a text describes; raises LanternError for anything else."""
+        if isinstance(value, str):
+            return self.read(value)
+        if isinstance(value, type):
+            raise errors.invalid(self.what, value.__name__, f"an object of that class, {value.__name__}(...)")
+        if not fits(value):
+            raise errors.unknown(self.what, value, self)
+        return value
+
+
+def split(text: str, what: str) -> tuple[str, dict[str, str]]:
+    """Returns the name in a text ``name:field=value,field=value``, and its fields' values by name.
+
+    Raises:
+        LanternError: a text of another form, or a field that is given twice.
+    """
+    form = f"{what} {errors.quoted(text, 120)} is not valid: give name:field=value,field=value"
+    if not isinstance(text, str) or len(text) > MOST:
+        raise LanternError(form)
+    name, colon, rest = text.partition(":")
+    given: dict[str, str] = {}
+    for pair in rest.split(",") if colon else ():
+        field, equals, value = pair.partition("=")
+        if not (equals and field and value):
+            raise LanternError(form)
+        if field in given:
+            raise LanternError(f"{what} {errors.quoted(name)} has {errors.quoted(field)} twice: give it once")
+        given[field] = value
+    return name, given
+
+
+def with_fields(what: str, records: list[Any], given: Mapping[str, str]) -> list[Any]:
+    """Returns records with fields set from text, each in the record that has it; raises LanternError as ``read``."""
+    homes = {field: (place, declared) for place, record in reversed(list(enumerate(records)))
+             for field, declared in allowed_in(type(record)).items()}  # fmt: skip
+    values: list[dict[str, Any]] = [{} for _ in records]
+    for field, text in given.items():
+        if field not in homes:
+            known = f"choose one of {', '.join(homes)}" if homes else "it has none"
+            near = errors.nearest(field, homes)
+            raise LanternError(f"{what} has no field {errors.quoted(field, 60)}: {near}{known}")
+        place, declared = homes[field]
+        values[place][field] = read_field(declared, text)
+    return [
+        dataclasses.replace(record, **new) if new else record
+        for record, new in zip(records, values, strict=True)
+    ]
+
+
+def meanings(kind: type) -> dict[str, str]:
+    """Returns what a class's docstring says of each of its fields."""
+    found: dict[str, str] = {}
+    for base in reversed(kind.__mro__):
+        _, _, attributes = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
+        last = ""
+        for line in attributes.splitlines():
+            if not line.startswith("    "):
+                if line.strip():
+                    break
+                continue
+            if not line.startswith("     "):
+                names, _, words = line.strip().partition(": ")
+                last = names
+                found |= dict.fromkeys(names.split(", "), words)
+            else:
+                found |= {name: f"{found[name]} {line.strip()}" for name in last.split(", ")}
+    return {name: found.get(name, "") for name in allowed_in(kind)}
+
+
+def _rules() -> dict[str, type]:
+    from lantern_jax.decoding.acceptance import Lantern, LanternPlusPlus, Strict
+    from lantern_jax.decoding.rules.cool import Cool
+    from lantern_jax.decoding.rules.grouped import Grouped
+    from lantern_jax.decoding.rules.near import Near
+    from lantern_jax.decoding.rules.typical import Tolerance, Typical
+
+    return {
+        "strict": Strict, "lantern": Lantern, "lantern++": LanternPlusPlus, "near": Near, "typical": Typical,
+        "tolerance": Tolerance, "cool": Cool, "gsd": Grouped,
+    }  # fmt: skip
+
+
+def _draftings() -> dict[str, type]:
+    from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
+    from lantern_jax.decoding.drafting.jacobi import Jacobi
+    from lantern_jax.decoding.drafting.led import Led
+    from lantern_jax.decoding.drafting.plain import Plain
+    from lantern_jax.decoding.zipar import ZipAR
+
+    return {"plain": Plain, "tree": Tree, "dynamic": Dynamic, "led": Led, "jacobi": Jacobi, "zipar": ZipAR}
+
+
+def _couplings() -> dict[str, type]:
+    from lantern_jax.decoding.block import Block
+    from lantern_jax.decoding.gumbel import Gumbel
+    from lantern_jax.decoding.rejection import Rejection
+
+    return {"gumbel": Gumbel, "rejection": Rejection, "block": Block}
+
+
+RULES = Choices("rule", _rules)
+DRAFTINGS = Choices("drafting", _draftings)
+COUPLINGS = Choices("coupling", _couplings)
+
+
+def as_coupling(coupling: Any) -> Any:
+    """Returns a coupling, or the one that a text describes; raises LanternError for anything else."""
+    return COUPLINGS.checked(coupling, lambda value: callable(getattr(value, "draws", None)) and callable(
+        getattr(value, "verify", None)))  # fmt: skip
+
+
+def coupling_name(coupling: Any) -> str:
+    """Returns the name of a coupling's class, or of the one that it derives from; "" for any other."""
+    return next((name for name, kind in COUPLINGS.ours.items() if isinstance(coupling, kind)), "")
