@@ -204,7 +204,7 @@ def _check_sizes(name: str, text: str) -> None:
             value = getattr(part, what, None)
             if isinstance(value, int) and value > most:
                 raise Refused(
-                    422, f"{field} {value} is more than this server takes: give at most {most}", name
+                    422, f"{what} {value} is more than this server takes: give at most {most}", name
                 )
 
 
