@@ -128,7 +128,7 @@ def tiny_checkpoint() -> Checkpoint:
         tokenizer_params=vq,
         codebook=Codebook(neighbours=nearest(codes, NEIGHBOURS), codes=codes),
         vocabulary=LANDSCAPES,
-        defaults={"guidance": 2.0, "k": 8, "tree": {"cpu": TREE, "gpu": "naive_extend_57"}},
+        defaults={"guidance": 2.0, "tree": {"cpu": TREE, "gpu": "naive_extend_57"}},
     )
 
 

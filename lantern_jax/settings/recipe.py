@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
-from lantern_jax.decoding.acceptance import Codebook, check_codebook, with_arrays
+from lantern_jax.decoding.acceptance import NEIGHBOURS, Codebook, check_codebook, with_arrays
 from lantern_jax.decoding.drafting.guessing import ModelParts
 from lantern_jax.decoding.methods import Method
 from lantern_jax.decoding.program import Program
@@ -84,16 +84,20 @@ class Recipe:
         return dataclasses.replace(settings, method=self._checked(method))
 
     def _checked(self, method: Method) -> Method:
-        """Returns a method with the family's own variant of the published residual."""
-        coupling = method.coupling
+        """Returns a method with the family's own variant of the published residual, and no more neighbours by default
+        than are stored."""
+        coupling, rule = method.coupling, method.rule
+        stored = NEIGHBOURS if self.codebook is None else self.codebook.neighbours.shape[1]
+        if stored < rule.k == NEIGHBOURS:
+            rule = rule.replace(k=stored)
         if getattr(coupling, "residual", "") == "published":
             coupling = dataclasses.replace(
                 coupling, residual=family_of(self.config).published_residual(self.config)
             )
         if method.is_own:
-            try_rule(with_arrays(method.rule), coupling, self.codebook, self.config.num_codes)
-        check_codebook(method.rule, self.codebook, self.config.num_codes)
-        return dataclasses.replace(method, coupling=coupling)
+            try_rule(with_arrays(rule), coupling, self.codebook, self.config.num_codes)
+        check_codebook(rule, self.codebook, self.config.num_codes)
+        return dataclasses.replace(method, rule=rule, coupling=coupling)
 
     def choice(
         self, settings: Settings, pictures: int, platform: str, groups: int

@@ -1,4 +1,4 @@
-"""A package beside ours that provides a rule, a drafting, a kind of drafter, a family and a metric."""
+"""A package beside ours that brings a rule, a drafting, a kind of drafter, a family and a metric."""
 
 import json
 import sys
@@ -6,24 +6,35 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from starlette.testclient import TestClient
 
 import lantern_jax
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.serve.access import Access
+from lantern_jax.apps.serve.application import application
 from lantern_jax.checkpoints.store import save
+from lantern_jax.decoding.acceptance import as_rule
+from lantern_jax.decoding.choices import DRAFTINGS, RULES
 from lantern_jax.io import plugins
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
 PACKAGE = Path(__file__).resolve().parents[1] / "fixtures" / "plugin"
-BROKEN = "[lantern_jax.plugins]\nowl = lantern_nothing:register\n"
+BROKEN = "[lantern_jax.rules]\ncrow = lantern_nothing:Crow\n"
 
 
 @pytest.fixture
 def forgotten(monkeypatch):
-    """Entry points are read again, and what they register is forgotten afterwards."""
+    """Entry points are read again, and what they name is forgotten afterwards."""
     monkeypatch.setattr(plugins, "_broken", None)
     for table in plugins._tables:
         monkeypatch.setattr(table, "theirs", {})
+    tables = RULES, DRAFTINGS
+    for table in tables:
+        vars(table).pop("theirs", None)
+    yield
+    for table in tables:
+        vars(table).pop("theirs", None)
 
 
 @pytest.fixture
@@ -40,10 +51,9 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     assert main(["convert", "owl", "--model", "tiny", "--out", "own"]) == 0, capsys.readouterr().err
     assert json.loads(Path("own/config.json").read_text())["family"] == "owl"
     generate = ["generate", "a lake", "--model", "own", "--batch", "1"]
-    Path("tree.json").write_text("[[0], [0, 0]]")
-    rule = ["--rule", "owl", "--hoot", "0.25", "--drafting", "owl-window", "--window", "2"]
+    rule = ["--rule", "owl:hoot=0.25", "--drafting", "owl-window:eyes=3"]
     assert main([*generate, *rule, "--out", "rule.png", "--stats", "rule.json"]) == 0, capsys.readouterr().err
-    tree = ["--drafting", "owl-drafter", "--tree", "tree.json"]
+    tree = ["--method", "gumbel:drafter=owl-drafter,tree=0.0"]
     assert main([*generate, *tree, "--out", "drafter.png"]) == 0, capsys.readouterr().err
     made = json.loads(Path("rule.json").read_text())
     assert made["substituted"] > 0, made
@@ -56,20 +66,44 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     assert json.loads(Path("owls.json").read_text())["scores"][0]["mean"] == 0
 
 
-def test_errors_and_help_show_what_is_registered(package, capsys):
+def test_python_server_and_bench_take_rule_and_drafting_by_text(package, capsys):
+    save("own", tiny_checkpoint())
+    pipeline, asked = lantern_jax.load("own"), {"rule": "owl:hoot=0.25", "drafting": "owl-window:eyes=3"}
+    by_text = pipeline.generate("a lake", **asked)
+    kinds = sys.modules["lantern_owl.kinds"]
+    by_value = pipeline.generate("a lake", rule=kinds.Owl(0.25), drafting=kinds.OwlWindow(3))
+    assert (by_text.tokens == by_value.tokens).all() and by_text.settings == by_value.settings
+    assert by_text.settings["rule"] == asked["rule"] and by_text.settings["drafting"] == asked["drafting"]
+    with TestClient(application(pipeline, "own", Access())) as client:
+        body = {"prompt": "a lake", "seed": 0, "details": True, **asked}
+        answer = client.post("/v1/images/generations", json=body).json()
+        assert answer["data"][0]["lantern"]["tokens"] == by_text.tokens[0].tolist(), answer
+        refused = client.post("/v1/images/generations", json={**body, "rule": "owl:hoot=2"})
+        assert refused.status_code == 422 and "a number in [0, 1]" in refused.text
+    bench = [
+        "bench",
+        "--model",
+        "own",
+        "--methods",
+        "jacobi:nodes=2",
+        "--rules",
+        "owl:hoot=1",
+        "--pictures",
+        "1",
+    ]
+    assert main([*bench, "--out", "rows.jsonl"]) == 0, capsys.readouterr().err
+    rows = [json.loads(line) for line in Path("rows.jsonl").read_text().splitlines()]
+    assert rows[1]["options"] == {"rule": "owl:hoot=1"}
+
+
+def test_errors_and_help_show_what_other_packages_bring(package, capsys):
     for line, status, said in (
         ("generate lake --rule crow", 2, "owl"),
-        ("generate lake --rule owl --hoot 2", 2, "hoot 2.0 is not valid: give a number in [0, 1]"),
-        ("generate --help-all", 0, "--hoot"),
-        ("methods --markdown", 0, "| `hoot` | `0.5` |"),
+        ("generate lake --rule owl:hoot=2", 2, "hoot 2.0 is not valid: give a number in [0, 1]"),
+        ("methods owl", 0, "how loudly owl accepts"),
+        ("methods --markdown", 0, "| | `hoot` | 0.5 |"),
     ):
         assert main(line.split()) == status and said in capsys.readouterr()[status // 2]
-    for name, said in (
-        ("owl", "there is a rule owl already"),
-        ("An Owl", "rule 'An Owl' is not valid: give a name"),
-    ):
-        with refused(said):
-            lantern_jax.register_rule(name, lantern_jax.RuleKind(lantern_jax.Strict))
 
 
 def test_a_broken_package_is_a_one_line_error(forgotten, monkeypatch, tmp_path, capsys):
@@ -82,9 +116,9 @@ def test_a_broken_package_is_a_one_line_error(forgotten, monkeypatch, tmp_path, 
     said = capsys.readouterr().err
     assert said.count("\n") == 1 and "the plug-in package lantern-crow failed (ModuleNotFoundError" in said
     with refused("the plug-in package lantern-crow failed"):
-        lantern_jax.rule_from_name("crow")
+        as_rule("crow")
 
 
 def test_known_names_do_not_read_entry_points(package):
-    assert lantern_jax.rule_from_name("near").k == 1 and main(["methods"]) == 0
-    assert plugins._broken is None and "lantern_owl" not in sys.modules
+    assert as_rule("near").k == 1 and main(["methods"]) == 0
+    assert "theirs" not in vars(RULES) and plugins._broken is None and "lantern_owl" not in sys.modules

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Sequence
 
 from lantern_jax import __version__
 from lantern_jax.apps.commands import (
@@ -18,6 +19,8 @@ from lantern_jax.apps.commands import (
 )
 from lantern_jax.apps.commands import set as picture_set
 from lantern_jax.apps.commands.command_line import Parser, run
+from lantern_jax.io import plugins
+from lantern_jax.io.errors import LanternError
 
 _DESCRIPTION = """Pictures by speculative decoding.
 
@@ -32,10 +35,23 @@ def main(argv: list[str] | None = None) -> int:
 
     def work() -> None:
         words = (sys.argv[1:] if argv is None else argv) or ["help"]
-        arguments = make_parser().parse_args([*words[1:], "--help"] if words[0] == "help" else words)
+        arguments = _parsed([*words[1:], "--help"] if words[0] == "help" else words)
         arguments.run(arguments)
 
     return run("lantern", work, argv)
+
+
+def _parsed(words: Sequence[str]) -> argparse.Namespace:
+    """Returns the arguments; for a name that is unknown here, a format's say, other packages are loaded."""
+    try:
+        return make_parser().parse_args(words)
+    except LanternError as error:
+        broken = plugins.load()
+        if broken:
+            raise LanternError(f"{error}; {broken[0]}") from error
+        if not plugins.registered():
+            raise
+    return make_parser().parse_args(words)
 
 
 def make_parser() -> argparse.ArgumentParser:
