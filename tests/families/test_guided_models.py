@@ -24,7 +24,7 @@ from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused, must_not_run
 from tests.fixtures import guided_layouts as layouts
-from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
+from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
 from tests.fixtures.without_drafter import METHODS, check_method
 
 pytest.importorskip("torch")
@@ -87,7 +87,7 @@ def test_every_layout_gives_the_whole_model(name, loaded):
 @pytest.mark.parametrize(("name", "method"), [*product(DECODED, METHODS)])
 def test_methods_without_a_drafter(name, method, loaded):
     pipeline = loaded(name)
-    made = check_method(pipeline, PROMPTS, method, **KNOBS)
+    made = check_method(pipeline, PROMPTS, method, **OPTIONS)
     assert_pictures(made, pipeline)
 
 
@@ -105,11 +105,11 @@ def split(converted):
     return cache(lambda name: load(converted(name), mesh="data=2,model=4"))
 
 
-def tokens_of(pipeline, encoded=None, **knobs) -> np.ndarray:
+def tokens_of(pipeline, encoded=None, **options) -> np.ndarray:
     """Decodes the prompts without drawing pictures, which would take another program."""
-    encoded, knobs = encoded or pipeline.encode(PROMPTS), KNOBS | knobs
-    _, job = pipeline.prepare(encoded, **knobs)
-    run = pipeline.engine.start(job, pipeline._encoder.from_encoded(encoded), seed=knobs["seed"])
+    encoded, options = encoded or pipeline.encode(PROMPTS), OPTIONS | options
+    _, job = pipeline.prepare(encoded, **options)
+    run = pipeline.engine.start(job, pipeline._encoder.from_encoded(encoded), seed=options["seed"])
     return pipeline.engine.finish(pipeline.engine.advance(run)).tokens
 
 
@@ -124,7 +124,8 @@ def test_a_mesh_changes_no_token(name, split, loaded):
 @pytest.mark.parametrize("name", DECODED)
 def test_a_mesh_changes_no_log_probabilities(name, split, loaded):
     made, plain = (
-        pipeline(name).generate(PROMPTS, method="ar", log_probs=True, **KNOBS) for pipeline in (split, loaded)
+        pipeline(name).generate(PROMPTS, method="ar", log_probs=True, **OPTIONS)
+        for pipeline in (split, loaded)
     )
     np.testing.assert_array_equal(made.tokens, plain.tokens)
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
@@ -145,8 +146,8 @@ def test_guidance_uses_the_encoders_unconditional_row(name, loaded):
     encoded = pipeline.encode(PROMPTS)
     changed = np.full_like(encoded.arrays["unconditional"], layouts.CODES)
     other = type(encoded)(encoded.kind, encoded.prompts, {**encoded.arrays, "unconditional": changed})
-    knobs = {"guidance": 3.0, "temperature": 1.0, "method": "ar"}
-    one, two = (tokens_of(pipeline, prompts, **knobs) for prompts in (encoded, other))
+    options = {"guidance": 3.0, "temperature": 1.0, "method": "ar"}
+    one, two = (tokens_of(pipeline, prompts, **options) for prompts in (encoded, other))
     assert not np.array_equal(one, two)
     prefill = jax.jit(pipeline.recipe.target().prefill, static_argnums=(2, 3))
     rows = map(pipeline._encoder.from_encoded, (encoded, other))
@@ -205,9 +206,9 @@ def test_a_drafter_shares_a_two_layer_head(kind):
     engine = Engine(
         partial(model.read, dtype), devices="data=1", read_drafter=partial(model.read_drafter, dtype)
     )
-    knobs = {"drafting": kind, "tree": [[0], [1], [0, 0]], "temperature": 4.0, "guidance": 2.0}
+    options = {"drafting": f"tree:drafter={kind},tree=0.0+1", "temperature": 4.0, "guidance": 2.0}
     for name, plain in (("plain", True), ("drafted", False)):
-        run = engine.start(recipe.job(recipe.settings(knobs), plain=plain), model.conditioning(2), seed=1)
+        run = engine.start(recipe.job(recipe.settings(options), plain=plain), model.conditioning(2), seed=1)
         found[name] = engine.finish(engine.advance(run)).tokens
     np.testing.assert_array_equal(found["drafted"], found["plain"])
     head = engine.parameters.target["params"]["head"]

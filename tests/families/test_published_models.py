@@ -6,7 +6,6 @@ Strict decoding must equal plain decoding, from the prompt to the picture; relax
 import dataclasses
 import gc
 import json
-import shutil
 from functools import cache, partial
 from itertools import product
 from pathlib import Path
@@ -29,12 +28,12 @@ pytest.importorskip("tokenizers")
 
 # Compiles faster; the number of devices changes no tokens.
 ONE_DEVICE = "data=1"
-TREE = "[[0], [1], [0, 0], [0, 1], [1, 0]]"
+METHOD = "gumbel:tree=0.0+0.1+1.0"
 # At a high temperature the shared noise decides, so an untrained drafter is often right.
 TEMPERATURE = 4.0
-DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
-KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
-RELAXED = {"rule": "lantern++", "k": 8, "lam": 8.0}
+DECODING = ("--method", METHOD, "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
+OPTIONS = {"method": METHOD, "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
+RELAXED = {"rule": "lantern++:k=8,lam=8"}
 VQ_8 = dataclasses.replace(layouts.TINY_VQ, ch_mult=(1,))
 CAPTIONS = ["a snowy lake at dusk", "the mountains"]
 
@@ -73,7 +72,6 @@ def published(tmp_path_factory) -> Path:
     (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
     (folder / "grid.json").write_text(json.dumps({"grid": 4}))
     (folder / "grid-8.json").write_text(json.dumps({"grid": 8}))
-    (folder / "tree.json").write_text(TREE)
     return folder
 
 
@@ -147,23 +145,22 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
 
 # The others are the same models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
 @pytest.mark.parametrize("name", ["t2i", pytest.param("lumina", marks=pytest.mark.exhaustive)])
-def test_strict_decoding_equals_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
+def test_strict_decoding_equals_plain_decoding(name, converted, loaded, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
-    shutil.copy(published / "tree.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     shared = lambda given, *others, **more: sharing(given, loaded(name))  # noqa: E731
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", shared)
     words = f"--model {converted(name)} --out pictures/ --stats s.json --compare".split()
     assert main(["generate", *CAPTIONS, *DECODING, *words]) == 0
     assert {"pictures/grid.png", "pictures/grid-compare.png", "s.json"} <= files(tmp_path)
-    assert len(files(tmp_path)) == 7
+    assert len(files(tmp_path)) == 6
     statistics = json.loads(Path("s.json").read_text())
     pipeline = loaded(name)
     config = pipeline.checkpoint.target_config
     assert statistics["same_tokens"] == 1 and statistics["step_compression"] > 1.1
     assert statistics["tokens"] == 2 * config.grid**2
 
-    again = pipeline.generate(CAPTIONS, **KNOBS, compare=True)
+    again = pipeline.generate(CAPTIONS, **OPTIONS, compare=True)
     np.testing.assert_array_equal(again.tokens, again.plain.tokens)
     assert again.statistics.rounds == statistics["rounds"]
     side = config.grid * pipeline.checkpoint.tokenizer_config.downsampling
@@ -179,7 +176,7 @@ def test_lumina_rows_are_closed(loaded):
     """Row ends and the image end are at the format's positions in the loop's own tokens, even under a relaxed rule."""
     pipeline = loaded("lumina")
     config, engine = pipeline.checkpoint.target_config, pipeline.engine
-    job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
+    job = pipeline.job(pipeline.check(CAPTIONS, **OPTIONS, **RELAXED))
     conditioning = pipeline._encoder.encode(CAPTIONS)
     decoded = engine.finish(engine.advance(engine.start(job, conditioning)))
     rows = decoded.tokens
@@ -213,7 +210,7 @@ def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(
     pipeline = sharing(converted("t2i"), loaded("t2i"))
     encoded = pipeline.encode(CAPTIONS)
     assert [on_device(*shape) for shape in embeddings] == before
-    made = pipeline.generate_from(encoded, **KNOBS | {"tree": "none"})
+    made = pipeline.generate_from(encoded, **OPTIONS | {"method": "ar"})
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
     # They are freed with the pipeline, not when Python next looks for cycles.
@@ -238,7 +235,7 @@ def test_parts_can_be_added_to_a_checkpoint(converted, loaded, published, tmp_pa
             config[entry] = None
     assert left == right
     whole = loaded("t2i")
-    made = [pipeline.generate(CAPTIONS, **KNOBS) for pipeline in (whole, sharing(full, whole))]
+    made = [pipeline.generate(CAPTIONS, **OPTIONS) for pipeline in (whole, sharing(full, whole))]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
 
 
@@ -295,5 +292,5 @@ def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch
 @pytest.mark.parametrize(("model", "method"), [*product(("t2i", "anole", "lumina"), METHODS)])
 def test_methods_without_a_drafter(loaded, model, method):
     """They work on any target."""
-    knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5, "window": 5, "ahead": 2}
-    check_method(loaded(model), CAPTIONS[:1], method, **knobs)
+    options = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}
+    check_method(loaded(model), CAPTIONS[:1], method, **options)

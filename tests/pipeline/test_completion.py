@@ -101,10 +101,10 @@ def test_one_start_serves_all_prompts(made, monkeypatch):
 
 def test_devices_and_batches_change_nothing(made, completed):
     pipeline = pipeline_on(2)
-    again = pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, tree="none")
+    again = pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, method="ar")
     np.testing.assert_array_equal(again.tokens, completed.tokens)
     before = set(pipeline.engine.programs)
-    pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=3, tree="none")
+    pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=3, method="ar")
     more = [key.kind for key in set(pipeline.engine.programs) - before]
     assert more == ["start"], "only how a batch begins depends on how much is given"
 
@@ -120,7 +120,7 @@ def test_devices_and_batches_change_nothing(made, completed):
         ({"start": np.full(TOKENS, CODES)}, f"give those from 0 to {CODES - 1}"),
         ({"start": np.zeros((SIDE, SIDE, 3))}, "of float64: give a PIL image, uint8"),
         ({"start": np.zeros((3, TOKENS), int)}, "start holds 3 pictures for 1 prompts"),
-        ({"start": np.zeros(TOKENS, int), "method": "zipar"}, "method zipar cannot go on"),
+        ({"start": np.zeros(TOKENS, int), "method": "zipar"}, "zipar:guesses=0 cannot go on"),
     ],
 )  # fmt: skip
 def test_bad_starts_are_refused_before_computing(options, message, monkeypatch):

@@ -72,7 +72,7 @@ def test_encoded_prompts_hold_their_negative_prompts(made, tmp_path):
 
 
 def test_guesses_change_no_token(made):
-    drafted = tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, tree=[[0]], **GREEDY)
+    drafted = tiny_pipeline().generate(PROMPTS, negative_prompt=NEGATIVES, method="gumbel:tree=0", **GREEDY)
     np.testing.assert_array_equal(drafted.tokens, made.tokens)
 
 
@@ -95,7 +95,7 @@ def test_models_without_negative_prompts_and_calls_without_guidance_say_so():
     with refused("negative_prompt: this model takes none: leave it out"):
         classes.plan(["1"], negative_prompt="snow")
     plan = tiny_pipeline().plan(PROMPTS, negative_prompt="snow", guidance=1.0)
-    assert "negative_prompt has no effect with guidance 1" in plan.notes
+    assert "negative_prompt has no effect with guidance 1" in plan.call.notes
 
 
 def test_commands_take_negative_prompts(tmp_path, monkeypatch, capsys, made):
