@@ -341,21 +341,6 @@ def _take(slots, axes, state):
     )
 
 
-def check_codes(model: VQModel, tokens: Any) -> None:
-    """Raises LanternError unless these are codes of at least one picture, all known to the tokenizer."""
-    if np.ndim(tokens) != 2 or not len(tokens):
-        raise LanternError(f"codes have shape {np.shape(tokens)}: give [n, C], those of at least one picture")
-    check_ids("codes", tokens, model.config.codebook_size)
-
-
-def check_pictures(pictures: Any) -> None:
-    """Raises LanternError unless there are pictures and they are uint8: floats would be taken for nearly black ones."""
-    if np.ndim(pictures) != 4 or not len(pictures):
-        raise LanternError(f"pictures have shape {np.shape(pictures)}: give [n, H, W, 3], at least one")
-    if pictures.dtype != np.uint8:
-        raise LanternError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
-
-
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
     """Draws codes; returns (uint8 [B, H, W, 3], bool [B] whether all values of a picture are finite)."""
 

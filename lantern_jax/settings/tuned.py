@@ -74,11 +74,11 @@ class Key:
             devices: the engine's.
         """
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
-        numbers = (settings.guidance, settings.temperature, settings.top_k, settings.top_p)
+        # Equal numbers are written alike in files.
+        guidance, temperature, top_p = map(float, (settings.guidance, settings.temperature, settings.top_p))
         return cls(
-            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name,
-            # Equal numbers are written alike in files.
-            *(type(kind)(value) for kind, value in zip((1.0, 1.0, 1, 1.0), numbers, strict=True)),
+            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, guidance, temperature,
+            settings.top_k, top_p,
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:

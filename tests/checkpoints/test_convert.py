@@ -123,9 +123,8 @@ def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
     assert main(["info", out]) == 0
     printed = capsys.readouterr().out
     assert "LlamaGen, class-conditional" in printed and "drafter" in printed
-    (tmp_path / "tree.json").write_text("[[0], [1], [0, 0]]")
     monkeypatch.chdir(tmp_path)
-    generate = ["generate", "3", "--model", out, "--tree", "tree.json", "--mesh", "data=1"]
+    generate = ["generate", "3", "--model", out, "--method", "gumbel:tree=0.0+1", "--mesh", "data=1"]
     assert main([*generate, "--out", "a.png", "--stats", "a.json"]) == 0
     assert json.loads(Path("a.json").read_text())["tokens"] == GPT.num_tokens
     with Image.open("a.png") as image:

@@ -60,7 +60,9 @@ def test_captions_are_encoded_once_when_they_are_needed(counted, monkeypatch):
     )
     vars(parts)["tokenizer"] = Letters()
     pipeline._encoder = CaptionEncoder(parts)
-    monkeypatch.setattr(encoders, "encode_captions", lambda *given: counted.update(["features"]) or FEATURES)
+    monkeypatch.setattr(
+        encoders, "encode_captions", lambda *given, **how: counted.update(["features"]) or FEATURES
+    )
     plan = pipeline.plan(["a lake", "fog"], method="jacobi:nodes=4")
     once = {"settings": 1, "resolve_settings": 1, "check_numbers": 1}
     assert counted == once
