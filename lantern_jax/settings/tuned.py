@@ -125,8 +125,8 @@ class Tuned:
 
     @property
     def is_relaxed(self) -> bool:
-        """Whether it names a rule that is not strict."""
-        return self.options.get("rule", "strict") != "strict"
+        """Whether its rule is not strict."""
+        return not Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
 
     @property
     def words(self) -> str:
@@ -245,12 +245,11 @@ def _check(tuned: Tuned) -> None:
         if name not in _BOUNDS:
             raise LanternError("a bound of another name")
         Range(float).check(name, bound)
-    if not options.keys() <= {"method", *PARTS} or (tuned.is_relaxed and not tuned.budget):
-        raise LanternError("options that no tuning writes")
     # A tree is written out: no other file is read for it.
-    if any(".json" in text for text in options.values()):
-        raise LanternError("a tree in another file")
-    Method.of(**{"method": TREES_METHOD, **options})
+    if not options.keys() <= {"method", *PARTS} or any(".json" in text for text in options.values()):
+        raise LanternError("options that no tuning writes")
+    if tuned.is_relaxed and not tuned.budget:
+        raise LanternError("a relaxed rule without a budget")
 
 
 def file_name(key: Key) -> str:

@@ -140,8 +140,8 @@ class PromptEncoder(ABC):
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         mask: Bool[np.ndarray, "n P"] | None = None,
     ) -> Conditioning:
-        """Makes conditioning from arrays; ``mask`` None means no padding. Raises LanternError for a shape, a type or ids
-        that do not fit the target."""
+        """Makes conditioning from arrays, without padding where ``mask`` is None; raises LanternError for a shape, a
+        type or ids that do not fit the target."""
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""

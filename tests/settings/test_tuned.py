@@ -150,7 +150,7 @@ WRONG = {
     "key.top_k": [0.5, -1, None],
     "key.top_p": [0, 2, None],
     "options": [None, [], "led", {"widow": "3"}, {"method": "best"}, {"method": 3}, {"method": ["led"]},
-                {"method": "gumbel:tree=x.json"}, {"method": "led:window=1000000"}, {"rule": "near:tau=1"},
+                {"method": "gumbel:tree=x.json"}, {"method": "led:window=1000000"}, {"rule": "near:tau=1"}, {"method": "near"},
                 {"guidance": 3.0}, {"batch": "4"}],
 }  # fmt: skip
 
