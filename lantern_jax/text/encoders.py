@@ -134,14 +134,16 @@ class PromptEncoder(ABC):
         """Keeps a text encoder, once read, in memory inside this context."""
         yield
 
-    @abstractmethod
     def from_arrays(
         self,
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
         mask: Bool[np.ndarray, "n P"] | None = None,
     ) -> Conditioning:
-        """Makes conditioning from arrays, without padding where ``mask`` is None; raises LanternError for a shape, a
-        type or ids that do not fit the target."""
+        """Makes conditioning from arrays; ``mask`` None means no padding.
+
+        Raises LanternError for a shape, a type or ids that do not fit the target, or one that takes prompts alone.
+        """
+        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""
@@ -244,25 +246,25 @@ class CaptionEncoder(PromptEncoder):
                 "or give features to Pipeline.generate_from(conditioning)"
             )
         tokenizer, length = self.parts.tokenizer, self.config.caption_length
-        caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
+        tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
+        # Usually one text for all prompts.
+        place = {text: row for row, text in enumerate(dict.fromkeys(negative or ()))}
         with errors.of_negatives():
-            caption_tokens(tokenizer, negative or (), length, encoder.vocab_size)
+            against = caption_tokens(tokenizer, list(place), length, encoder.vocab_size)
+        rows = [place[text] for text in negative or ()]
         ignored = _ignored(partial(cut_of, tokenizer, length), prompts, negative)
-        return partial(self._features, prompts, dtype, negative), ignored
+        return partial(self._features, tokens, against, rows, dtype), ignored
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         return self.prepare(prompts, dtype, negative)[0]()
 
-    def _features(self, prompts, dtype, negative) -> CaptionConditioning:
-        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer
-        features = partial(encode_captions, *read, length=self.config.caption_length, dtype=dtype)
-        made = features(prompts)
-        if negative is None:
+    def _features(self, tokens, against, rows: list[int], dtype) -> CaptionConditioning:
+        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder
+        made = encode_captions(*read, *tokens, dtype)
+        if not rows:
             return CaptionConditioning(made, made.mask)
-        # Usually one text for all prompts.
-        place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
-        against = features(list(place)).repeated([place[text] for text in negative])
-        return CaptionConditioning(made, made.mask, negative=against, negative_mask=against.mask)
+        other = encode_captions(*read, *against, dtype).repeated(rows)
+        return CaptionConditioning(made, made.mask, negative=other, negative_mask=other.mask)
 
     @contextmanager
     def kept(self):
@@ -319,9 +321,6 @@ class TokenEncoder(PromptEncoder):
         if negative is None:
             return made
         return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
-
-    def from_arrays(self, conditioning, mask=None):
-        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
         if unconditional is not None:
