@@ -111,19 +111,11 @@ def test_sequences_stay_on_their_devices():
         pipeline.engine.regroup(run, np.array([0]))
 
 
-@pytest.mark.exhaustive
-def test_devices_refill_their_own_slots():
-    """As in sets/test_sets.py, where slots finish at different times."""
-    pipeline = pipeline_on(2)
-    job = pipeline.job(pipeline.check("a lake", method=METHODS[4]))
-    engine, rows = pipeline.engine, rows_of(pipeline)
-    made = refilled(engine, job, rows, 8)
-    assert {key.groups for key in engine.programs if key.kind == "refill"} == {2}
-    assert_same(made, unrefilled(engine, job, rows, 8))
-
-
 # The parts of a model exchange values while one group prefills and the other does not.
-TREES = [pytest.param(*mesh, meshes.TREE, marks=pytest.mark.exhaustive) for mesh in ((1, 1), (2, 1), (2, 2))]
+TREES = [
+    pytest.param(*mesh, f"gumbel:tree={meshes.TREE}", marks=pytest.mark.exhaustive)
+    for mesh in ((1, 1), (2, 1), (2, 2))
+]
 
 
 @pytest.mark.parametrize(("data", "model", "method"), [(2, 2, "ar"), *TREES])

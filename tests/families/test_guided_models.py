@@ -227,26 +227,17 @@ def test_every_family_says_what_the_model_axis_splits():
                 assert any(parameter_spec(keys, leaf.shape, 2)), keys
 
 
-@pytest.mark.parametrize(
-    ("change", "said"),
-    [
-        ("missing", "1 missing: gen_aligner.layers.2.weight"),
-        ("misshapen", "1 misshapen: language_model.model.norm.weight is [31], expected [32]"),
-        ("tokenizer", "is not this model's tokenizer (it has no "),
-        ("another model", "are not a Janus-Pro model"),
-    ],
-)
-def test_wrong_files_are_refused_in_one_line(change, said, tmp_path, monkeypatch, capsys):
+def test_files_of_other_models_are_refused_in_one_line(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     words = write_model("janus, original", tmp_path)
-    changes = {
-        "missing": {"gen_aligner.layers.2.weight": None},
-        "misshapen": {"language_model.model.norm.weight": (31,)},
-        "another model": {"gen_embed.weight": None, "gen_head.vision_head.weight": None},
-    }.get(change)
-    if changes is None:
-        layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
-        monkeypatch.setattr(janus_weights, "read_tensors", must_not_run)
-    else:
-        words[2] = str(layouts.write_janus(tmp_path / "broken", "original", changes=changes))
-    assert said in assert_refused(["convert", *words, "--out", str(tmp_path / "out")], capsys)
+    changes = {"gen_embed.weight": None, "gen_head.vision_head.weight": None}
+    other = [
+        *words[:2],
+        str(layouts.write_janus(tmp_path / "broken", "original", changes=changes)),
+        *words[3:],
+    ]
+    out = ["--out", str(tmp_path / "out")]
+    assert "are not a Janus-Pro model" in assert_refused(["convert", *other, *out], capsys)
+    layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
+    monkeypatch.setattr(janus_weights, "read_tensors", must_not_run)
+    assert "is not this model's tokenizer (it has no " in assert_refused(["convert", *words, *out], capsys)

@@ -7,7 +7,6 @@ import dataclasses
 import gc
 import json
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 
 import jax
@@ -21,7 +20,6 @@ from lantern_jax.families import token_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from tests.command import assert_refused, files, must_not_run
 from tests.fixtures import published_layouts as layouts
-from tests.fixtures.without_drafter import METHODS, check_method
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -189,16 +187,6 @@ def test_lumina_rows_are_closed(loaded):
     np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
 
 
-def test_anoles_own_size(published, tmp_path, monkeypatch):
-    """A conversion without a config has the published size."""
-    monkeypatch.chdir(published)
-    words = f"--drafter drafter-anole --text-tokenizer text_tokenizer.json --out {tmp_path}/a"
-    assert main(["convert", "anole", "--model", "chameleon", *words.split()]) == 0
-    whole = load(tmp_path / "a")
-    config = whole.checkpoint.target_config
-    assert (config.grid, config.num_tokens, whole.draws) == (32, 1024, False)
-
-
 def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(converted, loaded):
     def on_device(rows: int, columns: int) -> int:
         return sum(array.shape == (rows, columns) for array in jax.live_arrays())
@@ -239,14 +227,6 @@ def test_parts_can_be_added_to_a_checkpoint(converted, loaded, published, tmp_pa
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
 
 
-def test_another_models_tokenizer_is_refused_for_a_t5(published, tmp_path, monkeypatch, capsys):
-    link(published, monkeypatch, tmp_path)
-    Path("t5.json").unlink()
-    Path("t5.json").symlink_to(published / "text_tokenizer.json")
-    line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
-    assert "t5.json is not the tokenizer of this text encoder: " in line
-
-
 def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
     published, tmp_path, monkeypatch, capsys
 ):
@@ -255,42 +235,3 @@ def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
     monkeypatch.setattr(token_weights, "read_tensors", must_not_run)
     line = assert_refused(["convert", *CONVERSIONS["lumina"][:-1], "grid-5.json", "--out", "new"], capsys)
     assert "5 cells a side cannot be named: give an even number" in line
-
-
-# Kind of file -> (conversion, its source, a tensor that decides no sizes). Wrong tensors: test_wrong_tensors.py.
-BREAKABLE = {
-    "pickle": ("t2i", "t2i.pt", "cls_embedding.cap_proj.fc2.weight"),
-    "shards of safetensors": ("anole", "chameleon", "model.layers.1.self_attn.q_norm.bias"),
-    "pickle in a folder": ("anole", "drafter-anole", "layers.0.self_attn.k_norm.weight"),
-}
-
-
-def largest(path: Path) -> Path:
-    """Returns the file itself, or the largest of a folder's tensor files."""
-    tensors = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.bin")]
-    return max(tensors, key=lambda file: file.stat().st_size)
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "wrong kind"])
-@pytest.mark.parametrize("kind", BREAKABLE)
-def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch, capsys):
-    name, source, tensor = BREAKABLE[kind]
-    link(published, monkeypatch, tmp_path)
-    Path(source).unlink()
-    SOURCES[source](Path(source), changes={tensor: None} if damage == "missing" else None)
-    broken = largest(Path(source))
-    if damage == "truncated":
-        broken.write_bytes(broken.read_bytes()[:-100])
-    elif damage == "wrong kind":
-        broken.write_bytes(b"\x89PNG\r\n\x1a\n" * 99)
-    line = assert_refused(["convert", *CONVERSIONS[name], "--out", "new"], capsys)
-    assert (f"1 missing: {tensor}" if damage == "missing" else broken.name) in line
-
-
-# Quicker tests: test_guided_models.py.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("model", "method"), [*product(("t2i", "anole", "lumina"), METHODS)])
-def test_methods_without_a_drafter(loaded, model, method):
-    """They work on any target."""
-    options = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5}
-    check_method(loaded(model), CAPTIONS[:1], method, **options)

@@ -103,14 +103,6 @@ def test_rows_in_parallel(name, loaded, plain, shapes):
     assert near.statistics.rounds == 2 * (columns + rows - 2) < plain(name).statistics.rounds
 
 
-@pytest.mark.exhaustive
-@wide_and_tall
-def test_rows_one_after_another(name, loaded, plain, shapes):
-    """With rows far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
-    whole = loaded(name).generate(PROMPTS, method=f"zipar:ahead={shapes[name][1]}", **OPTIONS)
-    np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
-
-
 @pytest.mark.parametrize("name", SHAPES)
 def test_the_row_above_is_a_row_of_the_stream(name, loaded, shapes):
     """It includes the forced token that ends it; the picture's end belongs to no row."""

@@ -141,27 +141,14 @@ def test_without_a_tokenizer_codes_may_be_given(made):
 def test_the_command_continues_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made.images[0].save("begin.png")
-    command = [
-        "generate",
-        PROMPTS[0],
-        "--seed",
-        "4",
-        "--method",
-        "ar",
-        "--start",
-        "begin.png",
-        "--keep",
-        "0.3",
-        "--out",
-        "a.png",
-    ]
-    assert main([*command, "--stats", "a.json"]) == 0
+    begin = ["generate", PROMPTS[0], "--out"]
+    options = ["--seed", "4", "--method", "ar", "--start", "begin.png", "--keep", "0.3", "--stats", "a.json"]
+    assert main([*begin, "a.png", *options]) == 0
     expected = tiny_pipeline().generate(PROMPTS[0], seed=4, method="ar", start=made.images[0], keep_rows=1)
     with Image.open("a.png") as image:
         np.testing.assert_array_equal(np.asarray(image), expected.pictures[0])
     assert json.loads((tmp_path / "a.json").read_text())["tokens"] == TOKENS - GRID
     capsys.readouterr()
-    begin = ["generate", PROMPTS[0], "--out", "b.png"]
     (tmp_path / "text.png").write_text("no picture")
     for more, message in (
         (["--keep", "0.5"], "give --start IMAGE"),
@@ -169,4 +156,4 @@ def test_the_command_continues_a_file(made, tmp_path, tiny_demo, monkeypatch, ca
         (["--start", "text.png"], "text.png: not a readable picture"),
         (["--start", "none.png"], "none.png: not a readable picture"),
     ):
-        assert message in assert_refused([*begin, *more], capsys)
+        assert message in assert_refused([*begin, "b.png", *more], capsys)

@@ -1,8 +1,6 @@
 """``auto``: what it chooses where it was measured, and that nothing but the call and the platform decides."""
 
 import dataclasses
-import subprocess
-import sys
 
 import jax
 import numpy as np
@@ -100,16 +98,3 @@ def test_what_is_decoded_together_decides(opened, monkeypatch):
     assert seen[0][0] == jax.default_backend() and seen[0][3] == tiny_checkpoint().metadata.get(
         TOKENS_PER_PASS, {}
     )
-
-
-def test_two_processes_choose_the_same_whatever_ran_between_them(tiny_folder, tmp_path):
-    """Nothing is written but compiled programs."""
-    told = []
-    for pictures in (1, 2, 1):
-        script = f"import lantern_jax; made = lantern_jax.load({str(tiny_folder)!r}).generate('a lake', num={pictures})"
-        run = [sys.executable, "-c", f"{script}; print(made.notes)"]
-        environment = {"XDG_CACHE_HOME": str(tmp_path), "JAX_PLATFORMS": "cpu", "PATH": ""}
-        done = subprocess.run(run, env=environment, capture_output=True, text=True, check=True)
-        told.append(done.stdout)
-    assert told[0] == told[2] and "auto: " in told[0]
-    assert not [path for path in tmp_path.rglob("*") if path.is_file() and path.suffix == ".json"]

@@ -137,21 +137,15 @@ WRONG = {
     "budget": [None, [], {"max_substituted": "0.1"}, {"max_distance": -1}, {"speed": 1.0}, {"max_distance": True}],
     "found": [None, "all"],
     "key": [None, {}, []],
-    "more": [1],
     "version": [1],
     "key.guide": [1.0],
     "key.model": [None, 3],
-    "key.checkpoint": [3],
-    "key.device": [None],
-    "key.dtype": [32],
     "key.batch": [None, 0, 1.0, "1", True, 2**40],
     "key.guidance": [None, -1, "4", True],
-    "key.temperature": [-1, "1"],
     "key.top_k": [0.5, -1, None],
-    "key.top_p": [0, 2, None],
     "options": [None, [], "led", {"widow": "3"}, {"method": "best"}, {"method": 3}, {"method": ["led"]},
-                {"method": "gumbel:tree=x.json"}, {"method": "led:window=1000000"}, {"rule": "near:tau=1"}, {"method": "near"},
-                {"guidance": 3.0}, {"batch": "4"}],
+                {"method": "gumbel:tree=x.json"}, {"method": "led:window=1000000"}, {"rule": "near:tau=1"},
+                {"method": "near"}, {"guidance": 3.0}, {"batch": "4"}],
 }  # fmt: skip
 
 
