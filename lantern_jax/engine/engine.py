@@ -240,22 +240,12 @@ class Engine:
     def draw(
         self, tokens: Int[np.ndarray, "n C"], most: int | None = None
     ) -> tuple[UInt8[np.ndarray, "n H W 3"], Bool[np.ndarray, " n"], Timing]:
-        """Draws codes; returns pictures, which of them are finite (the others are meaningless), and the seconds.
-
-        Raises:
-            LanternError: no codes, or unknown ones.
-        """
-        programs.check_codes(self._tokenizer, tokens)
+        """Draws codes; returns pictures, which of them are finite (the others are meaningless), and the seconds."""
         (pictures, finite), timing = self._with_tokenizer("draw", np.asarray(tokens, np.int32), most)
         return pictures, finite, timing
 
     def encode(self, pictures: UInt8[np.ndarray, "n H W 3"]) -> Int[np.ndarray, "n C"]:
-        """Encodes pictures as codes.
-
-        Raises:
-            LanternError: no pictures, sides that do not divide into codes, or another dtype than uint8.
-        """
-        programs.check_pictures(pictures)
+        """Encodes pictures as codes; raises LanternError for sides that do not divide into codes."""
         return self._with_tokenizer("encode", pictures, None)[0]
 
     def _with_tokenizer(self, kind: str, rows: np.ndarray, most: int | None) -> tuple[Any, Timing]:

@@ -27,6 +27,7 @@ from lantern_jax.models.vq import VQModel
 
 # Per device: a picture of 512 x 512 keeps any device busy, and each further one takes memory beside the model.
 PIXELS_PER_PASS = 512 * 512
+_ROWS = PartitionSpec(DATA)
 
 
 @dataclass(frozen=True)
@@ -120,9 +121,7 @@ def start(program: Program, mesh, inputs: Inputs, sequences: Sequences):
         return stack_scalars(loop.start(program, inputs))
 
     inputs = inputs.replace(keys=sequences.keys())
-    if mesh is not None:
-        begin = over_mesh(begin, mesh, DATA, (input_specs(DATA),), PartitionSpec(DATA))
-    return inputs.keys, begin(inputs)
+    return inputs.keys, _over_groups(begin, mesh)(inputs)
 
 
 @_in_full
@@ -132,10 +131,7 @@ def advance(program: Program, mesh, inputs: Inputs, state: State, rounds):
     def go_on(inputs: Inputs, state, rounds):
         return stack_scalars(loop.advance(program, inputs, unstack_scalars(state), rounds))
 
-    if mesh is not None:
-        rows = PartitionSpec(DATA)
-        go_on = over_mesh(go_on, mesh, DATA, (input_specs(DATA), rows, PartitionSpec()), rows)
-    state = go_on(inputs, state, rounds)
+    state = _over_groups(go_on, mesh, _ROWS, PartitionSpec())(inputs, state, rounds)
     # A copy: the next piece donates the state.
     return state, jnp.copy(state.length)
 
@@ -148,10 +144,7 @@ def log_probs(program: Program, mesh, inputs: Inputs, tokens: Int[Any, "B T"]) -
         given = inputs.target_params, inputs.conditioning, tokens
         return stream_log_probs(program.target, *given, guidance=inputs.guidance, sampling=inputs.sampling)
 
-    if mesh is not None:
-        rows = PartitionSpec(DATA)
-        read = over_mesh(read, mesh, DATA, (input_specs(DATA), rows), rows)
-    return read(inputs, tokens)
+    return _over_groups(read, mesh, _ROWS)(inputs, tokens)
 
 
 @_in_full
@@ -207,23 +200,19 @@ def regroup(
 
 def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
     """Lets each group of devices rewrite its part of a state; returns (keys [B], state, its lengths)."""
-    if mesh is not None:
-        rows = PartitionSpec(DATA)
-        rewrite = over_mesh(rewrite, mesh, DATA, (input_specs(DATA), rows, rows), rows)
-    state = rewrite(inputs, slots, state)
+    state = _over_groups(rewrite, mesh, _ROWS, _ROWS)(inputs, slots, state)
     return inputs.keys, state, jnp.copy(state.length)
 
 
 def pictures_per_pass(pixels: int, devices: int, most: int | None = None) -> int:
-    """Returns the most pictures that one pass of the tokenizer draws or encodes.
-
-    Args:
-        pixels: of a picture.
-        devices: how many share a pass.
-        most: what the caller allows; None for any number.
-    """
+    """Returns the most pictures, of so many pixels, that a pass of the tokenizer over these devices takes."""
     room = devices * max(1, PIXELS_PER_PASS // pixels)
     return room if most is None else min(room, most)
+
+
+def _over_groups(function, mesh, *specs):
+    """Lets each group of devices run a function of its part of the inputs; ``specs``: of what it takes besides."""
+    return function if mesh is None else over_mesh(function, mesh, DATA, (input_specs(DATA), *specs), _ROWS)
 
 
 def spread(count: int, groups: int, most: int | None) -> tuple[int, int]:
@@ -323,11 +312,8 @@ def _take(slots, axes, state):
     """Takes the sequences in these slots one by one: XLA's TPU compiler would transpose whole caches for a gather."""
 
     def room(axis: int, leaf):
-        return (
-            leaf
-            if axis < 0
-            else jnp.zeros((*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :]), leaf.dtype)
-        )
+        sizes = (*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :])
+        return leaf if axis < 0 else jnp.zeros(sizes, leaf.dtype)
 
     def take(i, axis: int, old, new):
         if axis < 0:
@@ -339,21 +325,6 @@ def _take(slots, axes, state):
     return jax.lax.fori_loop(
         0, len(slots), lambda i, made: jax.tree.map(partial(take, i), axes, state, made), made
     )
-
-
-def check_codes(model: VQModel, tokens: Any) -> None:
-    """Raises LanternError unless these are codes of at least one picture, all known to the tokenizer."""
-    if np.ndim(tokens) != 2 or not len(tokens):
-        raise LanternError(f"codes have shape {np.shape(tokens)}: give [n, C], those of at least one picture")
-    check_ids("codes", tokens, model.config.codebook_size)
-
-
-def check_pictures(pictures: Any) -> None:
-    """Raises LanternError unless there are pictures and they are uint8: floats would be taken for nearly black ones."""
-    if np.ndim(pictures) != 4 or not len(pictures):
-        raise LanternError(f"pictures have shape {np.shape(pictures)}: give [n, H, W, 3], at least one")
-    if pictures.dtype != np.uint8:
-        raise LanternError(f"pictures are {pictures.dtype}: give uint8 [n, H, W, 3], 0 to 255")
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):

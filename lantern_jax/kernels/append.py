@@ -29,11 +29,7 @@ def append_kernel(
     start: Int[Array, " R"],
     interpret: bool = False,
 ) -> list[Float[Array, "R H S E"]]:
-    """Writes the nodes of a path into the caches' slots from ``start`` on.
-
-    Args:
-        interpret: runs it anywhere, slowly, for tests.
-    """
+    """Writes the nodes of a path into the caches' slots from ``start`` on; ``interpret`` runs it anywhere."""
     made: list[Float[Array, "R H S E"]] = []
     for first in range(0, len(caches), _MOST_ARRAYS):
         some = slice(first, first + _MOST_ARRAYS)

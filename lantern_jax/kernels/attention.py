@@ -22,11 +22,7 @@ _LOWEST = -1e30
 
 @in_32_bits
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.attention.rotate_and_attend`` for arrays that Triton serves (``ways``).
-
-    Args:
-        interpret: runs it anywhere, slowly, for tests.
-    """
+    """Computes ``models.attention.rotate_and_attend`` where Triton serves; ``interpret`` runs it anywhere."""
     *rows, count, _, heads, width = qkv.shape
     flat = partial(flat_rows, tuple(rows))
     places = [

@@ -38,11 +38,7 @@ def fits(qkv: Float[Array, "*rows N parts H E"]) -> bool:
 
 @in_32_bits
 def attend_kernel(qkv, rotary, block_mask, past, past_masks, interpret: bool = False):
-    """Computes ``models.attention.rotate_and_attend`` for arrays that ``fits`` accepts.
-
-    Args:
-        interpret: runs it anywhere, slowly, for tests.
-    """
+    """Computes ``models.attention.rotate_and_attend`` for what ``fits`` accepts; ``interpret`` runs it anywhere."""
     *rows, count, _, heads, _ = qkv.shape
     flat = partial(flat_rows, tuple(rows))
     padded = _whole(count, _SUBLANES)

@@ -1,4 +1,4 @@
-"""Which way attention and the append to caches take on a GPU: one table, by compute capability, dtype and shape.
+"""Which way attention and the append to caches take on a GPU, by compute capability, dtype and shape.
 
 XLA serves every device. A Triton kernel is taken where it was measured to be quicker, as long as JAX has Triton.
 """
@@ -6,11 +6,9 @@ XLA serves every device. A Triton kernel is taken where it was measured to be qu
 import re
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
 from typing import Any
 
 import jax
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.kernels import shapes
@@ -25,59 +23,34 @@ _capability = jax.make_user_context(None)
 _platform = jax.make_user_context(None)
 
 
-@dataclass(frozen=True)
-class Way:
-    """A way that an operation can take on GPUs, and what it serves.
-
-    Attributes:
-        name: "triton", one kernel (``attention``, ``append``), or "joined", few kernels of XLA's (``joined``).
-        capability: the least compute capability.
-        most_bytes: of an entry; Triton's products of float32 are not in full precision.
-        least_width: of heads.
-        nodes: most new positions; XLA's matrix products serve larger blocks, such as a prefix.
-        is_tiled: whether head widths must be powers of two.
-    """
-
-    name: str
-    capability: float = 0.0
-    most_bytes: int = 8
-    least_width: int = 1
-    nodes: int = 64
-    is_tiled: bool = False
-
-    def serves(self, dtype: Any, width: int, nodes: int = 1) -> bool:
-        """Tells whether it serves arrays of this kind on the GPU that is traced for."""
-        there = _capability.value or capability_of(jax.devices()[0])
-        fits = jnp.dtype(dtype).itemsize <= self.most_bytes and 1 <= nodes <= self.nodes
-        fits = fits and width >= self.least_width and not (self.is_tiled and width & (width - 1))
-        # If no GPU is at hand or named, programs are lowered for a new one.
-        return fits and (there is None or there >= self.capability)
-
-
-# The first that serves is taken; if none does, a GPU goes the way of CPUs.
-ATTENTION = (
-    Way(TRITON, BFLOAT16_CAPABILITY, most_bytes=2, least_width=shapes.LEAST_TILE, is_tiled=True),
-    Way(JOINED),
-)
-APPEND = (Way(TRITON, BFLOAT16_CAPABILITY, is_tiled=True),)
+# Most new positions; XLA's matrix products serve larger blocks, such as a prefix.
+_MOST_NODES = 64
 
 
 def attention_way(qkv: Float[Array, "*rows N parts K E"]) -> str | None:
-    """Returns the name of the way that attention takes on the GPU that is traced for; None for that of CPUs, which
-    grouped queries, with more than three parts, take too."""
-    if qkv.shape[-3] != 3:
+    """Returns the name of the way that attention takes on the GPU that is traced for: "triton", one kernel
+    (``attention``), or "joined", few kernels of XLA's (``joined``); None for that of CPUs, which grouped queries, with
+    more than three parts, take too."""
+    count, parts, _, width = qkv.shape[-4:]
+    if parts != 3 or not 1 <= count <= _MOST_NODES:
         return None
-    return _first(ATTENTION, qkv.dtype, qkv.shape[-1], qkv.shape[-4])
+    # Triton's products of float32 are not in full precision.
+    fits = qkv.dtype.itemsize <= 2 and width >= shapes.LEAST_TILE
+    return TRITON if fits and _triton_serves(width) else JOINED
 
 
 def append_way(cache: Float[Array, "*rows H S E"]) -> str | None:
-    """Returns the name of the way that appending to caches takes on that GPU; None for that of CPUs."""
-    return _first(APPEND, cache.dtype, cache.shape[-1])
+    """Returns the name of the way that appending to caches takes on that GPU, "triton" (``append``); None for that of
+    CPUs."""
+    return TRITON if _triton_serves(cache.shape[-1]) else None
 
 
-def _first(ways: tuple[Way, ...], *arrays: Any) -> str | None:
-    there = (way for way in ways if way.name != TRITON or shapes.triton is not None)
-    return next((way.name for way in there if way.serves(*arrays)), None)
+def _triton_serves(width: int) -> bool:
+    """Tells whether JAX has Triton, whose tiles have powers of two, and the GPU that is traced for is new enough."""
+    there = _capability.value or capability_of(jax.devices()[0])
+    # If no GPU is at hand or named, programs are lowered for a new one.
+    is_new = there is None or there >= BFLOAT16_CAPABILITY
+    return shapes.triton is not None and not width & (width - 1) and is_new
 
 
 def traced_for(device: Any) -> AbstractContextManager[None]:

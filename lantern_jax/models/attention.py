@@ -42,13 +42,8 @@ def rotate_by_product(
     """Computes ``rotate`` with the halves swapped by a product with a permutation matrix: every sum has one term."""
     half = x.shape[-1] // 2
     swap = np.roll(np.eye(x.shape[-1], dtype=np.float32), half, axis=1)
-    swapped = jnp.einsum(
-        "...e,ef->...f",
-        x,
-        jnp.asarray(swap, x.dtype),
-        precision="highest",
-        preferred_element_type=jnp.float32,
-    )
+    swap = jnp.asarray(swap, x.dtype)
+    swapped = jnp.dot(x, swap, precision="highest", preferred_element_type=jnp.float32)
     cos, sin = rotary[..., None, :, :, 0], rotary[..., None, :, :, 1]
     cos, sin = jnp.concatenate([cos, cos], axis=-1), jnp.concatenate([-sin, sin], axis=-1)
     return (x.astype(jnp.float32) * cos + swapped * sin).astype(x.dtype)

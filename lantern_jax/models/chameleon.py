@@ -7,8 +7,7 @@ ids are never sampled.
 Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D width, E head width.
 """
 
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import jax.numpy as jnp
 import numpy as np
@@ -16,25 +15,21 @@ import numpy as np
 from lantern_jax.decoding.protocols import GuidedTokens, Target, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.sizes import check_sizes
 from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import TokenModel, unconditional_tokens
+from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel, unconditional_tokens
 from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")
 
 
 @dataclass(frozen=True)
-class ChameleonConfig:
+class ChameleonConfig(GuidedTokensConfig):
     """A Chameleon target. The defaults are the 7B models'.
 
     Attributes:
-        dim, num_layers, num_heads, hidden_dim: D, layers, heads, feed-forward width.
-        vocab_size: rows of the embedding table, text included.
-        num_codes: V, size of the codebook.
-        grid: cells per side: 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
         layout: the stream of a picture. "anole": grid * grid codes. "lumina": the row end follows each row of codes,
             the image end the last row end; both are forced.
+        others: as in ``GuidedTokensConfig``. The grid is 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
 
     Example:
         >>> config = lantern_jax.ChameleonConfig(grid=48, layout="lumina")
@@ -49,14 +44,11 @@ class ChameleonConfig:
     vocab_size: int = 65536
     num_codes: int = 8192
     grid: int = 32
-    layout: str = "anole"
     norm_eps: float = 1e-5
-    rope_base: float = 10000.0
-
-    rotary = "line"
+    layout: str = "anole"
 
     def __post_init__(self):
-        check_sizes(self)
+        super().__post_init__()
         if self.layout not in LAYOUTS:
             raise errors.unknown("layout", self.layout, LAYOUTS)
         if self.vocab_size < self.num_codes + 2:
@@ -82,19 +74,8 @@ class ChameleonConfig:
         return ((-1,) * self.grid + (self.row_end,)) * self.grid + (self.image_end,)
 
     @property
-    def num_tokens(self) -> int:
-        return self.grid * self.grid if self.layout == "anole" else self.grid * (self.grid + 1) + 1
-
-    @property
-    def shared_with_drafter(self) -> dict[str, Any]:
-        """Settings of a ``DrafterConfig`` that this target decides."""
-        return {"dim": self.dim, "vocab_size": self.vocab_size, "rotary": self.rotary}
-
-    @property
     def transformer(self) -> TransformerConfig:
-        return TransformerConfig(
-            self.dim, self.num_layers, self.num_heads, self.hidden_dim, self.norm_eps, qk_norm="layer"
-        )
+        return replace(super().transformer, qk_norm="layer")
 
 
 def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:

@@ -277,7 +277,7 @@ class VQModel(nn.Module):
     before normalization), and smoother where there is one.
 
     Attributes:
-        grid: (h, w) of the codes, for calls of ``decode`` that do not give it; None for a square.
+        grid: (h, w) of the codes that ``decode`` takes; None for a square.
 
     Example:
         >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
@@ -339,15 +339,11 @@ class VQModel(nn.Module):
         pictures = depth_to_space(self.decoder(x, vectors if c.code_norm else None), c.patch)
         return self.smoother(pictures) if c.smooth else pictures
 
-    def decode(
-        self, codes: Int[Array, "B T"], grid: tuple[int, int] | None = None
-    ) -> Float[Array, "B H W 3"]:
-        """Decodes codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped).
-
-        ``grid`` is (h, w); None means the model's own, or else a square. Raises LanternError unless T is h * w.
-        """
+    def decode(self, codes: Int[Array, "B T"]) -> Float[Array, "B H W 3"]:
+        """Decodes codes, row-major, in [0, V), to pictures in about [-1, 1] (not clipped); raises LanternError unless T
+        is h * w."""
         side = math.isqrt(codes.shape[1])
-        height, width = grid or self.grid or (side, side)
+        height, width = self.grid or (side, side)
         if height * width != codes.shape[1]:
             raise LanternError(
                 f"{codes.shape[1]} codes do not fill a {height}x{width} grid; give grid=(h, w)"
@@ -357,5 +353,5 @@ class VQModel(nn.Module):
 
     def __call__(self, pictures: Float[Array, "B H W 3"]) -> Float[Array, "B H W 3"]:
         """Reconstructs pictures: encodes, quantizes, decodes."""
-        z = self.encode(pictures)
-        return self.decode(self.quantize(z), grid=(z.shape[1], z.shape[2]))
+        codes = nearest_code(self.encode(pictures), self.codebook, l2_norm=self.config.l2_norm)
+        return self.decode_vectors(self.code_vectors()[codes])

@@ -29,29 +29,35 @@ from lantern_jax.text.encoders import PromptEncoder, PromptParts
 Start = Image.Image | UInt8[np.ndarray, "H W 3"] | Int[np.ndarray, " C"]
 
 
-def listed(prompts: str | int | Sequence[str | int]) -> Sequence[str | int]:
-    """Returns prompts as a sequence, a single one as a sequence of one."""
+def listed(
+    prompts: str | int | Sequence[str | int], negative: str | Sequence[str] | None, encoder: PromptEncoder
+) -> tuple[Sequence[str | int], Sequence[str] | None]:
+    """Returns prompts as a sequence, a single one as a sequence of one, and each one's negative prompt; None for None
+    and blank text.
+
+    Raises:
+        LanternError: a model that takes no negative prompts, or neither one nor one per prompt.
+    """
+    prompts = _sequence(prompts)
+    if negative is None or (isinstance(negative, str) and not negative.strip()):
+        return prompts, None
+    if not encoder.takes_negative:
+        raise LanternError("negative_prompt: this model takes none: leave it out")
+    given = list(_sequence(negative))
+    _check_each("negative_prompt", given, len(prompts), "texts")
+    return prompts, given * (len(prompts) if len(given) == 1 else 1)
+
+
+def _sequence(prompts: Any) -> Sequence[Any]:
     return [prompts] if isinstance(prompts, str | int | np.integer) else prompts
 
 
-def negatives(
-    encoder: PromptEncoder, negative_prompt: str | Sequence[str] | None, prompts: int
-) -> dict[str, list[str]]:
-    """Returns each prompt's negative prompt as an encoder's argument, left out for None and blank text.
-
-    Raises:
-        LanternError: a model that takes none, or neither one nor one per prompt.
-    """
-    if negative_prompt is None or (isinstance(negative_prompt, str) and not negative_prompt.strip()):
-        return {}
-    if not encoder.takes_negative:
-        raise LanternError("negative_prompt: this model takes none: leave it out")
-    given = list(listed(negative_prompt))
+def _check_each(name: str, given: Sequence[Any], prompts: int, what: str) -> None:
+    """Raises LanternError unless there is one, or one per prompt."""
     if len(given) not in (1, prompts):
         raise LanternError(
-            f"negative_prompt holds {len(given)} texts for {prompts} prompts: give one, or one per prompt"
+            f"{name} holds {len(given)} {what} for {prompts} prompts: give one, or one per prompt"
         )
-    return {"negative": given * (prompts if len(given) == 1 else 1)}
 
 
 def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:
@@ -112,10 +118,13 @@ class Grid:
     def given(
         self, start: Start | Sequence[Start] | None, keep_rows: Any, prompts: int, settings: Settings
     ) -> tuple[list[np.ndarray], int] | None:
-        """Returns a picture or its codes for every prompt, and how many rows stay; None without ``start``.
+        """Returns starts, one or one per prompt, each a picture uint8 [H, W, 3] of the model's size or codes int32 [C],
+        and how many rows stay, half of them for None; None without ``start``.
 
         Raises:
-            LanternError: as ``starts`` and ``rows_kept``, rows without a start, or a method that completes none.
+            LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer;
+                neither one start nor one per prompt; rows without a start, or not 1 to all but one; a method that
+                completes none.
         """
         if start is None:
             if keep_rows is not None:
@@ -125,31 +134,15 @@ class Grid:
             raise LanternError(
                 f"{settings.method.texts['drafting']} cannot go on with a picture: choose another method"
             )
-        return self.starts(start, prompts), self.rows_kept(keep_rows)
-
-    def rows_kept(self, keep_rows: Any) -> int:
-        """Returns how many rows stay, half of them for None; raises LanternError unless it is 1 to all but one."""
+        starts = [self._one(value) for value in _listed(start)]
+        _check_each("start", starts, prompts, "pictures")
         if keep_rows is None:
-            return max(1, self.rows // 2)
+            return starts, max(1, self.rows // 2)
         if check_count("keep_rows", keep_rows) >= self.rows:
             raise errors.invalid(
                 "keep_rows", keep_rows, f"1 to {self.rows - 1}: a picture has {self.rows} rows of codes"
             )
-        return int(keep_rows)
-
-    def starts(self, start: Start | Sequence[Start], prompts: int) -> list[np.ndarray]:
-        """Returns one start per prompt, a picture uint8 [H, W, 3] of the model's size or codes int32 [C].
-
-        Raises:
-            LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer,
-                or neither one start nor one per prompt.
-        """
-        given = [self._one(value) for value in _listed(start)]
-        if len(given) not in (1, prompts):
-            raise LanternError(
-                f"start holds {len(given)} pictures for {prompts} prompts: give one, or one per prompt"
-            )
-        return given * (prompts if len(given) == 1 else 1)
+        return starts, int(keep_rows)
 
     def pictures(self, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
         """Returns pictures of the model's size; raises LanternError for anything else, or without a tokenizer."""
@@ -164,11 +157,11 @@ class Grid:
         """Returns pictures' codes; raises LanternError unless each has the right number of them, all the model's."""
         codes = np.asarray(codes)
         count = self.count
-        if not np.issubdtype(codes.dtype, np.integer) or not codes.ndim or codes.shape[-1] != count:
+        if not np.issubdtype(codes.dtype, np.integer) or not codes.size or codes.shape[-1:] != (count,):
             raise LanternError(
                 f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} per picture"
             )
-        if codes.size and not 0 <= codes.min() <= codes.max() < self.codes:
+        if not 0 <= codes.min() <= codes.max() < self.codes:
             raise LanternError(
                 f"codes are {codes.min()} to {codes.max()}: give those from 0 to {self.codes - 1}"
             )

@@ -29,7 +29,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.call import Call, CallOptions
 from lantern_jax.pipeline.drawing import draw_codes
-from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, negatives, prompt_encoder
+from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
 from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.recipe import Recipe
@@ -151,9 +151,8 @@ class Pipeline:
             >>> len(generation.images), generation.statistics.substituted
             (2, 0.0)
         """
-        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows}
-        plan = self.plan(prompts, negative_prompt=negative_prompt, **call, **options)
-        return plan.run(progress, compare, log_probs)
+        call = {"num": num, "seed": seed, "first": first, "start": start, "keep_rows": keep_rows, **options}
+        return self.plan(prompts, negative_prompt=negative_prompt, **call).run(progress, compare, log_probs)
 
     def plan(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
@@ -171,11 +170,9 @@ class Pipeline:
                 )
             rows = self._encoder.from_encoded(prompts)
             return self._plan(prompts.prompts, lambda: rows, **call)
-        prompts = listed(prompts)
-        against = negatives(self._encoder, negative_prompt, len(prompts))
-        plan = self._plan(tuple(map(str, prompts)), None, **call)
-        encode, ignored = self._encoder.prepare(prompts, self.dtype, **against)
-        return plan.with_prompts(encode, tuple(against.get("negative", ())), ignored)
+        prompts, against = listed(prompts, negative_prompt, self._encoder)
+        encode, ignored = self._encoder.prepare(prompts, self.dtype, against)
+        return self._plan(tuple(map(str, prompts)), encode, MOST_PICTURES, against, ignored, **call)
 
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
@@ -187,9 +184,8 @@ class Pipeline:
         Raises:
             LanternError: as ``generate`` for these prompts.
         """
-        prompts = listed(prompts)
-        against = negatives(self._encoder, negative_prompt, len(prompts))
-        encode, _ = self._encoder.prepare(prompts, self.dtype, **against)
+        prompts, against = listed(prompts, negative_prompt, self._encoder)
+        encode, _ = self._encoder.prepare(prompts, self.dtype, against)
         return self._encoder.to_encoded(prompts, encode())
 
     def text_encoder_kept(self) -> AbstractContextManager[None]:
@@ -213,16 +209,14 @@ class Pipeline:
             LanternError: shapes or ids that do not fit the model, and all that ``generate`` raises.
         """
         if isinstance(conditioning, EncodedPrompts):
-            prompts, rows = conditioning.prompts, self._encoder.from_encoded(conditioning)
-        else:
-            rows = self._encoder.from_arrays(conditioning, mask)
-            prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
+            return self.plan(conditioning, **call).run(progress, compare, log_probs)
+        rows = self._encoder.from_arrays(conditioning, mask)
+        prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
         return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
 
     def prepare(self, conditioning: EncodedPrompts, **call: Unpack[CallOptions]) -> tuple[Plan, Job]:
         """Returns what ``generate_from`` would run, for a loop of your own that may make more pictures than one call
-        or change the job with ``dataclasses.replace``; raises what that would raise.
-        """
+        or change the job with ``dataclasses.replace``; raises what that would raise."""
         rows = self._encoder.from_encoded(conditioning)
         plan = self._plan(conditioning.prompts, lambda: rows, 2**32, **call)
         return plan, plan.job
@@ -230,11 +224,8 @@ class Pipeline:
     def iterate(
         self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[CallOptions]
     ) -> Iterator[Picture]:
-        """Generates one picture at a time: each is drawn as soon as its tokens are known.
-
-        Raises:
-            LanternError: as ``generate``, when the first picture is asked for.
-        """
+        """Generates one picture at a time: each is drawn as soon as its tokens are known; raises as ``generate`` when
+        the first picture is asked for."""
         yield from self.plan(prompts, **call).pictures()
 
     def check(
@@ -244,11 +235,8 @@ class Pipeline:
         return self.plan(prompts, **call).call.settings
 
     def tuning(self, pictures: int, /, **options: Unpack[Options]) -> Found:
-        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a note on it.
-
-        Raises:
-            LanternError: an invalid number of pictures, or options that do not fit.
-        """
+        """Returns what a call of ``pictures`` pictures takes from tuned settings, else from ``auto``, and a note on it;
+        raises LanternError for options that do not fit."""
         return self._settled(check_count("pictures", pictures), options)[1]
 
     def settings(self, options: Options) -> Settings:
@@ -267,9 +255,9 @@ class Pipeline:
             best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))
             note = "; ".join(filter(None, [best.words, found.note]))
             found = Found({"method": best.method}, note, rows=rows)
-        return self.recipe.with_method(
-            settings, found.options, self.platform
-        ) if found.options else settings, found
+        if found.options:
+            settings = self.recipe.with_method(settings, found.options, self.platform)
+        return settings, found
 
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, from the same distribution."""
@@ -289,27 +277,22 @@ class Pipeline:
         return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
 
     def _plan(
-        self, prompts, encode, most=MOST_PICTURES, /, *, num=1, seed=0, first=0, start=None, keep_rows=None, **options
+        self, prompts, encode, most=MOST_PICTURES, against=None, ignored=(), /, *, num=1, seed=0, first=0, start=None,
+        keep_rows=None, **options,
     ) -> Plan:  # fmt: skip
         """Settles a call for prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
         settings, found = self._settled(count, options)
         begun = self._grid.given(start, keep_rows, len(prompts), settings)
+        idle = "negative_prompt has no effect with guidance 1" if against and settings.guidance == 1 else ""
+        notes, numbers = filter(None, (found.note, idle)), map(int, (num, seed, first))
         call = Call(
-            settings,
-            found,
-            prompts,
-            int(num),
-            int(seed),
-            int(first),
-            begun and begun[1],
-            (found.note,) * bool(found.note),
-        )
+            settings, found, prompts, *numbers, begun and begun[1], tuple(notes), tuple(against or ()), ignored
+        )  # fmt: skip
         complete = None if begun is None else partial(self._completion, starts=begun[0], rows=begun[1])
         return Plan(call, self.recipe, self.engine, self.draws, encode, complete)
 
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
-        distinct = {id(one): one for one in starts}  # One start may serve all prompts.
-        codes = {key: self.encode_pictures(one)[0] if one.ndim == 3 else one for key, one in distinct.items()}
-        codes = np.stack([codes[id(one)] for one in starts])
+        codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
+        codes = np.broadcast_to(codes, (len(jax.tree.leaves(conditioning)[0]), codes.shape[1]))
         return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.columns))

@@ -60,15 +60,6 @@ class Plan:
     encode: Callable[[], Conditioning]
     complete: Callable[[Conditioning], Conditioning] | None = None
 
-    def with_prompts(
-        self, encode: Callable[[], Conditioning], negatives: tuple[str, ...], ignored: tuple[str, ...]
-    ) -> "Plan":
-        """Returns the plan with these prompts, negative ones, and lines on what is ignored."""
-        idle = bool(negatives) and self.call.settings.guidance == 1
-        notes = (*self.call.notes, *("negative_prompt has no effect with guidance 1",) * idle)
-        call = dataclasses.replace(self.call, negatives=negatives, ignored=ignored, notes=notes)
-        return dataclasses.replace(self, call=call, encode=encode)
-
     @cached_property
     def conditioning(self) -> Conditioning:
         """The encoded prompts; a text encoder is read, and dropped, when this is first asked for."""
@@ -195,10 +186,16 @@ class Plan:
             numbers: from 0, in the order in which they begin.
             rows: of the conditioning, one for every number.
         """
-        taken = 0
+        taken, batch = 0, self.call.settings.batch
         while taken < len(numbers):
-            begun = slice(taken, taken + self.call.settings.batch)
-            run = self._begin(job, numbers[begun], rows[begun])
+            begun = slice(taken, taken + batch)
+            run = self.engine.start(
+                job,
+                self._rows(rows[begun]),
+                seed=self.call.seed,
+                numbers=self.call.first + numbers[begun],
+                most=batch,
+            )
             taken += len(run.numbers)
             live = np.ones(len(run.numbers), bool)
             while True:
@@ -219,12 +216,6 @@ class Plan:
                     break
                 most = until_next(run, live, self.given) if refill and taken < len(numbers) else None
                 run = self.engine.advance_for(run, PIECE_SECONDS, most)
-
-    def _begin(self, job: Job, numbers: Int[np.ndarray, " n"], rows: Int[np.ndarray, " n"]) -> Run:
-        begun = self.call.first + numbers
-        return self.engine.start(
-            job, self._rows(rows), seed=self.call.seed, numbers=begun, most=self.call.settings.batch
-        )
 
     def _rows(self, rows: Int[np.ndarray, " n"]) -> Conditioning:
         return jax.tree.map(lambda leaf: leaf[rows], self.conditioning)

@@ -120,11 +120,8 @@ class Recipe:
     @outside_mesh()
     def job(self, settings: Settings, plain: bool = False) -> Job:
         """Returns the job that decodes a batch with these settings; ``plain``: no drafts, the same distribution."""
-        guidance, sampling, method = (
-            settings.guidance,
-            settings.sampling(self.config.num_codes),
-            settings.method,
-        )
+        guidance, method = settings.guidance, settings.method
+        sampling = settings.sampling(self.config.num_codes)
         if plain or settings.is_plain:
             # Nothing is drafted, so there is nothing to accept: all rules share one program.
             program = Program(self.target())

@@ -205,7 +205,5 @@ def instead_of(name: Any, said: str = "method ") -> str:
 
 def steers(options: Mapping[str, Any]) -> bool:
     """Tells whether a call with these options says how it wants to be decoded."""
-    said = (
-        name for name, value in options.items() if value is not None and (name, value) != ("method", AUTO)
-    )
-    return any(name in ("method", *PARTS) for name in said)
+    named = options.get("method") not in (None, AUTO)
+    return named or any(options.get(part) is not None for part in PARTS)

@@ -74,11 +74,11 @@ class Key:
             devices: the engine's.
         """
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
-        numbers = (settings.guidance, settings.temperature, settings.top_k, settings.top_p)
+        # Equal numbers are written alike in files.
+        guidance, temperature, top_p = map(float, (settings.guidance, settings.temperature, settings.top_p))
         return cls(
-            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name,
-            # Equal numbers are written alike in files.
-            *(type(kind)(value) for kind, value in zip((1.0, 1.0, 1, 1.0), numbers, strict=True)),
+            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, guidance, temperature,
+            settings.top_k, top_p,
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
@@ -125,8 +125,8 @@ class Tuned:
 
     @property
     def is_relaxed(self) -> bool:
-        """Whether it names a rule that is not strict."""
-        return self.options.get("rule", "strict") != "strict"
+        """Whether its rule is not strict."""
+        return not Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
 
     @property
     def words(self) -> str:
@@ -245,12 +245,11 @@ def _check(tuned: Tuned) -> None:
         if name not in _BOUNDS:
             raise LanternError("a bound of another name")
         Range(float).check(name, bound)
-    if not options.keys() <= {"method", *PARTS} or (tuned.is_relaxed and not tuned.budget):
-        raise LanternError("options that no tuning writes")
     # A tree is written out: no other file is read for it.
-    if any(".json" in text for text in options.values()):
-        raise LanternError("a tree in another file")
-    Method.of(**{"method": TREES_METHOD, **options})
+    if not options.keys() <= {"method", *PARTS} or any(".json" in text for text in options.values()):
+        raise LanternError("options that no tuning writes")
+    if tuned.is_relaxed and not tuned.budget:
+        raise LanternError("a relaxed rule without a budget")
 
 
 def file_name(key: Key) -> str:

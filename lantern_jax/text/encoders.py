@@ -33,8 +33,7 @@ from lantern_jax.text.t5 import caption_tokens, check_tokenizer, cut_of, encode_
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Labels [n, C] or [n, 2, C], or the record of a caption or token model with leaves [n, ...]; caption features may be
-# packed.
+# Labels, or the record of a caption or token model with leaves [n, ...]; caption features may be packed.
 Conditioning = (
     Int[np.ndarray, "n C"] | Int[np.ndarray, "n 2 C"] | CaptionConditioning | TokenConditioning | GuidedTokens
 )
@@ -100,19 +99,19 @@ class PromptEncoder(ABC):
         self.config = parts.config
 
     def prepare(
-        self, prompts: Sequence[str | int], dtype: Any = np.float32, **negative: Negatives
+        self, prompts: Sequence[str | int], dtype: Any = np.float32, negative: Negatives = None
     ) -> tuple[Callable[[], Conditioning], tuple[str, ...]]:
-        """Checks prompts and encodes them, once, but for what a text encoder does.
+        """Checks prompts and encodes them, once, but for what a text encoder does; arguments and errors as ``encode``.
 
         Returns a function that returns what ``encode`` would, and a line on what is ignored of the prompts, and one of
-        negative ones, which it also warns with. Raises what ``encode`` would raise.
+        negative ones, which it also warns with.
         """
-        made = self.encode(prompts, dtype, **negative)
-        return lambda: made, self.ignored(prompts, **negative)
+        made = self.encode(prompts, dtype, negative)
+        return lambda: made, _ignored(self.ignored_of, prompts, negative)
 
-    def ignored(self, prompts: Sequence[str | int], negative: Negatives = None) -> tuple[str, ...]:
-        """Returns the lines on what is ignored, and warns with them."""
-        return ()
+    def ignored_of(self, prompts: Sequence[str | int]) -> str:
+        """Returns a line on what is ignored of prompts; empty if nothing is."""
+        return ""
 
     @abstractmethod
     def encode(
@@ -135,7 +134,6 @@ class PromptEncoder(ABC):
         """Keeps a text encoder, once read, in memory inside this context."""
         yield
 
-    @abstractmethod
     def from_arrays(
         self,
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
@@ -143,8 +141,9 @@ class PromptEncoder(ABC):
     ) -> Conditioning:
         """Makes conditioning from arrays; ``mask`` None means no padding.
 
-        Raises LanternError for a shape, a type or ids that do not fit the target.
+        Raises LanternError for a shape, a type or ids that do not fit the target, or one that takes prompts alone.
         """
+        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""
@@ -205,9 +204,8 @@ class LabelEncoder(PromptEncoder):
             against = vocabulary.label_ids(self._parsed(negative))
         return np.stack([labels, against], axis=1)
 
-    def ignored(self, prompts, negative=None):
-        vocabulary = self.parts.vocabulary
-        return () if vocabulary is None else _ignored(vocabulary.ignored_of, prompts, negative)
+    def ignored_of(self, prompts):
+        return "" if self.parts.vocabulary is None else self.parts.vocabulary.ignored_of(prompts)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
         _check_some(prompts)
@@ -248,29 +246,25 @@ class CaptionEncoder(PromptEncoder):
                 "or give features to Pipeline.generate_from(conditioning)"
             )
         tokenizer, length = self.parts.tokenizer, self.config.caption_length
-        caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
-        if negative is not None:
-            with errors.of_negatives():
-                caption_tokens(tokenizer, negative, length, encoder.vocab_size)
+        tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
+        # Usually one text for all prompts.
+        place = {text: row for row, text in enumerate(dict.fromkeys(negative or ()))}
+        with errors.of_negatives():
+            against = caption_tokens(tokenizer, list(place), length, encoder.vocab_size)
+        rows = [place[text] for text in negative or ()]
         ignored = _ignored(partial(cut_of, tokenizer, length), prompts, negative)
-        return partial(self._features, prompts, dtype, negative), ignored
+        return partial(self._features, tokens, against, rows, dtype), ignored
 
     def encode(self, prompts, dtype=np.float32, negative=None):
         return self.prepare(prompts, dtype, negative)[0]()
 
-    def _features(self, prompts, dtype, negative) -> CaptionConditioning:
-        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder, self.parts.tokenizer
-
-        def features(texts):
-            return encode_captions(*read, texts, self.config.caption_length, dtype)
-
-        made = features(prompts)
-        if negative is None:
+    def _features(self, tokens, against, rows: list[int], dtype) -> CaptionConditioning:
+        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder
+        made = encode_captions(*read, *tokens, dtype)
+        if not rows:
             return CaptionConditioning(made, made.mask)
-        # Usually one text for all prompts.
-        place = {text: row for row, text in enumerate(dict.fromkeys(negative))}
-        against = features(list(place)).repeated([place[text] for text in negative])
-        return CaptionConditioning(made, made.mask, negative=against, negative_mask=against.mask)
+        other = encode_captions(*read, *against, dtype).repeated(rows)
+        return CaptionConditioning(made, made.mask, negative=other, negative_mask=other.mask)
 
     @contextmanager
     def kept(self):
@@ -281,9 +275,7 @@ class CaptionEncoder(PromptEncoder):
             self._read = outer
 
     def _parameters(self, dtype: np.dtype) -> PyTree:
-        held = self._read
-        if held is None:
-            return self.parts.read_text_encoder(dtype)
+        held = {} if self._read is None else self._read
         if dtype not in held:
             held[dtype] = self.parts.read_text_encoder(dtype)
         return held[dtype]
@@ -330,9 +322,6 @@ class TokenEncoder(PromptEncoder):
             return made
         return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
 
-    def from_arrays(self, conditioning, mask=None):
-        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
-
     def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
         if unconditional is not None:
             made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
@@ -355,9 +344,7 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
     return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
 
 
-def _ignored(
-    line: Callable[[Sequence[str]], str], prompts: Sequence[str], negative: Negatives
-) -> tuple[str, ...]:
+def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives) -> tuple[str, ...]:
     """Returns the lines about prompts and about negative ones that are not empty, and warns with them."""
     against = line(negative or ())
     lines = tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))

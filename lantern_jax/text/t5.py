@@ -34,39 +34,28 @@ CHUNK = 8
 def encode_captions(
     params: Mapping[str, Any],
     config: T5Config,
-    tokenizer: TextTokenizer,
-    captions: Sequence[str],
-    length: int = 120,
+    tokens: Int[np.ndarray, "n P"],
+    mask: Bool[np.ndarray, "n P"],
     dtype: jnp.dtype = jnp.float32,
 ) -> PackedRows:
-    """Encodes captions to features [n, P, D], left-padded as LlamaGen takes them, and their mask.
+    """Encodes what ``caption_tokens`` returns to features [n, P, D], left-padded as LlamaGen takes them, on the host.
 
-    Captions are cleaned, cut to ``length`` tokens including T5's end token, and encoded with padding on the right, as
-    T5 was trained; then the features move to the right, after zeros.
+    They are encoded with padding on the right, as T5 was trained; then the features move to the right, after zeros.
 
     Args:
         params: of ``T5Encoder(config)``.
-        tokenizer: T5's.
-        length: P.
         dtype: of the encoder's arithmetic and the features.
-
-    Returns:
-        features on the host, without padding.
-
-    Raises:
-        LanternError: a caption that cleaning leaves empty, or another model's tokenizer.
     """
-    tokens, mask = caption_tokens(tokenizer, captions, length, config.vocab_size)
     # Moved to the device once, not for every chunk.
     params = jax.tree.map(jnp.asarray, params)
-    size = min(CHUNK, len(captions))
+    size = min(CHUNK, len(tokens))
     ends = np.cumsum(mask.sum(axis=1))
     features = np.empty((ends[-1], config.dim), dtype)
-    for start in range(0, len(captions), size):
+    for start in range(0, len(tokens), size):
         # The last chunk is filled up with earlier captions, so that one program serves all chunks.
-        chunk = np.arange(start, start + size) % len(captions)
+        chunk = np.arange(start, start + size) % len(tokens)
         encoded = np.asarray(_encode(config, dtype, params, tokens[chunk], mask[chunk]))
-        for i, row in zip(chunk[: len(captions) - start], encoded, strict=False):
+        for i, row in zip(chunk[: len(tokens) - start], encoded, strict=False):
             count = int(mask[i].sum())
             features[ends[i] - count : ends[i]] = row[:count]
     return PackedRows(features, mask[:, ::-1].copy())
@@ -90,7 +79,13 @@ def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> No
 def caption_tokens(
     tokenizer: TextTokenizer, captions: Sequence[str], length: int, vocab_size: int
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
-    """Returns token ids of cleaned captions and their mask, padded on the right; raises as ``encode_captions``."""
+    """Returns token ids of cleaned captions and their mask, padded on the right.
+
+    They are cut to ``length`` tokens, P, including T5's end token.
+
+    Raises:
+        LanternError: a caption that cleaning leaves empty, or another model's tokenizer.
+    """
     rows = []
     for caption in captions:
         cleaned = clean_caption(caption)

@@ -15,10 +15,10 @@ from lantern_jax.engine import compiler, programs
 from lantern_jax.engine.placement import Placement
 from tests.command import must_not_run
 from tests.refused import refused
-from tests.tiny_checkpoint import TOKENS, TREE, pipeline_on, tiny_pipeline
+from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
 
 # Settings with the same filters on share one program.
-KNOBS = {"top_k": 20, "top_p": 0.9, "rule": "lantern++", "lam": 2.0, "tree": [[0], [1]]}
+OPTIONS = {"top_k": 20, "top_p": 0.9, "method": "lantern-g:tree=0+1", "rule": "lantern++:lam=2"}
 SWEEP = [
     {"temperature": 0.5},
     {"temperature": 1.7},
@@ -26,9 +26,9 @@ SWEEP = [
     {"guidance": 9.0},
     {"top_k": 3},
     {"top_p": 0.3},
-    {"lam": 30.0},
-    {"lam": 1.0},
-    {"temperature": 0.8, "guidance": 3.0, "top_k": 30, "top_p": 0.99, "lam": 4.0},
+    {"rule": "lantern++:lam=30"},
+    {"rule": "lantern++:lam=1"},
+    {"temperature": 0.8, "guidance": 3.0, "top_k": 30, "top_p": 0.99, "rule": "lantern++:lam=4"},
 ]
 
 
@@ -58,7 +58,7 @@ def kinds(pipeline) -> dict[str, int]:
 def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, compiled):
     pipeline = pipeline_on(devices)
     for count in counts:
-        made = pipeline.generate(["a lake"] * count, **KNOBS)
+        made = pipeline.generate(["a lake"] * count, **OPTIONS)
         assert made.tokens.shape == (count, TOKENS)
     before = kinds(pipeline)
     # A single picture has programs of its own.
@@ -67,7 +67,7 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
     for kind, number in before.items():
         assert compiled.count(f"jit({kind})") == number, "programs that the engine does not know of"
     compiled.clear()
-    tokens = [pipeline.generate(["a lake"] * counts[-1], **KNOBS | knobs).tokens for knobs in SWEEP]
+    tokens = [pipeline.generate(["a lake"] * counts[-1], **OPTIONS | changed).tokens for changed in SWEEP]
     assert kinds(pipeline) == before
     assert not compiled
     assert len({tuple(made.ravel()) for made in tokens}) > len(SWEEP) / 2, "the sweep changes nothing"
@@ -76,15 +76,15 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
 def test_another_filter_is_another_program(compiled):
     """Shows that the count above does see programs."""
     pipeline = pipeline_on(1)
-    for knobs in ({}, {"top_k": 3}):
-        assert pipeline.generate("a lake", tree="none", **knobs).statistics.compile_seconds > 0
+    for top_k in (0, 3):
+        assert pipeline.generate("a lake", method="ar", top_k=top_k).statistics.compile_seconds > 0
     assert compiled.count("jit(advance)") == kinds(pipeline)["advance"] == 2
 
 
 def test_no_program_is_larger_than_the_batch_on_a_device():
     pipeline = pipeline_on(2)
     for count in (5, 8):
-        pipeline.generate(["a lake"] * count, batch=5, tree="none")
+        pipeline.generate(["a lake"] * count, batch=5, method="ar")
     sizes = {key.size for key in pipeline.engine.programs if key.groups == 2}
     assert sizes == {4, 6}, "three per device at most, and four for the last three of eight"
 
@@ -147,29 +147,27 @@ def test_a_pipeline_cannot_run_where_jax_does_not_compile():
         tiny_pipeline().generate("a lake")
 
 
-def test_codes_and_pictures_of_the_wrong_kind_are_refused(monkeypatch):
-    pipeline = tiny_pipeline()
-    engine = pipeline.engine
+def test_codes_of_the_wrong_kind_are_refused(monkeypatch):
     monkeypatch.setattr(compiler, "compile_ahead", must_not_run)
-    for work, given, message in (
-        (pipeline.draw, np.zeros((0, TOKENS), int), rf"codes have shape \(0, {TOKENS}\): give \[n, C\]"),
-        (engine.draw, np.zeros((1, 2, TOKENS), int), r"codes have shape \(1, 2, .* at least one picture"),
-        (engine.encode, np.zeros((0, 8, 8, 3), np.uint8), "pictures have shape .* at least one"),
-        (engine.draw, np.array([[-1] + [0] * (TOKENS - 1)]), "codes are -1 to 0"),
-        (engine.draw, np.zeros((1, TOKENS)), "codes are float64"),
-        (engine.encode, np.zeros((1, 8, 8, 3), np.float32), "pictures are float32: give uint8"),
+    for codes, message in (
+        (
+            np.zeros((0, TOKENS), int),
+            rf"codes have shape \(0, {TOKENS}\) of int64: give whole numbers, {TOKENS} per",
+        ),
+        (np.array([[-1] + [0] * (TOKENS - 1)]), "codes are -1 to 0"),
+        (np.zeros((1, TOKENS)), "of float64: give whole numbers"),
     ):
         with refused(message):
-            work(given)
+            tiny_pipeline().draw(codes)
 
 
 def test_a_mesh_set_by_the_caller_does_not_affect_a_pipeline():
-    knobs = {"seed": 3, "rule": "lantern++", "lam": 300.0, "tree": TREE, "log_probs": True}
-    expected = tiny_pipeline().generate("a lake", **knobs)
+    options = {"seed": 3, "rule": "lantern++:lam=300", "log_probs": True}
+    expected = tiny_pipeline().generate("a lake", **options)
     start = expected.pictures[0]
     with jax.set_mesh(jax.make_mesh((4, 2), ("pictures", "other"))):
         pipeline = pipeline_on(1)
-        made = pipeline.generate("a lake", **knobs)
+        made = pipeline.generate("a lake", **options)
         codes = pipeline.encode_pictures(start)
     np.testing.assert_array_equal(made.tokens, expected.tokens)
     np.testing.assert_array_equal(made.pictures, expected.pictures)

@@ -10,13 +10,13 @@ from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.engine import layouts
 from lantern_jax.engine.engine import Engine
 
-KNOBS = {"plain": {}, "eagle": {"tree": [[0]]}, "window": {"drafting": "jacobi", "window": 4}}
+METHODS = {"plain": "ar", "eagle": "gumbel:tree=0", "window": "jacobi:window=4"}
 
 
 def prepared(method, devices):
-    knobs, model = KNOBS[method], random_model(TINY)
+    model = random_model(TINY)
     recipe = model.recipe(np.float32)
-    job = recipe.job(recipe.settings(knobs), plain=not knobs)
+    job = recipe.job(recipe.settings({"method": METHODS[method]}))
     engine = Engine(
         lambda where: model.read(np.dtype("float32"), where), devices=devices,
         read_drafter=lambda name, parameters, where: model.read_drafter(np.dtype("float32"), name, parameters, where),
@@ -51,7 +51,7 @@ QUICK = {("eagle", "data=1,model=1")}
 
 @pytest.mark.parametrize(("method", "devices"), [
     pytest.param(method, devices, marks=[] if (method, devices) in QUICK else pytest.mark.exhaustive)
-    for method in KNOBS for devices in ("data=1,model=1", "data=2,model=1", "data=1,model=2")
+    for method in METHODS for devices in ("data=1,model=1", "data=2,model=1", "data=1,model=2")
 ])  # fmt: skip
 def test_chosen_layouts_change_no_token(method, devices, monkeypatch):
     expected = plain()

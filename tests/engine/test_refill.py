@@ -13,14 +13,10 @@ from tests import meshes
 from tests.tiny_checkpoint import PROMPTS, TOKENS, altered_pipeline, drafters, pipeline_on, tiny_pipeline
 
 SEED, SLOTS = 5, 4
-METHODS = {
-    "ar": {},
-    "led": {},
-    "echo": {"nodes": 4, "depth": 2, "frontier": 2, "children": 2},
-    "parallelspec": {},
-    "scd": {"window": 4, "initial": "above"},
-    "zipar": {"ahead": 2},
-}
+METHODS = (
+    "ar", "led", "echo:nodes=4,depth=2,frontier=2,children=2", "parallelspec", "scd:window=4,initial=above",
+    "zipar:ahead=2",
+)  # fmt: skip
 
 
 def rows_of(pipeline):
@@ -67,7 +63,7 @@ def assert_same(made, expected):
 
 # One state of each kind. A window's is refilled below, after regrouping.
 CASES = [
-    pytest.param(name, marks=pytest.mark.exhaustive if name in ("scd", "led", "parallelspec") else ())
+    pytest.param(name, marks=pytest.mark.exhaustive if name[:3] in ("scd", "led", "par") else ())
     for name in METHODS
 ]
 
@@ -77,12 +73,12 @@ def test_refilled_sequences_are_those_made_alone(method):
     pipeline = tiny_pipeline()
     if method == "parallelspec":
         pipeline = altered_pipeline(drafters={"parallel": drafters()["parallel"]})
-    job = pipeline.job(pipeline.check("a lake", method=method, **METHODS[method]))
+    job = pipeline.job(pipeline.check("a lake", method=method))
     engine, rows = pipeline.engine, rows_of(pipeline)
     made = refilled(engine, job, rows, 11)
     assert_same(made, unrefilled(engine, job, rows, 11))
     assert len({tuple(tokens) for tokens, *_ in made.values()}) > 8
-    if method not in ("ar", "zipar"):
+    if method not in ("ar", "zipar:ahead=2"):
         assert len({int(rounds) for _, rounds, _ in made.values()}) > 1, "all slots finish together"
 
 
@@ -90,7 +86,7 @@ def test_regrouped_sequences_are_those_made_alone():
     """Two slots continue two of four sequences, then four continue these and a new one; the first run continues too."""
     pipeline = pipeline_on(1)
     engine, rows = pipeline.engine, rows_of(pipeline)
-    job = pipeline.job(pipeline.check("a lake", method="jacobi", window=4))
+    job = pipeline.job(pipeline.check("a lake", method="jacobi:window=4"))
     run = engine.advance(engine.start(job, rows(range(SLOTS)), seed=SEED, most=SLOTS), 1)
     fewer = engine.advance(engine.regroup(run, np.array([2, 0])), 1)
     assert fewer.numbers.tolist() == [2, 0] and len(fewer.lengths) == len(fewer.inputs.keys) == 2
@@ -109,34 +105,23 @@ def test_regrouped_sequences_are_those_made_alone():
 
 def test_sequences_stay_on_their_devices():
     pipeline = pipeline_on(2)
-    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", method="ar"))
     run = pipeline.engine.start(job, rows_of(pipeline)(range(2)), seed=SEED)
     with pytest.raises(NotRefillable, match="group of devices"):
         pipeline.engine.regroup(run, np.array([0]))
 
 
-@pytest.mark.exhaustive
-def test_devices_refill_their_own_slots():
-    """As in sets/test_sets.py, where slots finish at different times."""
-    pipeline = pipeline_on(2)
-    job = pipeline.job(pipeline.check("a lake", method="scd", **METHODS["scd"]))
-    engine, rows = pipeline.engine, rows_of(pipeline)
-    made = refilled(engine, job, rows, 8)
-    assert {key.groups for key in engine.programs if key.kind == "refill"} == {2}
-    assert_same(made, unrefilled(engine, job, rows, 8))
-
-
 # The parts of a model exchange values while one group prefills and the other does not.
 TREES = [
-    pytest.param(*mesh, {"tree": meshes.TREE}, marks=pytest.mark.exhaustive)
+    pytest.param(*mesh, f"gumbel:tree={meshes.TREE}", marks=pytest.mark.exhaustive)
     for mesh in ((1, 1), (2, 1), (2, 2))
 ]
 
 
-@pytest.mark.parametrize(("data", "model", "knobs"), [(2, 2, {"method": "ar"}), *TREES])
-def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, knobs):
+@pytest.mark.parametrize(("data", "model", "method"), [(2, 2, "ar"), *TREES])
+def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, method):
     """One group of devices prefills while the other keeps a sequence that has begun."""
-    engine, job = meshes.engine("llamagen", data, model), meshes.job("llamagen", **knobs)
+    engine, job = meshes.engine("llamagen", data, model), meshes.job("llamagen", method=method)
     rows = meshes.prompts("llamagen", 10)
     run = engine.advance(engine.start(job, rows[:data], seed=SEED), 1)
     before = run.lengths.copy()
@@ -151,13 +136,11 @@ def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, 
 
 
 @pytest.mark.parametrize(
-    "knobs",
-    [{"method": "jacobi", "window": 4}, pytest.param({"tree": "chain"}, marks=pytest.mark.exhaustive)],
-    ids=str,
+    "method", ["jacobi:window=4", pytest.param("gumbel:tree=chain", marks=pytest.mark.exhaustive)]
 )
-def test_slots_with_forced_tokens_are_refilled(knobs):
+def test_slots_with_forced_tokens_are_refilled(method):
     """Row ends, pending tokens and prompts of different lengths."""
-    engine, job = meshes.engine("lumina", 1, 1), meshes.job("lumina", **knobs)
+    engine, job = meshes.engine("lumina", 1, 1), meshes.job("lumina", method=method)
     prompts = meshes.prompts("lumina", 8)
     assert (job.program.target.forced >= 0).any() and not prompts.mask.all()
 
@@ -171,7 +154,7 @@ def test_slots_with_forced_tokens_are_refilled(knobs):
 
 def test_a_state_that_belongs_to_no_sequence_is_refused():
     pipeline = tiny_pipeline()
-    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", method="ar"))
     plain = job.program.drafting
     shared = Drafting(
         lambda *arguments: {"table": jnp.zeros(3)}, plain.propose, plain.observe, plain.max_depth
@@ -185,7 +168,7 @@ def test_a_state_that_belongs_to_no_sequence_is_refused():
 
 def test_few_programs_refill_any_number_of_slots():
     pipeline = tiny_pipeline()
-    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", method="ar"))
     engine, rows = pipeline.engine, rows_of(pipeline)
     run = engine.start(job, rows(range(SLOTS)), seed=SEED)
     for count in (1, 3, 4):
@@ -201,7 +184,7 @@ def test_few_programs_refill_any_number_of_slots():
 
 def test_every_sequence_may_have_a_seed_of_its_own():
     pipeline = tiny_pipeline()
-    job = pipeline.job(pipeline.check("a lake", tree="none"))
+    job = pipeline.job(pipeline.check("a lake", method="ar"))
     engine, rows = pipeline.engine, rows_of(pipeline)
 
     def alone(seed, number):

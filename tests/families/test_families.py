@@ -10,13 +10,13 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.decoding.choices import DRAFTINGS
 from lantern_jax.families.drafter_weights import drafter_table
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.families.token_weights import language_names, published_table
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import usual_drafter
-from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.fixtures import guided_layouts as guided
@@ -72,7 +72,7 @@ def test_full_sizes_are_the_published_ones():
 def test_no_other_code_asks_for_a_family_or_a_kind():
     """Neither by the class of a config nor by a name; each converter belongs to one family."""
     classes = "|".join(kind.config.__name__ for kind in (*FAMILIES.values(), *DRAFTERS.values()))
-    names = "|".join((*FAMILIES, *DRAFTINGS))
+    names = "|".join((*FAMILIES, *DRAFTERS, *DRAFTINGS))
     asking = rf"isinstance\([^)]*({classes})|(==|!=| in) \(?\"({names})\""
     root = Path(lantern_jax.__file__).parent
     found = {

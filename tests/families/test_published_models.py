@@ -6,9 +6,7 @@ Strict decoding must equal plain decoding, from the prompt to the picture; relax
 import dataclasses
 import gc
 import json
-import shutil
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 
 import jax
@@ -22,19 +20,18 @@ from lantern_jax.families import token_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from tests.command import assert_refused, files, must_not_run
 from tests.fixtures import published_layouts as layouts
-from tests.fixtures.without_drafter import METHODS, check_method
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
 
 # Compiles faster; the number of devices changes no tokens.
 ONE_DEVICE = "data=1"
-TREE = "[[0], [1], [0, 0], [0, 1], [1, 0]]"
+METHOD = "gumbel:tree=0.0+0.1+1.0"
 # At a high temperature the shared noise decides, so an untrained drafter is often right.
 TEMPERATURE = 4.0
-DECODING = ("--tree", "tree.json", "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
-KNOBS = {"tree": json.loads(TREE), "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
-RELAXED = {"rule": "lantern++", "k": 8, "lam": 8.0}
+DECODING = ("--method", METHOD, "--top-k", "0", "--guidance", "2", "--temperature", str(TEMPERATURE))
+OPTIONS = {"method": METHOD, "top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE}
+RELAXED = {"rule": "lantern++:k=8,lam=8"}
 VQ_8 = dataclasses.replace(layouts.TINY_VQ, ch_mult=(1,))
 CAPTIONS = ["a snowy lake at dusk", "the mountains"]
 
@@ -73,7 +70,6 @@ def published(tmp_path_factory) -> Path:
     (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
     (folder / "grid.json").write_text(json.dumps({"grid": 4}))
     (folder / "grid-8.json").write_text(json.dumps({"grid": 8}))
-    (folder / "tree.json").write_text(TREE)
     return folder
 
 
@@ -147,23 +143,22 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
 
 # The others are the same models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
 @pytest.mark.parametrize("name", ["t2i", pytest.param("lumina", marks=pytest.mark.exhaustive)])
-def test_strict_decoding_equals_plain_decoding(name, converted, loaded, published, tmp_path, monkeypatch):
+def test_strict_decoding_equals_plain_decoding(name, converted, loaded, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
-    shutil.copy(published / "tree.json", tmp_path)
     monkeypatch.chdir(tmp_path)
     shared = lambda given, *others, **more: sharing(given, loaded(name))  # noqa: E731
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", shared)
     words = f"--model {converted(name)} --out pictures/ --stats s.json --compare".split()
     assert main(["generate", *CAPTIONS, *DECODING, *words]) == 0
     assert {"pictures/grid.png", "pictures/grid-compare.png", "s.json"} <= files(tmp_path)
-    assert len(files(tmp_path)) == 7
+    assert len(files(tmp_path)) == 6
     statistics = json.loads(Path("s.json").read_text())
     pipeline = loaded(name)
     config = pipeline.checkpoint.target_config
     assert statistics["same_tokens"] == 1 and statistics["step_compression"] > 1.1
     assert statistics["tokens"] == 2 * config.grid**2
 
-    again = pipeline.generate(CAPTIONS, **KNOBS, compare=True)
+    again = pipeline.generate(CAPTIONS, **OPTIONS, compare=True)
     np.testing.assert_array_equal(again.tokens, again.plain.tokens)
     assert again.statistics.rounds == statistics["rounds"]
     side = config.grid * pipeline.checkpoint.tokenizer_config.downsampling
@@ -179,7 +174,7 @@ def test_lumina_rows_are_closed(loaded):
     """Row ends and the image end are at the format's positions in the loop's own tokens, even under a relaxed rule."""
     pipeline = loaded("lumina")
     config, engine = pipeline.checkpoint.target_config, pipeline.engine
-    job = pipeline.job(pipeline.check(CAPTIONS, **KNOBS, **RELAXED))
+    job = pipeline.job(pipeline.check(CAPTIONS, **OPTIONS, **RELAXED))
     conditioning = pipeline._encoder.encode(CAPTIONS)
     decoded = engine.finish(engine.advance(engine.start(job, conditioning)))
     rows = decoded.tokens
@@ -190,16 +185,6 @@ def test_lumina_rows_are_closed(loaded):
     assert (rows[..., 8] == config.row_end).all() and (rows[..., :8] < config.num_codes).all()
     vocabulary = pipeline._encoder.vocabulary
     np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
-
-
-def test_anoles_own_size(published, tmp_path, monkeypatch):
-    """A conversion without a config has the published size."""
-    monkeypatch.chdir(published)
-    words = f"--drafter drafter-anole --text-tokenizer text_tokenizer.json --out {tmp_path}/a"
-    assert main(["convert", "anole", "--model", "chameleon", *words.split()]) == 0
-    whole = load(tmp_path / "a")
-    config = whole.checkpoint.target_config
-    assert (config.grid, config.num_tokens, whole.draws) == (32, 1024, False)
 
 
 def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(converted, loaded):
@@ -213,7 +198,7 @@ def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(
     pipeline = sharing(converted("t2i"), loaded("t2i"))
     encoded = pipeline.encode(CAPTIONS)
     assert [on_device(*shape) for shape in embeddings] == before
-    made = pipeline.generate_from(encoded, **KNOBS | {"tree": "none"})
+    made = pipeline.generate_from(encoded, **OPTIONS | {"method": "ar"})
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
     # They are freed with the pipeline, not when Python next looks for cycles.
@@ -238,16 +223,8 @@ def test_parts_can_be_added_to_a_checkpoint(converted, loaded, published, tmp_pa
             config[entry] = None
     assert left == right
     whole = loaded("t2i")
-    made = [pipeline.generate(CAPTIONS, **KNOBS) for pipeline in (whole, sharing(full, whole))]
+    made = [pipeline.generate(CAPTIONS, **OPTIONS) for pipeline in (whole, sharing(full, whole))]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)
-
-
-def test_another_models_tokenizer_is_refused_for_a_t5(published, tmp_path, monkeypatch, capsys):
-    link(published, monkeypatch, tmp_path)
-    Path("t5.json").unlink()
-    Path("t5.json").symlink_to(published / "text_tokenizer.json")
-    line = assert_refused(["convert", *CONVERSIONS["t2i"], "--out", "new"], capsys)
-    assert "t5.json is not the tokenizer of this text encoder: " in line
 
 
 def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
@@ -258,42 +235,3 @@ def test_a_grid_that_prompts_cannot_name_is_refused_before_the_model_is_read(
     monkeypatch.setattr(token_weights, "read_tensors", must_not_run)
     line = assert_refused(["convert", *CONVERSIONS["lumina"][:-1], "grid-5.json", "--out", "new"], capsys)
     assert "5 cells a side cannot be named: give an even number" in line
-
-
-# Kind of file -> (conversion, its source, a tensor that decides no sizes). Wrong tensors: test_wrong_tensors.py.
-BREAKABLE = {
-    "pickle": ("t2i", "t2i.pt", "cls_embedding.cap_proj.fc2.weight"),
-    "shards of safetensors": ("anole", "chameleon", "model.layers.1.self_attn.q_norm.bias"),
-    "pickle in a folder": ("anole", "drafter-anole", "layers.0.self_attn.k_norm.weight"),
-}
-
-
-def largest(path: Path) -> Path:
-    """Returns the file itself, or the largest of a folder's tensor files."""
-    tensors = [path] if path.is_file() else [*path.glob("*.safetensors"), *path.glob("*.bin")]
-    return max(tensors, key=lambda file: file.stat().st_size)
-
-
-@pytest.mark.parametrize("damage", ["missing", "truncated", "wrong kind"])
-@pytest.mark.parametrize("kind", BREAKABLE)
-def test_broken_files_are_refused(kind, damage, published, tmp_path, monkeypatch, capsys):
-    name, source, tensor = BREAKABLE[kind]
-    link(published, monkeypatch, tmp_path)
-    Path(source).unlink()
-    SOURCES[source](Path(source), changes={tensor: None} if damage == "missing" else None)
-    broken = largest(Path(source))
-    if damage == "truncated":
-        broken.write_bytes(broken.read_bytes()[:-100])
-    elif damage == "wrong kind":
-        broken.write_bytes(b"\x89PNG\r\n\x1a\n" * 99)
-    line = assert_refused(["convert", *CONVERSIONS[name], "--out", "new"], capsys)
-    assert (f"1 missing: {tensor}" if damage == "missing" else broken.name) in line
-
-
-# Quicker tests: test_guided_models.py.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("model", "method"), [*product(("t2i", "anole", "lumina"), METHODS)])
-def test_methods_without_a_drafter(loaded, model, method):
-    """They work on any target."""
-    knobs = {"top_k": 0, "guidance": 2.0, "temperature": TEMPERATURE, "seed": 5, "window": 5, "ahead": 2}
-    check_method(loaded(model), CAPTIONS[:1], method, **knobs)

@@ -21,7 +21,7 @@ from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.race import race_frames
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused
-from tests.fixtures.guided_conversions import KNOBS, PROMPTS, write_model
+from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
 from tests.refused import refused
 
 pytest.importorskip("torch")
@@ -66,20 +66,23 @@ def loaded(folder, shapes):
 
 @pytest.fixture(scope="module")
 def plain(loaded):
-    return cache(lambda name: loaded(name).generate(PROMPTS, method="ar", **KNOBS))
+    return cache(lambda name: loaded(name).generate(PROMPTS, method="ar", **OPTIONS))
 
 
 @wide_and_tall
 @pytest.mark.parametrize(
-    "knobs",
+    "method",
     [
-        {"initial": "above", "window": 7},
-        *(pytest.param(knobs, marks=pytest.mark.exhaustive) for knobs in ({}, {"initial": "mixed"})),
+        "jacobi:initial=above,window=7",
+        *(
+            pytest.param(f"jacobi:window=5{more}", marks=pytest.mark.exhaustive)
+            for more in ("", ",initial=mixed")
+        ),
     ],
 )
-def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes):
+def test_windows_give_plain_decodings_tokens(name, method, loaded, plain, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
-    made = pipeline.generate(PROMPTS, **KNOBS | {"method": "jacobi"} | knobs)
+    made = pipeline.generate(PROMPTS, method=method, **OPTIONS)
     np.testing.assert_array_equal(made.tokens, plain(name).tokens)
     cell = pipeline.checkpoint.tokenizer_config.downsampling
     assert made.tokens.shape == (2, rows * columns) and made.pictures.shape == (
@@ -95,17 +98,9 @@ def test_windows_give_plain_decodings_tokens(name, knobs, loaded, plain, shapes)
 def test_rows_in_parallel(name, loaded, plain, shapes):
     """With each row one code behind the last, a pass decodes a diagonal of codes; the first row sees no other row."""
     rows, columns = shapes[name]
-    near = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": 1})
+    near = loaded(name).generate(PROMPTS, method="zipar:ahead=1", **OPTIONS)
     np.testing.assert_array_equal(near.tokens[:, :columns], plain(name).tokens[:, :columns])
     assert near.statistics.rounds == 2 * (columns + rows - 2) < plain(name).statistics.rounds
-
-
-@pytest.mark.exhaustive
-@wide_and_tall
-def test_rows_one_after_another(name, loaded, plain, shapes):
-    """With rows far enough behind one another nothing is decoded out of order: plain decoding's tokens."""
-    whole = loaded(name).generate(PROMPTS, method="zipar", **KNOBS | {"ahead": shapes[name][1]})
-    np.testing.assert_array_equal(whole.tokens, plain(name).tokens)
 
 
 @pytest.mark.parametrize("name", SHAPES)
@@ -125,10 +120,10 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
     """With its own seed a picture's codes are completed to the same; a given picture of any shape keeps its rows."""
     pipeline, (rows, columns) = loaded(name), shapes[name]
     codes = list(plain(name).tokens)
-    made = pipeline.generate(PROMPTS, method="ar", start=codes, **KNOBS)
+    made = pipeline.generate(PROMPTS, method="ar", start=codes, **OPTIONS)
     np.testing.assert_array_equal(made.tokens, plain(name).tokens)
     given = Image.fromarray(plain(name).pictures[0])
-    begun = pipeline.generate(PROMPTS, method="ar", start=given, **KNOBS)
+    begun = pipeline.generate(PROMPTS, method="ar", start=given, **OPTIONS)
     kept = columns * (rows // 2)
     encoded = pipeline.encode_pictures(given)[0, :kept]
     np.testing.assert_array_equal(begun.tokens[:, :kept], [encoded, encoded])
@@ -141,7 +136,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
 @wide_and_tall
 def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
-    made = pipeline.generate(PROMPTS, method="jacobi", initial="above", compare=True, **KNOBS | {"window": 7})
+    made = pipeline.generate(PROMPTS, method="jacobi:initial=above,window=7", compare=True, **OPTIONS)
     height, width = made.pictures.shape[1:3]
     frames, _ = race_frames(made)
     scale = round(256 / width)

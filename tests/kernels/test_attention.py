@@ -79,52 +79,28 @@ def test_a_gpu_gets_the_kernel_and_a_cpu_does_not():
     assert [text.count("xla.gpu.triton") for text in texts.values()] == [1, 0, 0]
 
 
-def test_derivatives_are_those_of_products():
-    qkv, *others = arguments((1, 1), 5, (10,), jnp.bfloat16)
+@pytest.mark.parametrize(("attention", "dtype", "tolerance"), [
+    (model_attention._by_kernel, jnp.bfloat16, 0), (attend_joined, jnp.float32, 1e-5),
+    # The kernel's branch is traced too, as by a caller whose program may be lowered for any device.
+    (model_attention.rotate_and_attend, jnp.bfloat16, 0),
+])  # fmt: skip
+def test_derivatives_are_those_of_products(attention, dtype, tolerance):
+    qkv, *others = arguments((1, 1), 5, (10,), dtype)
 
     def total(attention, qkv):
         return sum(jnp.sum(leaf.astype(jnp.float32)) for leaf in jax.tree.leaves(attention(qkv, *others)))
 
-    found, expected = (
-        jax.jit(jax.grad(lambda qkv, attention=attention: total(attention, qkv)))(qkv)
-        for attention in (model_attention._by_kernel, model_attention._by_products)
-    )
-    assert_same(found, expected, 0)
-    # The kernel's branch is traced too, as by a caller whose program may be lowered for any device.
     with traced_on(None):
-        ours = jax.jit(jax.grad(lambda qkv: total(model_attention.rotate_and_attend, qkv)))(qkv)
-    assert_same(ours, expected, 0)
-
-
-def test_joined_scores_have_the_derivatives_of_products():
-    qkv, *others = arguments((1, 2), 5, (10,))
-    found, expected = (
-        jax.jit(jax.grad(lambda qkv, attention=attention: jnp.sum(jnp.square(attention(qkv, *others)[0]))))(
-            qkv
+        found, expected = (
+            jax.jit(jax.grad(partial(total, each)))(qkv) for each in (attention, model_attention._by_products)
         )
-        for attention in (attend_joined, model_attention._by_products)
-    )
-    assert_same(found, expected, 1e-5)
+    assert_same(found, expected, tolerance)
 
 
-def tall() -> list:
-    """Returns blocks of both dtypes; few of one dtype differ in kind from those of the other."""
-    few = {(1, jnp.float32), (4, jnp.bfloat16), (18, jnp.float32), (8, jnp.float32)}
-    blocks = (
-        ((2, 1), 1, (70,)),
-        ((1, 2), 4, (64, 3)),
-        ((1, 1), 18, (9, 0)),
-        ((1, 1), 1, (5, 0)),
-        ((2, 1), 8, ()),
-    )
-    return [
-        pytest.param(*block, dtype, marks=() if (block[1], dtype) in few else pytest.mark.exhaustive)
-        for block in blocks
-        for dtype in (jnp.float32, jnp.bfloat16)
-    ]
-
-
-@pytest.mark.parametrize(("rows", "nodes", "slots", "dtype"), tall())
+@pytest.mark.parametrize(("rows", "nodes", "slots", "dtype"), [
+    ((2, 1), 1, (70,), jnp.float32), ((1, 2), 4, (64, 3), jnp.bfloat16), ((1, 1), 18, (9, 0), jnp.float32),
+    ((2, 1), 8, (), jnp.float32),
+])  # fmt: skip
 def test_the_tpu_way_equals_attention_by_products(rows, nodes, slots, dtype):
     """Rows added to make products tall change nothing, nor does rotating by a permutation."""
     given = arguments(rows, nodes, slots, dtype)

@@ -78,7 +78,7 @@ def test_hidden_states_and_logits(assert_close):
 @functools.cache
 def random_model(layout):
     """Makes a model of our own, so that the rest runs without torch."""
-    config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout)
+    config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout=layout)
     return config, random_leaves(chameleon_shapes(config), 1, 0.2)
 
 

@@ -8,7 +8,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-import lantern_jax
 from eval.ahead.arguments import Batch
 from eval.ahead.fit import need_there
 from lantern_jax.apps.commands.main import main
@@ -95,15 +94,6 @@ def test_quantized_weights_are_stored_and_read_unchanged(folder, quantized):
     saved = [need_there(batch, None, 10**9, ("advance",)).parameters for batch in batches]
     scales = sum(4 * module["kernel_scale"].size for _, module in layers(found))
     assert saved[0] - saved[1] == 3 * bytes_of(kernels) - scales
-
-
-# A quicker test, of another model: test_eight_bits in test_guided_models.py.
-@pytest.mark.exhaustive
-def test_strict_decoding_is_plain_decoding(folder):
-    pipeline = lantern_jax.load(folder, mesh="data=1")
-    made = pipeline.generate(["a lake at dusk", "a lake at dawn"], seed=3, method="gumbel", compare=True)
-    assert is_quantized(pipeline.engine.parameters.target)
-    np.testing.assert_array_equal(made.tokens, made.plain.tokens)
 
 
 def test_scales_are_split_as_their_outputs_are():

@@ -75,7 +75,7 @@ def test_grid_is_row_major(tiny):
     def made(variables, pictures):
         z = model.apply(variables, pictures, method="encode")
         codes = model.apply(variables, z, method="quantize")
-        decoded = model.apply(variables, codes, (2, 4), method="decode")
+        decoded = VQModel(TINY, (2, 4)).apply(variables, codes, method="decode")
         return z, codes, decoded, model.apply(variables, pictures)
 
     z, codes, decoded, whole = made(variables, pictures)

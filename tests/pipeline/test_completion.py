@@ -101,10 +101,10 @@ def test_one_start_serves_all_prompts(made, monkeypatch):
 
 def test_devices_and_batches_change_nothing(made, completed):
     pipeline = pipeline_on(2)
-    again = pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, tree="none")
+    again = pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, method="ar")
     np.testing.assert_array_equal(again.tokens, completed.tokens)
     before = set(pipeline.engine.programs)
-    pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=3, tree="none")
+    pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=3, method="ar")
     more = [key.kind for key in set(pipeline.engine.programs) - before]
     assert more == ["start"], "only how a batch begins depends on how much is given"
 
@@ -120,7 +120,7 @@ def test_devices_and_batches_change_nothing(made, completed):
         ({"start": np.full(TOKENS, CODES)}, f"give those from 0 to {CODES - 1}"),
         ({"start": np.zeros((SIDE, SIDE, 3))}, "of float64: give a PIL image, uint8"),
         ({"start": np.zeros((3, TOKENS), int)}, "start holds 3 pictures for 1 prompts"),
-        ({"start": np.zeros(TOKENS, int), "method": "zipar"}, "method zipar cannot go on"),
+        ({"start": np.zeros(TOKENS, int), "method": "zipar"}, "zipar:guesses=0 cannot go on"),
     ],
 )  # fmt: skip
 def test_bad_starts_are_refused_before_computing(options, message, monkeypatch):
@@ -141,27 +141,14 @@ def test_without_a_tokenizer_codes_may_be_given(made):
 def test_the_command_continues_a_file(made, tmp_path, tiny_demo, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
     made.images[0].save("begin.png")
-    command = [
-        "generate",
-        PROMPTS[0],
-        "--seed",
-        "4",
-        "--method",
-        "ar",
-        "--start",
-        "begin.png",
-        "--keep",
-        "0.3",
-        "--out",
-        "a.png",
-    ]
-    assert main([*command, "--stats", "a.json"]) == 0
+    begin = ["generate", PROMPTS[0], "--out"]
+    options = ["--seed", "4", "--method", "ar", "--start", "begin.png", "--keep", "0.3", "--stats", "a.json"]
+    assert main([*begin, "a.png", *options]) == 0
     expected = tiny_pipeline().generate(PROMPTS[0], seed=4, method="ar", start=made.images[0], keep_rows=1)
     with Image.open("a.png") as image:
         np.testing.assert_array_equal(np.asarray(image), expected.pictures[0])
     assert json.loads((tmp_path / "a.json").read_text())["tokens"] == TOKENS - GRID
     capsys.readouterr()
-    begin = ["generate", PROMPTS[0], "--out", "b.png"]
     (tmp_path / "text.png").write_text("no picture")
     for more, message in (
         (["--keep", "0.5"], "give --start IMAGE"),
@@ -169,4 +156,4 @@ def test_the_command_continues_a_file(made, tmp_path, tiny_demo, monkeypatch, ca
         (["--start", "text.png"], "text.png: not a readable picture"),
         (["--start", "none.png"], "none.png: not a readable picture"),
     ):
-        assert message in assert_refused([*begin, *more], capsys)
+        assert message in assert_refused([*begin, "b.png", *more], capsys)

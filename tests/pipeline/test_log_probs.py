@@ -9,12 +9,12 @@ from lantern_jax.models.llamagen import LlamaGen
 from tests.tiny_checkpoint import CODES, TARGET, TOKENS, pipeline_on, tiny_pipeline
 
 PROMPTS = ["a lake", "a foggy forest", "hills"]
-KNOBS = {"seed": 3, "guidance": 2.0, "temperature": 0.7, "top_k": 12}
+OPTIONS = {"seed": 3, "guidance": 2.0, "temperature": 0.7, "top_k": 12}
 
 
 @pytest.fixture(scope="module")
 def plain():
-    return tiny_pipeline().generate(PROMPTS, method="ar", log_probs=True, **KNOBS)
+    return tiny_pipeline().generate(PROMPTS, method="ar", log_probs=True, **OPTIONS)
 
 
 def test_log_probs_are_those_of_the_sampling_distribution(plain):
@@ -36,25 +36,23 @@ def test_log_probs_are_those_of_the_sampling_distribution(plain):
     np.testing.assert_allclose(plain.log_probs, expected, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("knobs", [
+@pytest.mark.parametrize("given", [
     {"method": "jacobi", "batch": 3},
-    *(pytest.param(knobs, marks=pytest.mark.exhaustive) for knobs in ({"method": "led"}, {"batch": 1})),
+    *(pytest.param(given, marks=pytest.mark.exhaustive) for given in ({"method": "led"}, {"batch": 1})),
 ], ids=str)  # fmt: skip
-def test_the_same_tokens_have_the_same_log_probs(knobs, plain):
-    made = tiny_pipeline().generate(PROMPTS, log_probs=True, **KNOBS, **knobs)
+def test_the_same_tokens_have_the_same_log_probs(given, plain):
+    made = tiny_pipeline().generate(PROMPTS, log_probs=True, **OPTIONS, **given)
     np.testing.assert_array_equal(made.tokens, plain.tokens)
     np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
 
 
-@pytest.mark.parametrize("knobs", [
-    {"method": "jacobi", "rule": "lantern++", "lam": 300.0}, {"method": "zipar", "ahead": 1},
-    pytest.param(
-        {"method": "lantern", "nodes": 6, "children": 3, "frontier": 2, "depth": 3}, marks=pytest.mark.exhaustive
-    ),
+@pytest.mark.parametrize("given", [
+    {"method": "jacobi", "rule": "lantern++:lam=300"}, {"method": "zipar:ahead=1"},
+    pytest.param({"method": "lantern:nodes=6,children=3,frontier=2,depth=3"}, marks=pytest.mark.exhaustive),
 ], ids=str)  # fmt: skip
-def test_other_tokens_have_the_models_own_log_probs(knobs):
+def test_other_tokens_have_the_models_own_log_probs(given):
     """With a relaxed rule and with rows in parallel: plain decoding's, as far as the tokens are its own."""
-    made = tiny_pipeline().generate(PROMPTS, log_probs=True, compare=True, **KNOBS, **knobs)
+    made = tiny_pipeline().generate(PROMPTS, log_probs=True, compare=True, **OPTIONS, **given)
     same = made.tokens == made.plain.tokens
     until = np.logical_and.accumulate(same, axis=1)
     np.testing.assert_allclose(made.log_probs[until], made.plain.log_probs[until], rtol=1e-4, atol=1e-4)
@@ -63,7 +61,7 @@ def test_other_tokens_have_the_models_own_log_probs(knobs):
 
 def test_devices_change_nothing(plain):
     pipeline = pipeline_on(2)
-    job = pipeline.job(pipeline.check(PROMPTS[0], method="ar", **KNOBS))
+    job = pipeline.job(pipeline.check(PROMPTS[0], method="ar", **OPTIONS))
     made = pipeline.engine.log_probs(job, pipeline.encode(PROMPTS).arrays["labels"], plain.tokens)
     np.testing.assert_allclose(made, plain.log_probs, rtol=1e-4, atol=1e-4)
 
@@ -71,7 +69,7 @@ def test_devices_change_nothing(plain):
 def test_given_tokens_have_no_log_probs(plain):
     """A picture completes itself: the rest has the same log-probabilities as in the whole."""
     made = tiny_pipeline().generate(
-        PROMPTS, method="ar", log_probs=True, start=list(plain.tokens), keep_rows=2, **KNOBS
+        PROMPTS, method="ar", log_probs=True, start=list(plain.tokens), keep_rows=2, **OPTIONS
     )
     assert (made.log_probs[:, : TOKENS // 2] == 0).all()
     np.testing.assert_allclose(
@@ -81,8 +79,8 @@ def test_given_tokens_have_no_log_probs(plain):
 
 def test_log_probs_compile_and_run_nothing_unless_requested():
     pipeline = pipeline_on(1)
-    assert pipeline.generate(PROMPTS[0], method="ar", **KNOBS).log_probs is None
+    assert pipeline.generate(PROMPTS[0], method="ar", **OPTIONS).log_probs is None
     kinds = {key.kind for key in pipeline.engine.programs._held}
     assert kinds == {"start", "advance", "draw"}
-    pipeline.generate(PROMPTS[0], method="ar", log_probs=True, **KNOBS)
+    pipeline.generate(PROMPTS[0], method="ar", log_probs=True, **OPTIONS)
     assert {key.kind for key in pipeline.engine.programs._held} == kinds | {"log_probs"}

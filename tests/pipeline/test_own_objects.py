@@ -7,6 +7,7 @@ import weakref
 from dataclasses import dataclass
 from functools import cache
 from types import SimpleNamespace
+from typing import ClassVar
 
 import flax.struct
 import jax
@@ -16,7 +17,6 @@ import pytest
 
 import lantern_jax
 from lantern_jax.engine import program_cache
-from lantern_jax.settings.settings import settings_json
 from tests.refused import refused
 from tests.repository.test_pages import ROOT, as_readers_do, blocks
 from tests.tiny_checkpoint import TREE, altered_pipeline, pipeline_on, tiny_pipeline
@@ -60,43 +60,49 @@ def test_a_sweep_of_a_rule_compiles_nothing():
     assert 0 < made[1].statistics.mean_distance <= 0.9
 
 
-def test_progress_and_settings_know_own_objects(capsys):
+def test_progress_and_settings_know_own_objects():
     seen, rule = [], page().Close(0.5)
-    plan = tiny_pipeline().plan(**CALL, rule=rule, drafting=page().above, tau=2.0, window=3)
-    assert (
-        plan.settings.rule is rule and plan.settings.drafting is page().above and not plan.settings.is_plain
-    )
-    assert sorted(plan.notes) == [
-        "tau has no effect with rule Close", "window has no effect with drafting Drafting",
-    ]  # fmt: skip
-    assert settings_json(plan.settings)["rule"] == "Close(distance=0.5)"
+    plan = tiny_pipeline().plan(**CALL, rule=rule, drafting=page().above)
+    settings = plan.call.settings
+    assert settings.rule is rule and settings.drafting.drafting is page().above and not settings.is_plain
+    assert settings.to_json()["rule"] == "Close(distance=0.5)"
     plan.run(seen.append)
     assert seen[-1].tokens == seen[-1].total
 
 
 def test_the_librarys_own_objects_equal_their_names():
     pipeline = tiny_pipeline()
-    by_name = pipeline.generate(**CALL, rule="lantern++", k=8, lam=30.0, path="exact_first")
+    parts = {"drafting": "tree", "rule": "lantern++:k=8,lam=30", "coupling": "gumbel:path=exact_first"}
+    by_name = pipeline.generate(**CALL, **parts)
     count = len(pipeline.engine.programs)
-    tree = lantern_jax.DraftTree.from_paths(TREE)
+    drafting = lantern_jax.Tree(tree=lantern_jax.DraftTree.from_paths(TREE))
     given = {
-        "rule": lantern_jax.LanternPlusPlus.create(k=8, lam=30.0),
+        "rule": lantern_jax.LanternPlusPlus(k=8, lam=30.0),
         "coupling": lantern_jax.Gumbel("exact_first"),
     }
-    made = pipeline.generate(**CALL, **given, tree=tree)
-    np.testing.assert_array_equal(made.tokens, by_name.tokens)
-    assert made.statistics.substituted > 0 and len(pipeline.engine.programs) == count
-    plain = pipeline.generate(**CALL, drafting=page().above, tree="none")
-    np.testing.assert_array_equal(plain.tokens, pipeline.generate(**CALL, method="ar").tokens)
+    for made in (
+        pipeline.generate(**CALL, drafting=drafting, **given),
+        pipeline.generate(**CALL, method=lantern_jax.Method(drafting, **given)),
+    ):
+        np.testing.assert_array_equal(made.tokens, by_name.tokens)
+        assert made.statistics.substituted > 0 and len(pipeline.engine.programs) == count
+        assert made.settings == by_name.settings
 
 
-def test_a_drafting_kind_is_made_for_the_checkpoint():
-    """It is given the settings, the target and the checkpoint's drafter."""
-    kind = lantern_jax.DraftingKind(
-        lambda settings, target, grid, drafter: lantern_jax.eagle(drafter, settings.tree), drafter="eagle"
-    )
-    made = tiny_pipeline().generate(**CALL, drafting=kind)
-    np.testing.assert_array_equal(made.round_of_token, tiny_pipeline().generate(**CALL).round_of_token)
+@dataclass(frozen=True)
+class OwnTree(lantern_jax.Guessing):
+    drafter: str = "eagle"
+    drafts: ClassVar[bool] = True
+
+    def make(self, parts):
+        return lantern_jax.eagle(parts.drafter, lantern_jax.DraftTree.from_paths(TREE))
+
+
+def test_a_drafting_of_ones_own_is_made_for_the_checkpoint():
+    """It is given the target and the checkpoint's drafter."""
+    made = tiny_pipeline().generate(**CALL, drafting=OwnTree())
+    drawn = tiny_pipeline().generate(**CALL, drafting="tree").round_of_token
+    np.testing.assert_array_equal(made.round_of_token, drawn)
 
 
 @dataclass(frozen=True)
@@ -110,7 +116,7 @@ class Shy(lantern_jax.Gumbel):
 def test_a_users_own_coupling_may_derive_from_the_shared_noise():
     """One that derives from the shared noise works with what needs it: a window that repeats its noise."""
     free = tiny_pipeline().generate(**CALL)
-    shy = tiny_pipeline().generate(**CALL, coupling=Shy(), drafting="jacobi", window=4)
+    shy = tiny_pipeline().generate(**CALL, coupling=Shy(), drafting="jacobi:window=4")
     np.testing.assert_array_equal(shy.tokens, free.tokens)
     assert not any(shy.statistics.accepted[1:]) and any(free.statistics.accepted[1:])
 
@@ -128,19 +134,17 @@ def test_objects_that_do_not_fit_are_refused_before_anything_is_computed():
     class Unhashable(lantern_jax.Gumbel):
         __hash__ = None
 
-    close, above = page().Close, page().above
+    close = page().Close
     for given, line in (
-        ({"rule": close}, r"unknown rule <class 'own_rule.Close'>"),
+        ({"rule": close}, r"rule 'Close' is not valid: give an object of that class, Close\(...\)"),
         ({"rule": close("far")}, "rule Close.distance is str, no array"),
         ({"rule": Bare()}, "rule Bare is no pytree: put @flax.struct.dataclass above its class"),
         ({"rule": Wrong()}, "rule Wrong fails on what it was given .*no_such_name"),
         ({"rule": close(0.5), "coupling": "rejection"}, "rule Close has no accept test for this coupling: define"),
         ({"rule": close(0.5), "coupling": "block"}, "the block coupling has no relaxed test|the coupling block"),
-        ({"drafting": above, "tree": "chain"}, "drafting Drafting takes no tree: leave tree out"),
-        ({"coupling": lantern_jax.Gumbel}, "unknown coupling <class"),
+        ({"coupling": lantern_jax.Gumbel}, "coupling 'Gumbel' is not valid: give an object of that class"),
         ({"coupling": Unhashable()}, "coupling Unhashable has no hash, .*frozen dataclass"),
-        ({"drafting": "led", "coupling": lantern_jax.Rejection()}, "led needs the coupling gumbel: .* with Rejection"),
-        ({"drafting": lantern_jax.DraftingKind(print, (lantern_jax.Knob("x", int, 1, ""),))}, "register_drafting"),
+        ({"drafting": "led", "coupling": lantern_jax.Rejection()}, "led needs the coupling gumbel: .* with rejection"),
     ):  # fmt: skip
         with refused(line):
             tiny_pipeline().check("a lake", **given)

@@ -11,8 +11,10 @@ from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import compiler, engine
 from lantern_jax.engine.generation import Timing
 from lantern_jax.pipeline import plan
+from lantern_jax.pipeline.call import Call
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.tuned import Found
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import must_not_run
 from tests.refused import refused
@@ -47,17 +49,14 @@ def test_strict_decoding_repeats_plain_decoding(compared):
 
 
 def test_a_call_is_planned_and_then_run(compared, monkeypatch):
-    """A plan knows everything about a call and computes nothing; its notes go with what it makes."""
+    """A plan knows everything about a call and computes nothing."""
     with monkeypatch.context() as patch:
         patch.setattr(compiler, "compile_ahead", must_not_run)
         patch.setattr(engine, "run_timed", must_not_run)
-        planned = tiny_pipeline().plan(PROMPTS, seed=3, tau=2.0, ahead=3, tree=None)
-    assert planned.count == 2 and planned.prompts == tuple(PROMPTS) and planned.keep_rows is None
-    assert planned.settings == tiny_pipeline().check(PROMPTS, tau=2.0, ahead=3)
-    told = ("ahead has no effect with drafting eagle", "tau has no effect with rule strict")
-    assert sorted(planned.notes) == sorted(told) and not compared.notes
+        planned = tiny_pipeline().plan(PROMPTS, seed=3, temperature=1, method=None)
+    assert planned.call == Call(tiny_pipeline().check(PROMPTS), Found(), tuple(PROMPTS), 1, 3, 0, None)
     made = planned.run()
-    assert made.notes == planned.notes
+    assert made.settings == planned.call.settings.to_json() == compared.settings and not made.notes
     np.testing.assert_array_equal(made.tokens, compared.tokens)
 
 
@@ -125,8 +124,9 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
     # One round per piece: what finishes first does not depend on the machine's speed.
     monkeypatch.setattr(plan, "PIECE_SECONDS", 0)
     prompts = [*PROMPTS, "a lake"]
-    whole = tiny_pipeline().generate(prompts, num=3, seed=8, first=7, batch=4)
-    each = list(tiny_pipeline().iterate(prompts, num=3, seed=8, first=7, batch=4))
+    call = {"num": 3, "seed": 8, "first": 7, "batch": 4, "method": "gumbel"}
+    whole = tiny_pipeline().generate(prompts, **call)
+    each = list(tiny_pipeline().iterate(prompts, **call))
     numbers = [one.number for one in each]
     assert sorted(numbers) == whole.numbers.tolist() == list(range(7, 16))
     assert numbers != sorted(numbers), "all finished in order: the test shows nothing"
@@ -162,16 +162,16 @@ def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, m
 
 
 def test_relaxed_rules_report_what_they_substitute(compared):
-    strict = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=1.0)
+    strict = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++:lam=1")
     np.testing.assert_array_equal(strict.tokens, compared.tokens)
-    relaxed = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++", lam=30.0)
+    relaxed = tiny_pipeline().generate(PROMPTS, seed=3, rule="lantern++:lam=30")
     assert relaxed.statistics.substituted > 0
     assert 0 < relaxed.statistics.mean_distance <= 2
     assert relaxed.statistics.rounds <= compared.statistics.rounds
 
 
 def test_no_guidance_uses_one_row():
-    run = tiny_pipeline().generate(PROMPTS, seed=3, guidance=1.0, tree="none").statistics
+    run = tiny_pipeline().generate(PROMPTS, seed=3, guidance=1.0, method="ar").statistics
     assert run.step_compression == 1 and run.accepted == (2 * (TOKENS - 1),)
 
 
@@ -188,10 +188,10 @@ BAD = [
     ({"prompts": "a purple cat"}, "purple"), ({"prompts": ""}, "empty prompt"), ({"prompts": []}, "no prompts"),
     ({"prompts": [7]}, "not text"), ({"first": 2**32 - 1}, "first 4294967295"),
     ({"temperature": float("nan")}, "temperature nan"),
-    ({"rule": "lantern++", "k": NEIGHBOURS + 1}, f"give k <= {NEIGHBOURS}"),
-    ({"most": 5}, "'most' is not a setting"), ({"encode": 1}, "'encode' is not a setting"),
-    ({"pictures": 1}, "'pictures' is not a setting"),
-    ({"tree": [[CODES]]}, f"child rank {CODES}"), ({"tree": [[0], [2]], "coupling": "rejection"}, "gaps"),
+    ({"rule": f"lantern++:k={NEIGHBOURS + 1}"}, f"give k <= {NEIGHBOURS}"),
+    ({"most": 5}, "'most' is not an option"), ({"encode": 1}, "'encode' is not an option"),
+    ({"pictures": 1}, "'pictures' is not an option"),
+    ({"method": f"gumbel:tree={CODES}"}, f"child rank {CODES}"),
 ]  # fmt: skip
 
 
@@ -232,14 +232,14 @@ def test_class_numbers_and_names_are_prompts_of_class_conditional_models():
     assert imagenet.encode(["goldfish", "Golden Retriever", "999"]).tolist() == [[1], [207], [999]]
     wrong = [(few, each) for each in ("10", "-1", "dog", "", 10, True, 1.5)]
     for encoder, prompt in (*wrong, *((imagenet, each) for each in ("1000", "goldfsh", " "))):
-        for take in (encoder.encode, encoder.check_prompts):
+        for take in (encoder.encode, encoder.prepare):
             with refused("class"):
                 take([prompt])
 
 
 def test_caption_conditional_models_take_features():
     captions = encoder_of(num_labels=0, caption_dim=6, caption_length=3)
-    for take in (captions.check_prompts, captions.encode):
+    for take in (captions.prepare, captions.encode):
         with pytest.raises(ValueError, match="no text encoder"):
             take(["a lake"])
     made = captions.from_arrays(np.ones((2, 3, 6), np.float32))

@@ -12,15 +12,16 @@ import pytest
 
 from lantern_jax.checkpoints.store import load as load_checkpoint
 from lantern_jax.checkpoints.store import save
-from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.drafting.jacobi import Jacobi
+from lantern_jax.decoding.drafting.led import Led
+from lantern_jax.decoding.rules.near import Near
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
-from lantern_jax.settings.tuned import Key, Shelf, Tuned, file_name, read_tuned
+from lantern_jax.settings.tuned import Found, Key, Shelf, Tuned, file_name, read_tuned
 from lantern_jax.tensors import checksums
-from tests.command import must_not_run
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
-KNOBS = {"method": "led", "window": 3, "refine": 1}
+OPTIONS = {"method": "jacobi:window=3"}
 
 
 @pytest.fixture
@@ -46,7 +47,7 @@ def opened(folder):
 def key(opened) -> Key:
     """Returns the key of a call for one picture."""
     pipeline = opened("off")
-    return Key.of(pipeline.checkpoint, pipeline.recipe, {}, 1)
+    return Key.of(pipeline.checkpoint, pipeline.settings({}), pipeline.dtype, 1)
 
 
 @pytest.fixture
@@ -54,7 +55,7 @@ def write(folder):
     """(key, file, changed values) -> the written file, by default in the checkpoint's folder."""
 
     def writing(key: Key, file=None, **changed):
-        made = Tuned(**{"key": key, "knobs": KNOBS, "name": "led, window 3", "speedup": 1.5} | changed)
+        made = Tuned(**{"key": key, "options": OPTIONS, "name": "jacobi, window 3", "speedup": 1.5} | changed)
         file = folder / file_name(key) if file is None else file
         file.write_text(made.to_json())
         return file
@@ -65,21 +66,20 @@ def write(folder):
 def test_a_file_for_this_very_call_is_used(folder, key, write):
     file = write(key)
     pipeline = load(folder)
-    assert read_tuned(file) == Tuned(key, KNOBS, "led, window 3", 1.5, file=file)
+    assert read_tuned(file) == Tuned(key, OPTIONS, "jacobi, window 3", 1.5, file=file)
     settings = pipeline.check("a lake")
-    assert (settings.method, settings.window, settings.refine) == ("led", 3, 1)
+    assert isinstance(settings.drafting, Jacobi) and settings.drafting.window == 3
     note = pipeline.tuning(1).note
-    assert note == f"tuned: led, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
-    # Off, or steered by any knob of how to decode: as if there were no file.
+    assert note == f"tuned: jacobi, window 3, 1.50 times as fast as plain decoding when tuned ({file})"
+    # Off, or steered: as if there were no file.
     untuned = load(folder, tuned="off")
-    assert untuned.check("a lake").method == "gumbel"
+    assert isinstance(untuned.check("a lake").drafting, Led)
     assert pipeline.check("a lake", method="auto") == settings
-    steered = {"tree": "chain", "method": "gumbel", "rule": "strict", "window": 4, "path": "longest"}
-    for knobs in ({name: value} for name, value in steered.items()):
-        expected = untuned.check("a lake", **knobs)
-        assert pipeline.check("a lake", **knobs) == expected
-        assert pipeline.tuning(1, **knobs).note == "" and not pipeline.tuning(1, **knobs).knobs
-    assert pipeline.check("a lake", guidance=None, batch=1).method == "led"
+    steered = {"drafting": "tree", "method": "gumbel", "rule": "strict", "coupling": "gumbel"}
+    for options in ({name: value} for name, value in steered.items()):
+        assert pipeline.check("a lake", **options) == untuned.check("a lake", **options)
+        assert pipeline.tuning(1, **options) == Found()
+    assert pipeline.check("a lake", guidance=None, batch=8) == settings
 
 
 @pytest.mark.parametrize(("changed", "words"), [
@@ -101,11 +101,11 @@ def test_a_file_is_for_what_is_decoded_together(opened, key, write):
     """One picture is a batch of one, however many a batch may have."""
     write(key)
     pipeline = opened()
-    assert pipeline.check("a lake", batch=8).method == "led"
-    assert pipeline.check("a lake", num=2).method == "gumbel"
-    assert pipeline.check(["a lake"] * 2, batch=1).method == "led"
+    for call, kind in (
+        ({"batch": 8}, Jacobi), ({"num": 2}, Led), ({"num": 2, "batch": 1}, Jacobi), ({"guidance": 3.0}, Led)
+    ):  # fmt: skip
+        assert isinstance(pipeline.check("a lake", **call).drafting, kind)
     assert "is tuned for batch 1, not 2" in pipeline.tuning(2).note
-    assert pipeline.check("a lake", guidance=3.0).method == "gumbel"
 
 
 def test_files_for_other_models_are_mentioned_only_when_named(opened, key, write, tmp_path):
@@ -117,7 +117,7 @@ def test_files_for_other_models_are_mentioned_only_when_named(opened, key, write
     write(dataclasses.replace(key, batch=8, dtype="bfloat16"))
     assert opened().tuning(1).note.startswith(str(near))
     write(key)
-    assert opened().tuning(1).knobs == KNOBS
+    assert opened().tuning(1).options == OPTIONS
     with pytest.raises(ValueError, match="there is no such file"):
         opened(tmp_path / "none.json")
 
@@ -126,7 +126,7 @@ def test_a_damaged_file_is_ignored_with_a_note(opened, key, write):
     file = write(key)
     file.write_text(file.read_text()[:-40])
     pipeline = opened()
-    assert pipeline.check("a lake").method == "gumbel"
+    assert isinstance(pipeline.check("a lake").drafting, Led)
     assert pipeline.tuning(1).note.startswith(f"{file} holds no tuned settings or is damaged")
 
 
@@ -137,22 +137,15 @@ WRONG = {
     "budget": [None, [], {"max_substituted": "0.1"}, {"max_distance": -1}, {"speed": 1.0}, {"max_distance": True}],
     "found": [None, "all"],
     "key": [None, {}, []],
-    "more": [1],
-    "version": [2],
+    "version": [1],
     "key.guide": [1.0],
     "key.model": [None, 3],
-    "key.checkpoint": [3],
-    "key.device": [None],
-    "key.dtype": [32],
     "key.batch": [None, 0, 1.0, "1", True, 2**40],
     "key.guidance": [None, -1, "4", True],
-    "key.temperature": [-1, "1"],
     "key.top_k": [0.5, -1, None],
-    "key.top_p": [0, 2, None],
-    "knobs": [None, [], "led", {"widow": 3}, {"tree": 3}, {"tree": [[0, 0]]}, {"tree": [[0]] * 2},
-              {"tree": "/etc/passwd"}, {"tree": "x.json"}, {"method": "best"}, {"method": 3}, {"window": 10**15},
-              {"window": "3"}, {"window": 2.0}, {"mixture": "a"}, {"mixture": [1] * 5}, {"rule": "strict", "tau": "1"},
-              {"sharpness": -1.0}, {"coupling": "rejection", "method": "led"}, {"guidance": 3.0}, {"batch": 4}],
+    "options": [None, [], "led", {"widow": "3"}, {"method": "best"}, {"method": 3}, {"method": ["led"]},
+                {"method": "gumbel:tree=x.json"}, {"method": "led:window=1000000"}, {"rule": "near:tau=1"},
+                {"method": "near"}, {"guidance": 3.0}, {"batch": "4"}],
 }  # fmt: skip
 
 
@@ -176,37 +169,33 @@ def test_every_part_of_a_file_is_checked(key, write, tmp_path, place):
 
 
 def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key, write):
-    knobs = KNOBS | {"rule": "near", "tau": 1.0}
-    write(key, knobs=knobs, substituted=0.031, budget={"max_substituted": 0.05})
+    write(key, options=OPTIONS | {"rule": "near:tau=1"}, substituted=0.031, budget={"max_substituted": 0.05})
     pipeline = opened()
-    assert pipeline.check("a lake").rule == "near"
+    assert pipeline.check("a lake").rule == Near(tau=1.0)
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
 
 
-def test_a_file_is_looked_up_without_resolving_a_call(folder, key, write, monkeypatch):
-    """No method sets what a file is for; a config is read only once until it changes."""
-    assert not any(set(method.knobs) & set(tuned.CALL) for method in methods().values())
+def test_a_config_is_read_only_once_until_it_changes(folder, key, write, monkeypatch):
     write(key)
     pipeline, reads = load(folder), []
     read = checksums.read_bounded
     monkeypatch.setattr(checksums, "read_bounded", lambda *given: reads.append(given) or read(*given))
     checksums._digest.cache_clear()
-    monkeypatch.setattr(type(pipeline.recipe), "settings", must_not_run)
-    assert [pipeline.tuning(1).knobs for _ in range(3)] == [KNOBS] * 3 and len(reads) == 1
+    assert [pipeline.tuning(1).options for _ in range(3)] == [OPTIONS] * 3 and len(reads) == 1
     with pytest.raises(ValueError, match="temperature 'hot' is not valid"):
         pipeline.tuning(1, temperature="hot")
     config = folder / "config.json"
     os.utime(config, ns=(1, 1))
-    assert pipeline.tuning(1).knobs == KNOBS and len(reads) == 2
+    assert pipeline.tuning(1).options == OPTIONS and len(reads) == 2
 
 
 def test_tuning_does_not_change_tokens(opened, key, write):
     plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
-    for knobs in (KNOBS, {"method": "gumbel", "tree": [[0], [0, 0], [1]]}):
-        write(key, knobs=knobs)
+    for options in (OPTIONS, {"method": "gumbel:tree=0.0+1"}):
+        write(key, options=options)
         pipeline = opened()
         pipeline.engine.programs = tiny_pipeline().engine.programs
-        assert pipeline.tuning(1).knobs == knobs
+        assert pipeline.tuning(1).options == options
         made = pipeline.generate("a lake", seed=5)
         np.testing.assert_array_equal(made.tokens, plain)
         assert made.statistics.rounds < plain.size - 1, "it was decoded speculatively"
@@ -219,7 +208,7 @@ def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, ke
     assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off", tiny_folder).place is None
     files = {file_name(dataclasses.replace(key, batch=batch, dtype=dtype))
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
-    assert len(files) == 4 and json.loads(Tuned(key, KNOBS, "x", 1.0).to_json())["key"]["batch"] == 1
+    assert len(files) == 4 and json.loads(Tuned(key, OPTIONS, "x", 1.0).to_json())["key"]["batch"] == 1
     assert key.dtype == jnp.dtype(jnp.float32).name
 
 
@@ -230,5 +219,7 @@ def test_equal_numbers_of_any_type_share_files(opened):
         {"guidance": 4.0, "top_k": np.int64(9), "batch": np.int32(2)},
         {"guidance": np.float32(4), "top_k": 9, "batch": 2},
     )
-    keys = [Key.of(pipeline.checkpoint, pipeline.recipe, sampling | values) for values in given]
+    keys = [
+        Key.of(pipeline.checkpoint, pipeline.settings(sampling | values), pipeline.dtype) for values in given
+    ]
     assert len(set(map(file_name, keys))) == 1

@@ -29,7 +29,9 @@ def params():
 
 def encode(params, captions, **options):
     """Returns features [n, P, D] and their mask."""
-    packed = encode_captions(params, CONFIG, Letters(), captions, LENGTH, **options)
+    packed = encode_captions(
+        params, CONFIG, *caption_tokens(Letters(), captions, LENGTH, CONFIG.vocab_size), **options
+    )
     assert len(packed.values) == packed.mask.sum()
     return np.asarray(packed), packed.mask
 

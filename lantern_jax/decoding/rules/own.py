@@ -21,6 +21,11 @@ def try_rule(rule: Rule, coupling: Coupling, codebook: Codebook | None, vocab_si
     if jax.tree_util.all_leaves([rule]):
         raise LanternError(f"{name} is no pytree: put @flax.struct.dataclass above its class")
     contracts.check_arrays(rule, name)
+    if type(coupling).__hash__ is None:
+        raise LanternError(
+            f"coupling {type(coupling).__name__} has no hash, by which its programs are found: "
+            "make its class a frozen dataclass"
+        )
 
     def verify(rule: Rule, codebook: Codebook | None):
         zero, one = jnp.zeros(1, jnp.int32), jax.random.split(jax.random.key(0), 1)
