@@ -21,7 +21,6 @@ from typing import NamedTuple
 
 from lantern_jax.apps.commands.main import main, make_parser
 from lantern_jax.apps.terminal.streams import settle
-from lantern_jax.settings.settings import KNOBS
 from tests.command import files
 
 SECONDS = 10
@@ -40,7 +39,7 @@ VALUES = (
     "missing", "nowhere/new", "folder", "folder/", "loop", "loop/new", "pipe", "text.txt", "empty.json",
     "deep.json", "old.png", "old.npz", "tiny", "tiny/config.json", "tiny/arrays", "link", "auto", "off",
     "local", "i/N", "1/0", "2/1", "99999999/100000000", "data=0", "data=2,model=3", "http://localhost", "--out",
-    "none", "dynamic",
+    "ar", "auto:k=1", "led:nodes", "led:nodes=9,nodes=8", "gumbel:tree=deep.json", "jacobi:window=1|2|3|4",
 )  # fmt: skip
 # Lines that work, by command; what they read is made by ``clutter``.
 LINES = {
@@ -51,7 +50,7 @@ LINES = {
     "set": "set --prompts text.txt --model tiny --out new --num 2 --shard-size 4 --worker 1/1",
     "tune": "tune lake --model tiny --minutes 0.1 --pictures 2 --out new.json",
     "bench": "bench --model tiny --methods gumbel --batch 1 --pictures 1 --out new.jsonl",
-    "bench random": "bench --size tiny --random --accept-lengths 3.63 --trees chain --passes 2",
+    "bench random": "bench --size tiny --random --accept-lengths 3.63 --methods gumbel:tree=chain --passes 2",
     "metrics": "metrics folder --reference folder --out new.json",
     "info": "info tiny",
     "convert": "convert llamagen old.npz --out new",
@@ -65,7 +64,7 @@ LINES = {
 TEXTS = (
     ("bench", "--batch", "1,{}"), ("bench", "--guidance", "{}"), ("bench", "--methods", "led:window={}"),
     ("bench random", "--accept-lengths", "{}"), ("generate", "--mesh", "data={}"), ("generate", "--hosts", "a:1,1/{}"),
-    ("generate", "--mixture", "{},1,1,1,1,1"), ("set", "--worker", "1/{}"),
+    ("generate", "--method", "led:nodes={}"), ("generate", "--rule", "near:tau={}"), ("set", "--worker", "1/{}"),
     ("set", "--classes", "0-{}"),
 )  # fmt: skip
 
@@ -165,8 +164,7 @@ def _actions(command: str) -> list[argparse.Action]:
 
 def _flags(command: str) -> list[str]:
     found = [flag for action in _actions(command) for flag in action.option_strings]
-    knobs = [f"--{name.replace('_', '-')}" for name in KNOBS if command == "generate"]
-    return [flag for flag in found if flag.startswith("--") and flag != "--help"] + knobs
+    return [flag for flag in found if flag.startswith("--") and flag != "--help"]
 
 
 def run(work: Callable[[], int], folder: Path, seconds: float = SECONDS, streams: str = "") -> Outcome:

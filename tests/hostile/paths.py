@@ -87,7 +87,7 @@ def path_lines() -> Iterator[tuple[str, list[str]]]:
                 yield str(action.metavar), [*words, action.option_strings[0], "{}"]
     for line in (
         "metrics {}", "metrics {} --reference {}", "info {}", "info {} --verify", "quantize {} --out new",
-        "set --out {} --merge", "metrics folder --scores clip --weights {}", "bench --trees {}",
+        "set --out {} --merge", "metrics folder --scores clip --weights {}", "generate lake --method gumbel:tree={}",
         "bench --accept-lengths {}",
     ):  # fmt: skip
         yield "", line.split()

@@ -72,7 +72,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         yield f"config, {where}", ["generate", "lake", "--model", "steering", "--out", "new.png"]
     yield from _of_sets(folder, text, file)
     for name, content in {"tree": [[text]], "object": {text: 1}, "list": [text]}.items():
-        yield f"tree, {name}", [*lake, "--tree", file("steering.json", content)]
+        yield f"tree, {name}", [*lake, "--method", f"gumbel:tree={file('steering.json', content)}"]
         yield f"chances, {name}", ["bench", "--accept-lengths", file("steering.json", content)]
         yield f"config, {name}", [*convert, "old.npz", "--config", file("steering.json", content)]
         yield f"rows, {name}", ["bench", "--against", file("steering.jsonl", content)]
@@ -99,7 +99,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
     yield "index", [*convert, file("steering.safetensors.index.json", index)]
     # Names of files are shorter, and hold neither a slash nor a zero byte.
     name = "steering" + text.replace("/", "").replace("\0", "")[:60]
-    yield "name of a tree", [*lake, "--tree", file(f"{name}.json", "[")]
+    yield "name of a tree", [*lake, "--method", f"gumbel:tree={file(f'{name}.json', '[')}"]
     yield "name of nothing", ["info", name]
     shutil.copytree(folder / "tiny", folder / name.replace("[", ""), dirs_exist_ok=True)
     yield "name of a checkpoint", ["info", name.replace("[", ""), "--verify"]
@@ -119,7 +119,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
 def _tuned() -> dict[str, Any]:
     key = {"model": "tiny", "checkpoint": "", "device": "cpu", "batch": 1, "dtype": "float32", "guidance": 2.0,
            "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # fmt: skip
-    return {"format": "lantern_jax tuned settings", "version": 1, "key": key, "knobs": {"method": "gumbel"},
+    return {"format": "lantern_jax tuned settings", "version": 1, "key": key, "options": {"method": "gumbel"},
             "name": "chain", "speedup": 1.5, "substituted": 0.0, "budget": {}, "found": {}}  # fmt: skip
 
 

@@ -197,7 +197,9 @@ def _line(error: Exception) -> str | None:
     if not isinstance(error, RuntimeError):
         return None
     if "RESOURCE_EXHAUSTED" in str(error):
-        return "the device has too little memory for this: give a smaller --batch or --tree"
+        return (
+            "the device has too little memory for this: give a smaller --batch, or a method with fewer nodes"
+        )
     if not hosts_joined():
         return None
     why = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -152,16 +152,15 @@ def _rows_kept(share: float | None, rows: int) -> int | None:
 
 
 def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
-    """Writes the pictures and, for a complete call, the statistics and the race; returns where they are.
+    """Writes a call's files; returns where they are.
 
     Files that another process has made under these names meanwhile stay, and the results are written beside them.
     """
-    from lantern_jax.apps.commands.report import picture_files, statistics_files
+    from lantern_jax.apps.commands.report import contents
 
     while True:
-        contents = picture_files(outputs, generation, plan) | statistics_files(outputs, generation)
         try:
-            outputs.write(contents, overwrite)
+            outputs.write(contents(outputs, generation, plan), overwrite)
             return outputs
         except LanternError:
             outputs = outputs.beside()
