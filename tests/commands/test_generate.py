@@ -88,11 +88,9 @@ def test_a_drafter_of_another_model_is_pointed_out(folder, capsys):
 def test_explain_shows_the_settings_of_a_file_in_place_of_a_choice(capsys, monkeypatch):
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "--tuned is off or a file" in capsys.readouterr().out
-    monkeypatch.setattr(
-        tiny_pipeline(),
-        "tuning",
-        lambda *_, **__: Found(file=Path("tuned.json"), rows=["what a file comes before"]),
-    )
+    found = Found(file=Path("tuned.json"), rows=["what a file comes before"])
+    settled = tiny_pipeline().settings({}), found
+    monkeypatch.setattr(tiny_pipeline(), "_settled", lambda pictures, options: settled)
     assert main(["generate", PROMPT, "--explain"]) == 0
     assert "auto chooses nothing: the settings are those of tuned.json\n" in capsys.readouterr().out
 
@@ -330,7 +328,7 @@ def test_help_is_not_an_error(capsys):
     ("generate lake --tree=chain", "it is a field of methods, write --method gumbel:tree=..."),
     ("generate lake -n 3", "'-n' is not an option of lantern generate: see lantern generate --help"),
     ("generate lake --seed 3 forest", "does not take 'forest' here: give every PROMPT in one place, before the opt"),
-    ("methods jacobi", "lantern methods does not take 'jacobi': see lantern methods --help"),
+    ("methods jacobi led", "lantern methods does not take 'led': see lantern methods --help"),
     ("convert", "FORMAT is missing: see lantern convert --help"),
     ("convert llamagen", "--out is missing: see lantern convert llamagen --help"),
 ])  # fmt: skip
@@ -357,18 +355,16 @@ def test_each_help_is_short_and_its_examples_can_be_parsed(words, capsys):
         if line.startswith("  lantern "):
             made = make_parser().parse_args(shlex.split(line)[1:])
             [Method.of(method) for method in vars(made).get("methods") or ()]
-    for method in re.findall(r"\w+:\w+=\w+(?:,\w+=\w+)*", " ".join(lines)):
-        Method.of(method) if method.split(":")[0] in METHODS else Method("plain", **{kind_of(method): method})
-
-
-def kind_of(text: str) -> str:
-    """Returns which part of a method a text is."""
-    return next(table.what for table in (DRAFTINGS, RULES) if text.split(":")[0] in table)
+    for text in re.findall(r"\w+:\w+=\w+(?:,\w+=\w+)*", " ".join(lines)):
+        table = next((table for table in (DRAFTINGS, RULES) if text.split(":")[0] in table), None)
+        Method.of(text) if text.split(":")[0] in METHODS else table.read(text)
 
 
 def test_flags_set_the_options_of_their_names():
     for name in OPTIONS:
-        value = {"top_p": 0.5, "guidance": 1.5, "temperature": 1.5}.get(name, 3 if name in NUMBERS else "a:b=1")
+        value = {"top_p": 0.5, "guidance": 1.5, "temperature": 1.5}.get(
+            name, 3 if name in NUMBERS else "a:b=1"
+        )
         flag = f"--{name.replace('_', '-')}"
         found = make_parser().parse_args(["generate", PROMPT, flag, str(value)]).options
         assert found == {name: value} and type(found[name]) is type(value)
@@ -391,7 +387,9 @@ def test_methods_are_listed_and_explained(capsys):
         assert line in told, line
 
 
-@pytest.mark.parametrize("words", [["--help"], ["methods"], ["generate", "lake", "--method", "lod"]], ids=" ".join)
+@pytest.mark.parametrize(
+    "words", [["--help"], ["methods"], ["generate", "lake", "--method", "lod"]], ids=" ".join
+)
 def test_help_and_a_misspelt_method_need_no_jax(words):
     code = (
         "import sys, time; from lantern_jax.apps.commands.main import main; status = main(sys.argv[1:]);"
