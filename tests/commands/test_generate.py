@@ -26,7 +26,6 @@ from lantern_jax.settings import recipe
 from lantern_jax.settings.settings import NUMBERS, OPTIONS
 from lantern_jax.settings.tuned import Found
 from tests.command import assert_refused, files, must_not_run
-from tests.hostile.commands import QUOTED, huge_lines
 from tests.tiny_checkpoint import (
     CODES,
     NEIGHBOURS,
@@ -209,20 +208,15 @@ GENERATE = {
     "no prompt": None, "unknown option": [PROMPT, "--colour", "red"],
     "temperature nan": [PROMPT, "--temperature", "nan"],
     "k beyond the stored": [PROMPT, "--rule", f"lantern++:k={NEIGHBOURS + 1}"],
-    "num zero": [PROMPT, "--num", "0"], "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
+    "numbers end": [PROMPT, "--first", str(2**32 - 2), "--num", "3"],
     "num without end": [PROMPT, "--num", "100000000", "--out", "many/"],
     "grid of too many": [PROMPT, "--num", "257", "--out", "a.png"], "out exists": [PROMPT, "--out", "old.png"],
     "out is a jpeg": [PROMPT, "--out", "a.jpg"], "out is a folder of that name": [PROMPT, "--out", "a.png/b.png"],
-    "out without parent": [PROMPT, "--out", "nowhere/a.png"], "folder unwritable": [PROMPT, "--out", "/proc/a.png"],
-    "parent is a file": [PROMPT, "--out", "old.png/a.png"],
+    "out without parent": [PROMPT, "--out", "nowhere/a.png"],
     "stats exists": [PROMPT, "--out", "a.png", "--stats", "old.png"],
-    "stats without parent": [PROMPT, "--stats", "nowhere/a.json"], "stats is a folder": [PROMPT, "--stats", "."],
-    "stats is the picture": [PROMPT, "--out", "a.png", "--stats", "./a.png"],
-    "stats is the picture by another path": [PROMPT, "--out", "a.png", "--stats", "drawn/../a.png"],
     "stats is the picture by a link": [PROMPT, "--out", "a.png", "--stats", "here/a.png"],
     "model empty": [PROMPT, "--model", "empty"], "model foreign": [PROMPT, "--model", "foreign"],
     "stats below a ring of links": [PROMPT, "--stats", "ring/a.json"],
-    "out is a link to nothing": [PROMPT, "--out", "lost.png", "--overwrite"],
     "picture of a folder exists": [PROMPT, "--out", "drawn/"],
 }  # fmt: skip
 
@@ -234,7 +228,6 @@ def clutter(folder):
     (folder / "drawn" / "00-snowy-mountains-at-dusk-by-a-calm-lake.png").write_text("old")
     (folder / "here").symlink_to(folder)
     (folder / "ring").symlink_to("ring")
-    (folder / "lost.png").symlink_to("nowhere.png")
     (folder / "empty").mkdir()
     (folder / "foreign").mkdir()
     (folder / "foreign" / "config.json").write_text('{"architectures": ["Other"]}')
@@ -263,15 +256,6 @@ def test_errors_quote_little(letters, capsys):
     for words in [*given, ["generate", PROMPT, "--rule", long], ["generate", PROMPT, f"--start={long}"]]:
         said = assert_refused(words, capsys)
         assert len(said) < 2500 and said[:-1].isprintable(), words[0]
-
-
-def test_a_number_of_thousands_of_digits_is_a_one_line_error(folder, capsys):
-    Image.new("RGB", (16, 16)).save("old.png")
-    Path("text.txt").write_text(PROMPT)
-    for line in huge_lines():
-        assert main(line) == 2, line
-        said = capsys.readouterr().err
-        assert said.startswith("lantern: error: ") and said.count("\n") == 1 and not QUOTED.search(said), line
 
 
 @pytest.mark.parametrize(("place", "error", "said"), [

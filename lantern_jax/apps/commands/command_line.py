@@ -74,6 +74,15 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{self.prog} does not take {errors.quoted(unknown[0])}{where}: {advice}")
         return found, unknown
 
+    def _get_value(self, action, arg_string):
+        # Argparse itself would say no more of a ValueError than that the value is invalid.
+        try:
+            return (
+                action.type(arg_string) if callable(action.type) else super()._get_value(action, arg_string)
+            )
+        except LanternError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
+
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(
             r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL

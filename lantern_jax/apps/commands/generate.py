@@ -32,17 +32,15 @@ def add(commands) -> None:
     )
     take = generate.take
     generate.group("picture", "--model", "--num", "--seed", "--size")
-    what = "what to draw; for models of classes a number or a name"
-    take("prompts", "PROMPT", what, nargs="*")
+    take("prompts", "PROMPT", "what to draw; for models of classes a number or a name", nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
     take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
     generate.shared("--negative")
-    first = "go on after N pictures of another call"
-    take("--first", "N", first, 0, type=seed)
+    take("--first", "N", "go on after N pictures of another call", 0, type=seed)
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
     share = "how much of --start stays, from 0 to 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
-    generate.strict_words()
+    generate.shared("--strict-words")
     generate.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     generate.group("output")
     take("--out", "FILE.png|DIR/", "where pictures go (default: by prompt and seed)")
@@ -51,7 +49,7 @@ def add(commands) -> None:
     take("--race", "FILE.webp", "also decode plainly: an animation (.webp, .gif, .png)")
     take("--stats", "FILE", "write the statistics as JSON")
     generate.switch("--explain", "show the table that auto chose from")
-    generate.overwrite()
+    generate.shared("--overwrite")
 
 
 def _picture(text: str) -> Any:

@@ -74,6 +74,8 @@ _SHARED: dict[str, dict[str, Any]] = {
         "metavar": "FILE|auto|off", "default": "auto",
         "about": "what `lantern tune` found: in a file, for such calls if there is any (auto), or nothing",
     },
+    "--strict-words": {"about": "refuse words that the demo does not know"},
+    "--overwrite": {"about": "replace outputs that exist"},
     "--search-tilings": {"about": "on GPUs: compile ten times as long, once, for passes that are a tenth shorter"},
 }  # fmt: skip
 
@@ -146,14 +148,6 @@ class Command:
     def switch(self, flag: str, about: str, **how: Any) -> None:
         """Adds an option without a value."""
         self._group.add_argument(flag, help=about, **{"action": "store_true"} | how)
-
-    def overwrite(self) -> None:
-        """Adds ``--overwrite``."""
-        self.switch("--overwrite", "replace outputs that exist")
-
-    def strict_words(self) -> None:
-        """Adds ``--strict-words``."""
-        self.switch("--strict-words", "refuse words that the demo does not know")
 
     def decoding_groups(self, *speed: str, but: Collection[str] = ()) -> None:
         """Adds the options of decoding in two groups, sampling and speed.
