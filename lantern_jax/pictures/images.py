@@ -213,12 +213,8 @@ def draw_acceptance(
     accepted = np.clip(accepted_by_round(rounds), 0, max_accepted).reshape(rows, columns)
     tint = np.repeat(np.repeat(colours[accepted], cell_height, axis=0), cell_width, axis=1)
     mixed = (1 - _TINT) * _stretched_grey(large) + _TINT * tint
-    same = np.zeros((rows, columns), bool)
-    by_row = rounds.reshape(rows, columns)
-    same[:, 1:] = by_row[:, 1:] == by_row[:, :-1]
-    edges = np.zeros(large.shape[:2], bool)
-    edges.reshape(rows, cell_height, columns, cell_width)[:, :, :, 0] |= ~same[:, None, :]
-    mixed[edges] = 0
+    begins = np.diff(rounds.reshape(rows, columns), axis=1, prepend=-1) != 0
+    mixed[:, ::cell_width][np.repeat(begins, cell_height, axis=0)] = 0
     drawn = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
     return np.concatenate([drawn, _legend(drawn.shape[1], colours)])
 

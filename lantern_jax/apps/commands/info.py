@@ -43,10 +43,7 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    if arguments.fit is None:
-        _describe(arguments)
-    else:
-        _fit(arguments)
+    (_describe if arguments.fit is None else _fit)(arguments)
 
 
 def _describe(arguments: argparse.Namespace) -> None:

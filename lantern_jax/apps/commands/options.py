@@ -11,8 +11,9 @@ from lantern_jax.apps.commands.arguments import seed, typed, whole
 from lantern_jax.apps.commands.command_line import hosts_joined
 from lantern_jax.apps.terminal.terminal import leave_to_another, say, telling
 from lantern_jax.decoding.fields import MOST_PICTURES
+from lantern_jax.decoding.methods import AUTO, Method
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import NUMBERS, OPTIONS, SAMPLING, check_names
+from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, SAMPLING, check_names
 
 if TYPE_CHECKING:
     from lantern_jax.pipeline.pipeline import Pipeline
@@ -212,6 +213,10 @@ def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     from lantern_jax.pipeline.pipeline import load
 
     given = vars(arguments)
+    # A text that no model accepts is refused before one is opened.
+    options = given.get("options", {})
+    method = options.get("method", AUTO)
+    Method.of("ar" if method == AUTO else method, **{part: options.get(part) for part in PARTS})
     keep_programs(arguments)
     strict = given.get("strict_words", False)
     size = {"size": given["picture_size"]} if given.get("picture_size") else {}
