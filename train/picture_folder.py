@@ -12,7 +12,7 @@ from jaxtyping import UInt8
 
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
-from lantern_jax.pictures.images import PICTURE_SUFFIXES, open_picture, square
+from lantern_jax.pictures.images import PICTURE_SUFFIXES, fitted, open_picture
 from lantern_jax.text.vocabulary import Vocabulary
 
 # The most bytes of a caption's file.
@@ -59,7 +59,7 @@ class PictureFolder:
         """Returns pictures. Raises LanternError for an unreadable one."""
         images = np.empty((len(indices), self.size, self.size, 3), np.uint8)
         for row, index in enumerate(indices):
-            images[row] = square(open_picture(self.files[index]), self.size)
+            images[row] = fitted(open_picture(self.files[index]), self.size, self.size)
         return images
 
     def _text(self, file: Path) -> str:

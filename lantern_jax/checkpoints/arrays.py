@@ -52,7 +52,8 @@ def write_arrays(
     Raises:
         OSError, LanternError: as ``write_safetensors``.
     """
-    shards = list(_shards({name_of(path): leaf for path, leaf in _flat(arrays)}, shard_bytes))
+    leaves = jax.tree_util.tree_flatten_with_path(arrays)[0]
+    shards = list(_shards({name_of(path): leaf for path, leaf in leaves}, shard_bytes))
     if len(shards) == 1:
         name = f"{stem}.safetensors"
         return {name: write_safetensors(directory / name, shards[0], report)}
@@ -166,7 +167,3 @@ def _aligned(shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
     room = np.empty(count + _ALIGNMENT, np.uint8)
     begin = -room.ctypes.data % _ALIGNMENT
     return room[begin : begin + count].view(dtype)
-
-
-def _flat(tree: PyTree) -> list[tuple[tuple, Any]]:
-    return jax.tree_util.tree_flatten_with_path(tree)[0]

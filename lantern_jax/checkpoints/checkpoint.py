@@ -26,8 +26,6 @@ from lantern_jax.text.vocabulary import Vocabulary
 
 # The entry of the metadata with tokens per pass by the text of guesses (``settings.auto``).
 TOKENS_PER_PASS = "tokens_per_pass"
-# The most pixels along a side of a picture; published models draw up to 1024.
-MOST_SIDE = 1 << 14
 
 # Part of a checkpoint -> the function from its config to its parameters' shapes; drafters, one per kind, are separate.
 PARTS: dict[str, Callable[[Any], PyTree]] = {
@@ -78,11 +76,6 @@ class Checkpoint:
     directory: Path | None = None
     size: str | None = None
 
-    @property
-    def is_abstract(self) -> bool:
-        """Whether shapes and dtypes stand in for the target's parameters."""
-        return are_shapes(self.target_params)
-
     def with_drafters(
         self, drafters: Mapping[str, tuple[Any, PyTree]], recipes: Mapping[str, Any] | None = None
     ) -> "Checkpoint":
@@ -120,8 +113,6 @@ def check(checkpoint: Checkpoint) -> None:
     for part, shapes_of in PARTS.items():
         config = getattr(checkpoint, f"{part}_config")
         params = getattr(checkpoint, f"{part}_params")
-        if part == "text_encoder" and params is None and checkpoint.directory is not None:
-            continue
         if (config is None) != (params is None):
             raise LanternError(
                 f"the {part} has {'parameters' if config is None else 'a config'} only: give both"
@@ -156,11 +147,6 @@ def check_fit(checkpoint: Checkpoint) -> None:
     if checkpoint.text_encoder_config is not None:
         width = family_of(target).text_width(target)
         pairs.append(("text encoder's dim", checkpoint.text_encoder_config.dim, width))
-    side = max(picture_size(checkpoint) or (0,))
-    if side > MOST_SIDE:
-        raise LanternError(
-            f"grid {target.grid} and the tokenizer make pictures of {side} pixels a side: at most {MOST_SIDE} are drawn"
-        )
     wrong = [f"the {name} {given}, the target's {wanted}" for name, given, wanted in pairs if given != wanted]
     if wrong:
         raise LanternError(f"parts of the checkpoint do not fit each other: {'; '.join(wrong)}")

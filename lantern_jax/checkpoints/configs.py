@@ -1,7 +1,7 @@
 """What a checkpoint's ``config.json`` says about its parts: writing its content, and reading it."""
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import cache
 from typing import Any
 
@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
 from lantern_jax.checkpoints.folder import FORMAT, VERSION, Folder
 from lantern_jax.devices import kept
-from lantern_jax.families.drafters import drafter_kind, misfits
+from lantern_jax.families.drafters import drafter_kind
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -22,10 +22,6 @@ from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Fields that count modules, and the fewest arrays that a module has.
-_MODULES, _ARRAYS = ("num_layers", "encoder_blocks", "decoder_blocks"), 4
-# This many arrays are quickly described; those that do not fit are then named one by one.
-_FEW = 200
 # Entry of a codebook -> the array whose rows have that width.
 _WIDTHS = {"neighbours": "neighbours", "channels": "codes"}
 
@@ -96,38 +92,25 @@ class Configs:
         drafters = {}
         for kind in entries["drafters"]:
             with folder.fitting(f"{kind} drafter"):
-                drafters[kind] = _drafter(kind, entries["drafters"][kind], made["target"])
+                drafters[kind] = drafter_kind(kind).read_config(entries["drafters"][kind])
         return cls(**made, drafters=drafters, codebook=_codebook(folder))
 
-    def shapes(self, folder: Folder, names: Collection[str]) -> dict[str, PyTree]:
+    def shapes(self, names: Collection[str]) -> dict[str, PyTree]:
         """Returns the shapes of the arrays of all parts but the text encoder.
 
         Args:
             names: of the stored arrays, which show whether the target's weights are quantized to eight bits.
-
-        Raises:
-            LanternError: a config counts more modules than there can be.
         """
         widths = {name: (self.target.num_codes, width) for name, width in self.codebook.items()}
         made = {name: jax.ShapeDtypeStruct(shape, jnp.float32) for name, shape in widths.items()}
         for part, config in {"target": self.target, "tokenizer": self.tokenizer}.items():
             if config is not None:
-                check_counts(folder, part, config, names)
                 made[part] = _shapes(PARTS[part], config)
         for kind, config in self.drafters.items():
-            check_counts(folder, f"drafters.{kind}", config, names)
             made.setdefault("drafters", {})[kind] = _shapes(drafter_kind(kind).shapes, config)
         if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in names):
             made["target"] = quantized_shapes(made["target"])
         return made
-
-
-def _drafter(kind: str, values: Mapping[str, Any], target: TargetConfig) -> Any:
-    config = drafter_kind(kind).read_config(values)
-    wrong = [f"{name} {ours}, the target's {theirs}" for name, ours, theirs in misfits(config, target)]
-    if wrong:
-        raise LanternError(f"it has {'; '.join(wrong)}")
-    return config
 
 
 def _codebook(folder: Folder) -> dict[str, int]:
@@ -137,22 +120,6 @@ def _codebook(folder: Folder) -> dict[str, int]:
     if not isinstance(sizes, Mapping) or not all(is_size(sizes.get(name), 0) for name in _WIDTHS):
         raise folder.damaged(f"its codebook lacks a number of {' or of '.join(_WIDTHS)}")
     return {array: sizes[name] for name, array in _WIDTHS.items()}
-
-
-def check_counts(folder: Folder, part: str, config: Any, names: Iterable[str]) -> None:
-    """Raises LanternError if a part's config counts more modules than the arrays ``names`` can make up.
-
-    A model of a million layers is thus refused before anything is made from it. Models of other packages may keep all
-    their layers in one array.
-    """
-    if not type(config).__module__.startswith("lantern_jax."):
-        return
-    count = sum(name.startswith(f"{part}.") for name in names)
-    for name in _MODULES:
-        given = getattr(config, name, 0)
-        if given * _ARRAYS > max(count, _FEW):
-            with folder.fitting(part):
-                raise LanternError(f"{name} {given} does not fit the {count} arrays there are")
 
 
 def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:

@@ -30,14 +30,14 @@ from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
-from lantern_jax.checkpoints.configs import Configs, check_counts, config_json
+from lantern_jax.checkpoints.configs import Configs, config_json
 from lantern_jax.checkpoints.folder import SHARED, Folder, is_ours
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_link, check_makeable, new_folder
+from lantern_jax.io.files import check_new_folder, new_folder
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
 from lantern_jax.tensors.hub import repository_of
@@ -76,12 +76,9 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     Missing folders above it are made when it is written; the lowest existing one must be writable.
     """
     directory = Path(directory)
-    check_link(directory)
-    if directory.exists() and not overwrite:
-        raise LanternError(f"{directory} exists: name a new folder or allow overwriting")
+    check_new_folder(directory, overwrite, with_parents=True)
     if directory.exists() and not is_ours(directory):
         raise LanternError(f"{directory} exists and is not a checkpoint of this library: name another folder")
-    check_makeable(directory.absolute().parent)
     return directory
 
 
@@ -188,7 +185,7 @@ def load(
     tensors, text = folder.arrays("model"), folder.names("text/")
     folder.check(text)
     configs = Configs.of(folder)
-    arrays = _stored(folder, tensors, configs.shapes(folder, tensors))
+    arrays = _stored(folder, tensors, configs.shapes(tensors))
     stored = arrays.pop("drafters", {})
     if not abstract:
         wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
@@ -275,10 +272,10 @@ def load_text_encoder(
         raise LanternError(
             "this checkpoint has no text encoder: convert it with --t5, or give encoded prompts"
         )
-    folder, encoder = Folder.of(checkpoint.directory), checkpoint.text_encoder_config
+    folder = Folder.of(checkpoint.directory)
     tensors = folder.arrays("text_encoder")
-    check_counts(folder, "text_encoder", encoder, tensors)
-    shapes = _stored(folder, tensors, {"text_encoder": PARTS["text_encoder"](encoder)})
+    wanted = {"text_encoder": PARTS["text_encoder"](checkpoint.text_encoder_config)}
+    shapes = _stored(folder, tensors, wanted)
     return _read(folder, tensors, shapes, dtype, sharding)["text_encoder"]
 
 
@@ -329,24 +326,23 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
 
 def _without_shared(arrays: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, str]]:
     """Returns the arrays without drafters' tables that equal the target's, and {such a table's name: the target's}."""
-    target, drafters = flatten_dict({"target": arrays["target"]}), flatten_dict(arrays.get("drafters", {}))
-    tables = {path: leaf for path, leaf in target.items() if path[-1] == _TABLE}
+
+    def tables(tree: PyTree) -> list[tuple[tuple[str, ...], StoredTensor]]:
+        return [(path, leaf) for path, leaf in flatten_dict(tree).items() if path[-1] == _TABLE]
+
+    drafters = flatten_dict(arrays.get("drafters", {}))
     same = {
         path: other
-        for path, leaf in drafters.items()
-        for other, table in tables.items()
-        if path[-1] == _TABLE and _equal(leaf, table)
+        for path, leaf in tables(arrays.get("drafters", {}))
+        for other, table in tables({"target": arrays["target"]})
+        if (leaf.shape, leaf.dtype) == (table.shape, table.dtype)
+        and np.array_equal(leaf.read(), table.read())
     }
     if not same:
         return arrays, {}
     own = {path: leaf for path, leaf in drafters.items() if path not in same}
     shared = {".".join(("drafters", *path)): ".".join(other) for path, other in same.items()}
     return arrays | {"drafters": unflatten_dict(own)}, shared
-
-
-def _equal(one: StoredTensor, other: StoredTensor) -> bool:
-    alike = (one.shape, one.dtype) == (other.shape, other.dtype)
-    return alike and np.array_equal(one.read(), other.read())
 
 
 def _narrow(part: str, dtype: Any, path: tuple, leaf: Any) -> StoredTensor:

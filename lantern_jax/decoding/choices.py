@@ -2,13 +2,14 @@
 
 As text a record is ``name`` or ``name:field=value,field=value``, in commands, requests, files and Python alike. Another
 package adds a class by an entry point of the group ``lantern_jax.rules``, ``.draftings`` or ``.couplings`` that names
-it; entry points are read when a name is unknown here, or all names are wanted.
+it; entry points are read when a name is unknown here, or all names are wanted. Needs no JAX until a name is looked up.
 """
 
 import dataclasses
 import inspect
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -25,16 +26,20 @@ class Choices(Mapping[str, type]):
 
     Args:
         what: the sort, in messages.
-        ours: returns this package's; imported when first asked for.
+        places: where this package's stand, ``module:Class`` below ``lantern_jax.decoding``.
     """
 
-    def __init__(self, what: str, ours: Callable[[], dict[str, type]]):
-        self.what, self._import = what, ours
+    def __init__(self, what: str, places: Mapping[str, str]):
+        self.what, self._places = what, places
 
     @cached_property
     def ours(self) -> dict[str, type]:
         """This package's classes."""
-        return self._import()
+        found = {}
+        for name, place in self._places.items():
+            module, _, kind = place.partition(":")
+            found[name] = getattr(import_module(f"lantern_jax.decoding.{module}"), kind)
+        return found
 
     @cached_property
     def theirs(self) -> dict[str, type]:
@@ -158,40 +163,18 @@ def meanings(kind: type) -> dict[str, str]:
     return {name: found.get(name, "") for name in allowed_in(kind)}
 
 
-def _rules() -> dict[str, type]:
-    from lantern_jax.decoding.acceptance import Lantern, LanternPlusPlus, Strict
-    from lantern_jax.decoding.rules.cool import Cool
-    from lantern_jax.decoding.rules.grouped import Grouped
-    from lantern_jax.decoding.rules.near import Near
-    from lantern_jax.decoding.rules.typical import Tolerance, Typical
-
-    return {
-        "strict": Strict, "lantern": Lantern, "lantern++": LanternPlusPlus, "near": Near, "typical": Typical,
-        "tolerance": Tolerance, "cool": Cool, "gsd": Grouped,
-    }  # fmt: skip
-
-
-def _draftings() -> dict[str, type]:
-    from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
-    from lantern_jax.decoding.drafting.jacobi import Jacobi
-    from lantern_jax.decoding.drafting.led import Led
-    from lantern_jax.decoding.drafting.plain import Plain
-    from lantern_jax.decoding.zipar import ZipAR
-
-    return {"plain": Plain, "tree": Tree, "dynamic": Dynamic, "led": Led, "jacobi": Jacobi, "zipar": ZipAR}
-
-
-def _couplings() -> dict[str, type]:
-    from lantern_jax.decoding.block import Block
-    from lantern_jax.decoding.gumbel import Gumbel
-    from lantern_jax.decoding.rejection import Rejection
-
-    return {"gumbel": Gumbel, "rejection": Rejection, "block": Block}
-
-
-RULES = Choices("rule", _rules)
-DRAFTINGS = Choices("drafting", _draftings)
-COUPLINGS = Choices("coupling", _couplings)
+RULES = Choices("rule", {
+    "strict": "acceptance:Strict", "lantern": "acceptance:Lantern", "lantern++": "acceptance:LanternPlusPlus",
+    "near": "rules.near:Near", "typical": "rules.typical:Typical", "tolerance": "rules.typical:Tolerance",
+    "cool": "rules.cool:Cool", "gsd": "rules.grouped:Grouped",
+})  # fmt: skip
+DRAFTINGS = Choices("drafting", {
+    "plain": "drafting.plain:Plain", "tree": "drafting.eagle:Tree", "dynamic": "drafting.eagle:Dynamic",
+    "led": "drafting.led:Led", "jacobi": "drafting.jacobi:Jacobi", "zipar": "zipar:ZipAR",
+})  # fmt: skip
+COUPLINGS = Choices(
+    "coupling", {"gumbel": "gumbel:Gumbel", "rejection": "rejection:Rejection", "block": "block:Block"}
+)
 
 
 def as_coupling(coupling: Any) -> Any:

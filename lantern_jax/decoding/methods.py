@@ -30,12 +30,19 @@ class Named(NamedTuple):
     Attributes:
         help: one line: its idea and its promise.
         drafting, rule, coupling: its parts as text; ``16|32`` is for CPUs and for GPUs.
+        papers: where it was published, on arXiv.
     """
 
     help: str
     drafting: str = "tree"
     rule: str = "strict"
     coupling: str = "gumbel"
+    papers: str = ""
+
+    @property
+    def parts(self) -> tuple[str, str, str]:
+        """The texts of its parts."""
+        return self.drafting, self.rule, self.coupling
 
 
 METHODS: Mapping[str, Named] = {
@@ -43,77 +50,80 @@ METHODS: Mapping[str, Named] = {
     "ar": Named("plain autoregressive decoding, a token per pass", "plain"),
     "gumbel": Named("noise shared by drafter and target: exactly plain decoding's tokens (in float32)"),
     "led": Named(
-        "a window of the target's latest predictions, refined by a drafter: plain decoding's tokens", "led"
+        "the target's latest predictions, refined by a drafter: plain decoding's tokens", "led"
     ),
     "echo": Named(
         "gumbel, with trees grown by the gaps of the race and memory of refused nodes",
         "dynamic:nodes=25,frontier=8,children=6,ranking=gap,echo=on",
     ),
     "jacobi": Named(
-        "no drafter: a window of the target's latest predictions on the shared noise, plain decoding's tokens", "jacobi"
+        "no drafter: the target's latest predictions on shared noise, plain decoding's tokens", "jacobi"
     ),
     "lantern-g": Named("LANTERN++'s rule on shared noise", rule="lantern++"),
     "near": Named("a code stands in for one within tau of it, on shared noise", rule="near"),
     "eagle": Named(
-        "EAGLE's accept tests with residuals on a static tree: the target's own distribution", coupling="rejection"
+        "EAGLE's accept tests with residuals on a static tree: the target's own distribution",
+        coupling="rejection", papers="2401.15077",
     ),
     "eagle2": Named(
         "EAGLE-2: a tree grown by the drafter's probabilities, tokens tested as point masses",
-        "dynamic:depth=6", coupling="rejection",
+        "dynamic:depth=6", coupling="rejection", papers="2406.16858",
     ),
     "ddd": Named(
         "EAGLE-2 with a depth that follows the drafter's confidence",
-        "dynamic:depth=11,threshold=0.05", coupling="rejection",
+        "dynamic:depth=11,threshold=0.05", coupling="rejection", papers="2409.00142",
     ),
     "eagle3": Named(
         "EAGLE-3: a drafter of several layers' features, trained on tokens",
-        "tree:drafter=eagle3", coupling="rejection",
+        "tree:drafter=eagle3", coupling="rejection", papers="2503.01840",
     ),
     "lantern": Named(
         "LANTERN as published: EAGLE-2's tree, neighbours of a code lend it up to delta",
-        "dynamic:depth=5", "lantern", "rejection:residual=published",
+        "dynamic:depth=5", "lantern", "rejection:residual=published", papers="2410.03355",
     ),
     "lantern++": Named(
         "LANTERN++: a static tree, neighbours lend up to lam - 1 times a code's own probability",
-        rule="lantern++", coupling="rejection",
+        rule="lantern++", coupling="rejection", papers="2502.06352",
     ),
     "medusa": Named(
         "Medusa: heads on the target's feature, and every typical code is accepted",
-        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "typical",
+        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "typical", papers="2401.10774",
     ),
     "vadusa": Named(
         "VADUSA: Medusa's heads, and a tolerance of several samples of the target",
-        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "tolerance",
+        "tree:drafter=medusa,tree=chain|medusa_2_7b_63", "tolerance", papers="2410.21951",
     ),
     "parallelspec": Named(
         "ParallelSpec: all levels of the tree from one pass of the drafter",
-        "tree:drafter=parallel", coupling="rejection",
+        "tree:drafter=parallel", coupling="rejection", papers="2410.05589, 2602.01469",
     ),
     "cool": Named(
         "Cool-SD: early drafts relaxed, late ones tightened, with the optimal residual",
-        "tree:tree=chain", "cool", "rejection",
+        "tree:tree=chain", "cool", "rejection", papers="2601.09212",
     ),
     "block": Named(
         "block verification: a chain is tested as a whole, the target's own distribution",
-        "tree:tree=chain", coupling="block",
+        "tree:tree=chain", coupling="block", papers="2403.10444",
     ),
     "sjd": Named(
-        "speculative Jacobi decoding: a window of independent redraws, the target's own distribution",
-        "jacobi:window=16,redraw=independent,initial=random", coupling="rejection",
+        "speculative Jacobi decoding: independent redraws, the target's own distribution",
+        "jacobi:window=16,redraw=independent,initial=random", coupling="rejection", papers="2410.01699",
     ),
     "scd": Named(
-        "coupled Jacobi decoding: a guess stays unless the target moved, the target's own distribution",
-        "jacobi:window=16|32", coupling="rejection",
+        "coupled Jacobi: a guess stays unless the target moved, the target's own distribution",
+        "jacobi:window=16|32", coupling="rejection", papers="2510.24211",
     ),
     "gsd": Named(
-        "grouped speculative decoding: SJD's window, a code is tested with codes of similar probability",
-        "jacobi:window=16,redraw=independent,initial=random", "gsd", "rejection",
+        "grouped decoding: SJD's window, a code is tested with codes of similar probability",
+        "jacobi:window=16,redraw=independent,initial=random", "gsd", "rejection", papers="2508.07747",
     ),
     "pac": Named(
         "SJD-PAC: several guesses in front of a coupled window, the target's own distribution",
-        "jacobi:window=16|32,branches=3,levels=2", coupling="rejection",
+        "jacobi:window=16|32,branches=3,levels=2", coupling="rejection", papers="2603.18599",
     ),
-    "zipar": Named("ZipAR: rows of the picture in parallel; not lossless", "zipar"),
+    "zipar": Named(
+        "ZipAR: rows of the picture in parallel; not lossless", "zipar", papers="2412.04062",
+    ),
 }  # fmt: skip
 
 
@@ -179,8 +189,8 @@ class Method:
             name, given = split(method, "method")
             if name not in METHODS or name == AUTO:
                 raise errors.unknown("method", name, METHODS)
-            _, *texts = METHODS[name]
-            made = cls(*with_fields(f"method {name}", list(vars(cls(*texts)).values()), given))
+            records = list(vars(cls(*METHODS[name].parts)).values())
+            made = cls(*with_fields(f"method {name}", records, given))
         elif isinstance(method, cls):
             made = method
         else:

@@ -215,6 +215,10 @@ class ZipAR(Guessing):
     Attributes:
         ahead: codes that a row is ahead of the next one. The paper uses 16, its code for LlamaGen 8.
         guesses: codes guessed in each row, which change the number of passes but no token.
+
+    Example:
+        >>> lantern_jax.ZipAR(ahead=4).guesses
+        ByPlatform(cpu=0, gpu=7, tpu=None)
     """
 
     ahead: int = whole(8, 1)

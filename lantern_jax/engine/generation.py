@@ -14,7 +14,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import as_html, as_png, columns_of, draw_acceptance, figures_line, grid
+from lantern_jax.pictures.images import as_html, columns_of, draw_acceptance, encode_png, figures_line, grid
 from lantern_jax.pictures.race import Race
 
 
@@ -225,7 +225,7 @@ class Generation:
         return as_html(self)
 
     def _repr_png_(self) -> bytes | None:
-        return as_png(self)
+        return None if self.pictures is None else encode_png(grid(self.pictures))
 
     @property
     def images(self) -> list[Image.Image]:

@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.checkpoint import Checkpoint, are_shapes
 from lantern_jax.checkpoints.store import check_dtype, load, load_drafter
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.devices.platform import default_dtype
@@ -33,7 +33,7 @@ def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Pa
 
     The engine holds this function, not its pipeline: a cycle would keep parameters in memory until Python collects it.
     """
-    if checkpoint.is_abstract:
+    if are_shapes(checkpoint.target_params):
         checkpoint = load(checkpoint.directory, dtype, where, drafters=())
     target = _cast(checkpoint.target_params, dtype)
     tokenizer = _cast(checkpoint.tokenizer_params, np.dtype("float32"))

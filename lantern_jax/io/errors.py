@@ -18,7 +18,7 @@ class LanternError(ValueError):
 
     Example:
         >>> try:
-        ...     lantern_jax.rule_from_name("oak")
+        ...     lantern_jax.Method("led", rule="oak")
         ... except lantern_jax.LanternError as error:
         ...     print(str(error).partition(":")[0])
         unknown rule 'oak'

@@ -1,7 +1,7 @@
 """Tables of kinds by name, which other packages can add to.
 
 A package names a function under the entry point group ``lantern_jax.plugins``; when called, it registers what the
-package brings (``lantern_jax.register_rule`` and the like). Entry points load lazily: on an unknown name or
+package brings (``lantern_jax.register_family`` and the like). Entry points load lazily: on an unknown name or
 a full listing.
 """
 
@@ -32,8 +32,9 @@ def at(place: str) -> Any:
     """Returns what stands for the value at ``module:name`` in a kind's record; the value is imported when it is read.
 
     Example:
-        >>> kind = lantern_jax.RuleKind(lantern_jax.at("lantern_jax.decoding.rules.near:Near"))
-        >>> kind.make is lantern_jax.Near
+        >>> make = lantern_jax.at("lantern_jax.models.drafter:eagle_drafter")
+        >>> kind = lantern_jax.DrafterKind(lantern_jax.DrafterConfig, shapes=lambda config: {}, make=make)
+        >>> kind.make is lantern_jax.eagle_drafter
         True
     """
     return _At(place)

@@ -34,6 +34,8 @@ _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
 _TINT = 0.45
+# Pixels of a token's cell in an overlay, about.
+_CELL = 24
 # Few accepted tokens are dark blue, many yellow: even steps of brightness, readable without red-green vision.
 _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (253, 231, 37)], np.float32)
 
@@ -75,11 +77,6 @@ def open_picture(file: Path) -> Image.Image:
         raise LanternError(
             f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"
         ) from error
-
-
-def square(image: Image.Image, side: int) -> UInt8[np.ndarray, "side side 3"]:
-    """Turns a picture upright, crops its middle square and resizes that to ``side`` pixels."""
-    return fitted(image, side, side)
 
 
 def fitted(image: Image.Image, width: int, height: int) -> UInt8[np.ndarray, "height width 3"]:
@@ -173,11 +170,6 @@ def columns_of(picture: UInt8[np.ndarray, "H W 3"], tokens: int) -> int:
     return max(1, round(math.sqrt(tokens * width / height)))
 
 
-def acceptance_scale(picture_width: int, columns: int, cell: int = 24) -> int:
-    """Returns the enlargement at which a token's cell measures about ``cell`` pixels."""
-    return max(1, round(cell * columns / picture_width))
-
-
 def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
     """Returns for every token the number of draft tokens its round accepted: all its tokens but the bonus token."""
     rounds = np.asarray(round_of_token)
@@ -215,18 +207,14 @@ def draw_acceptance(
         raise LanternError(
             f"{rounds.size} tokens in rows of {columns} do not divide a picture of {picture.shape[:2]} pixels"
         )
-    large = enlarge(picture, acceptance_scale(picture.shape[1], columns)).astype(np.float32)
+    large = enlarge(picture, max(1, round(_CELL * columns / picture.shape[1]))).astype(np.float32)
     cell_height, cell_width = large.shape[0] // rows, large.shape[1] // columns
     colours = _colours(max_accepted)
     accepted = np.clip(accepted_by_round(rounds), 0, max_accepted).reshape(rows, columns)
     tint = np.repeat(np.repeat(colours[accepted], cell_height, axis=0), cell_width, axis=1)
     mixed = (1 - _TINT) * _stretched_grey(large) + _TINT * tint
-    same = np.zeros((rows, columns), bool)
-    by_row = rounds.reshape(rows, columns)
-    same[:, 1:] = by_row[:, 1:] == by_row[:, :-1]
-    edges = np.zeros(large.shape[:2], bool)
-    edges.reshape(rows, cell_height, columns, cell_width)[:, :, :, 0] |= ~same[:, None, :]
-    mixed[edges] = 0
+    begins = np.diff(rounds.reshape(rows, columns), axis=1, prepend=-1) != 0
+    mixed[:, ::cell_width][np.repeat(begins, cell_height, axis=0)] = 0
     drawn = np.clip(np.rint(mixed), 0, 255).astype(np.uint8)
     return np.concatenate([drawn, _legend(drawn.shape[1], colours)])
 
@@ -337,11 +325,6 @@ def as_html(generation: Any) -> str:
     left = len(generation.pictures) - MOST_PICTURES
     more = f"<p>and {left} more</p>" if left > 0 else ""
     return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>{more}{figures}'
-
-
-def as_png(generation: Any) -> bytes | None:
-    """Returns all pictures in one PNG; None without pictures."""
-    return None if generation.pictures is None else encode_png(grid(generation.pictures))
 
 
 def _cell(picture: bytes, prompt: str) -> str:

@@ -60,15 +60,13 @@ class Race:
 
     def _repr_html_(self) -> str:
         text = html.escape(f"Plain and speculative decoding paint {self.generation.prompts[self.number]!r}.")
-        data = base64.b64encode(self._encoded(".webp")).decode()
+        data = base64.b64encode(encode_race(self.generation, ".webp", self.number, self.passes)).decode()
         return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
 
     def save(self, path: str | Path) -> None:
         """Writes the animation; raises LanternError unless the path ends in .webp, .gif or .png."""
-        write_file(path, self._encoded(check_race(path).suffix))
-
-    def _encoded(self, suffix: str) -> bytes:
-        return encode_race(self.generation, suffix, self.number, self.passes)
+        suffix = check_race(path).suffix
+        write_file(path, encode_race(self.generation, suffix, self.number, self.passes))
 
 
 def encode_race(generation: Any, suffix: str = ".webp", number: int = 0, passes: bool = False) -> bytes:

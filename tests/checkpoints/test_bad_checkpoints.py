@@ -12,13 +12,11 @@ import pytest
 
 import lantern_jax.engine.engine
 from lantern_jax.checkpoints.checkpoint import describe
-from lantern_jax.checkpoints.configs import check_counts
-from lantern_jax.checkpoints.folder import Folder
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.engine import compiler
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
-from tests.hostile.folders import hostile_folders, replace, save_sharded
+from tests.hostile.folders import replace
 from tests.hostile.mutated_configs import mutated, mutations
 from tests.refused import refused
 from tests.tiny_checkpoint import VQ, random_leaves, tiny_checkpoint
@@ -88,27 +86,20 @@ CONFIGS = {
     ("family",): (None, "unknown family None"),
     ("target",): (None, "no model and target"),
     ("target", "dim"): ("wide", "dim 'wide'"),
-    ("target", "wings"): (2, "wings"),
-    ("tokenizer",): (None, "unexpected: tokenizer."),
     ("tokenizer", "wings"): (2, "wings"),
     ("codebook",): ({"neighbours": 3}, "channels"),
     ("defaults",): (3, "defaults"),
-    ("vocabulary",): ({"words": {}}, "vocabulary"),
     ("vocabulary", "words"): (3, "vocabulary"),
     ("checksums",): (None, '"checksums" are not those of the files'),
-    ("checksums", ""): ({}, '"checksums" are not those of the files'),
-    ("checksums", "other"): ("0", '"checksums" are not those of the files'),
     ("checksums", "model.safetensors"): (0, '"checksums" are not those of the files'),
     ("files",): (None, '"files" are not those of a checkpoint'),
     ("files", "../model.safetensors"): (1, '"files" are not those of a checkpoint'),
     ("files", LONG): (1, "è is missing"),
     ("drafters",): ([1], "drafters are not an object"),
     ("drafters", "eagle"): (None, "8 unexpected: drafters.eagle.params.fc.bias"),
-    ("drafters", "eagle", ""): (3, "eagle drafter: "),
     ("drafters", "owl"): ({}, "unknown kind of drafter 'owl', expected one of eagle, eagle3, medusa, parallel"),
-    ("drafters", "eagle", "wings"): (2, "wings"),
     ("drafters", "eagle", "num_heads"): (0, "num_heads 0"),
-    ("drafters", "eagle", "grid"): (5, "eagle drafter: it has grid 5, the target's 4"),
+    ("drafters", "eagle", "grid"): (5, "eagle drafter's grid 5, the target's 4"),
 }  # fmt: skip
 
 
@@ -158,12 +149,8 @@ def test_untrusted_configs_are_read_or_refused(tiny_folder, folder):
 
 
 @pytest.mark.parametrize(("path", "value", "part"), [
-    (("target", "num_layers"), 500, "num_layers 500 does not fit the "),
     (("target", "num_layers"), 10**6, "num_layers 1000000 is not valid: give a whole number from 1 to 512"),
-    (("tokenizer", "decoder_blocks"), 64, "decoder_blocks 64 does not fit the "),
     (("target", "grid"), 2**15, "grid 32768 is not valid"),
-    (("tokenizer", "ch_mult"), [1] * 1000, "ch_mult "),
-    (("target", "rope_base"), 1e308, r"rope_base 1e\+308 is not valid"),
     (("codebook", "neighbours"), -1, "its codebook lacks a number of neighbours"),
     (("wings",), 2, "unknown entries: wings"),
 ])  # fmt: skip
@@ -172,13 +159,6 @@ def test_impossible_sizes_are_refused_before_shapes_are_computed(path, value, pa
     monkeypatch.setattr(jax, "eval_shape", must_not_run)
     with refused(part):
         load(folder, abstract=True)
-
-
-def test_another_package_may_keep_its_layers_in_one_array(tiny_folder):
-    class Stacked:
-        num_layers = 500
-
-    check_counts(Folder.of(tiny_folder), "target", Stacked(), ["target.params.layers"])
 
 
 def test_parts_of_other_models_are_refused_when_saved_and_when_read(tmp_path, monkeypatch):
@@ -204,23 +184,6 @@ def test_a_config_must_be_a_regular_file_of_a_sane_size(folder):
     os.mkfifo(path)
     with refused(r"it has no config\.json"):
         load(folder, abstract=True)
-
-
-def test_deceptive_files_are_read_or_refused_in_one_line(tmp_path):
-    """Indices, shards and headers made to deceive; they take no more memory or time than others."""
-    folder, wrong, refusals = save_sharded(tmp_path / "sharded", tiny_checkpoint()), [], 0
-    for number, what in enumerate(hostile_folders(folder, 0), 1):  # noqa: B007
-        try:
-            load(folder)
-        except ValueError as error:
-            refusals += 1
-            if "\n" in str(error).strip() or len(str(error)) > 2000:
-                wrong.append((what, str(error)[:300]))
-        except Exception as error:
-            wrong.append((what, repr(error)[:300]))
-    assert not wrong
-    assert refusals > 0.9 * number
-    load(folder)
 
 
 def test_arrays_of_other_layouts_are_refused(folder):

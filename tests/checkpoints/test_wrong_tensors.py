@@ -167,25 +167,20 @@ NO_END = "these tensors name a part .*, expected less than"
     # Tensors that decide sizes.
     ("T5", {BIAS: None}, f"missing or misshapen: {BIAS}"),
     ("T5", {"shared.weight": None}, "missing or misshapen: shared.weight"),
-    ("T5", {BIAS: (4, 0)}, f"missing or misshapen: {BIAS}"),
     ("GPT", {"tok_embeddings.weight": (0, 0)}, r"missing or misshapen: tok_embeddings\.weight"),
     ("CLIP", {"visual_projection.weight": None}, "missing or misshapen: visual_projection.weight"),
     ("CLIP", {"vision_model.embeddings.class_embedding": None}, "not a CLIP with a vision transformer"),
     ("CLIP", {PATCHES: (8, 64)}, "7 patches are not a square"),
     ("CLIP", {"text_model.embeddings.position_embedding.weight": (16, 65)}, "how many heads a text"),
     ("ImageReward", {"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
-    ("ImageReward", {"blip.visual_encoder.pos_embed": (1, 9, 64)}, "8 patches are not a square"),
     # Grouped-query attention; torchvision's Inception, which has other classes.
     ("GPT", {"layers.0.attention.wqkv.weight": (64, 32)}, r"wqkv\.weight is \[64, 32\], expected \[96, 32\]"),
     ("Inception", {"fc.weight": (1000, 2048), "fc.bias": (1000,)}, "2 unexpected: fc.weight, fc.bias"),
     # Norms that fit no number of heads, and absurd layer numbers.
     ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (3, 16)}, "does not fit width 32"),
-    ("Chameleon", {"model.layers.0.self_attn.q_norm.weight": (2, 15)}, "does not fit width 32"),
     ("GPT", {"layers.1000.attention_norm.weight": (4,)}, NO_END),
     ("GPT", {f"layers.{LONG}.attention_norm.weight": (4,)}, NO_END),
-    ("T5", {f"encoder.block.{LONG}.layer.0.layer_norm.weight": (4,)}, NO_END),
     ("VQ", {f"encoder.conv_blocks.{LONG}.res.0.conv1.weight": (4,)}, NO_END),
-    ("VQGAN", {f"encoder.down.{LONG}.block.0.conv1.weight": (4,)}, NO_END),
 ], ids=lambda value: value[:20] if isinstance(value, str) else "")  # fmt: skip
 def test_impossible_sizes_are_refused(reader, changes, match):
     with refused(match) as error:
@@ -203,7 +198,6 @@ GPT = {"num_heads": 2, "grid": 4}
     ("GPT", {"config": GPT | {"num_heads": 3}}, "dim 32 with 3 heads"),
     ("T5", {"config": {"d_model": 32}}, "dim is 32 in the config and 24 in the tensors"),
     ("T5", {"config": {"feed_forward_proj": "relu"}}, "feed_forward_proj is 'relu'"),
-    ("T5", {"config": {"heads": 3}}, "unknown setting heads"),
     ("drafter", {"target": replace(CAPTION, vocab_size=48)}, "vocab_size is 64, the target's 48"),
     ("drafter", {"target": replace(CAPTION, dim=64)}, "dim is 32, the target's 64"),
     *(
@@ -212,7 +206,6 @@ GPT = {"num_heads": 2, "grid": 4}
         for changes in ({"num_heads": 0}, {"num_heads": "two"}, {"num_attention_heads": -2}, {"num_heads": 2.0})
     ),
     ("Liquid", {"config": LIQUID | {"text_config": 7}}, "text_config 7 is not valid: give an object"),
-    ("Liquid", {"config": LIQUID | {"heads": 2}}, "unknown setting heads"),
     ("Chameleon", {"order": ORDER[:9]}, "the vocabulary has 9 ids, the embedding table 9216"),
 ])  # fmt: skip
 def test_settings_of_another_model_are_refused(reader, options, match):

@@ -19,9 +19,8 @@ from typing import NamedTuple
 import numpy as np
 
 from lantern_jax.apps.commands.prompt_files import read_prompts
-from lantern_jax.apps.sets.sources import read_pictures as pictures_of
 from lantern_jax.decoding.tree import load_tree
-from lantern_jax.pictures.images import open_picture, square
+from lantern_jax.pictures.images import fitted, open_picture
 from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.landscapes import LANDSCAPES
@@ -87,16 +86,11 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
         headers[f"name {name[:10]!r}"] = {name: entry | {"dtype": "F5"}}
     nothing = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     headers |= {
-        "overlapping": {"a": entry, "b": entry},
         "swapped offsets": {"a": entry | {"data_offsets": [16, 0]}, "b": entry | {"data_offsets": [32, 16]}},
         "twice the same name": b'{"a":%s,"a":%s}' % ((json.dumps(entry).encode(),) * 2),
-        "nested": b'{"a":' + b"[" * 1_000_000,
         "nested objects": b'{"a":' * 200_000,
-        "nested metadata": {"__metadata__": json.loads("[" * 500 + "]" * 500), "a": entry | {"shape": [5]}},
         "many empty tensors": b"{%s}" % b",".join(nothing % i for i in range(200_000)),
         "much metadata": b'{"__metadata__":[' + b"[]," * 4_000_000 + b"1]}",
-        "an endless number": b'{"a":' + b"9" * 1_000_000 + b"}",
-        "not a number": b'{"a": NaN}',
     }
     yield from table(suffix, {name: safetensors(header) for name, header in headers.items()})
     for length in (0, 2**63, 2**64 - 1, 2**40, 100_000_000):
@@ -112,8 +106,6 @@ def index_files(seed: int) -> Iterator[HostileFile]:
     shards = ("../a.safetensors", "/dev/zero", "", ".", "..", "a\0b.safetensors", CONTROL, "s" * 100_000, 3, None,
               ["a"], {"a": 1})  # fmt: skip
     yield from table(suffix, {f"shard {str(shard)[:20]!r}": {"weight_map": {"a": shard}} for shard in shards})
-    many = {str(i): f"{i}.safetensors" for i in range(100_000)}
-    yield from table(suffix, {"many shards": {"weight_map": many}})
 
 
 def archives(seed: int) -> Iterator[HostileFile]:
@@ -132,41 +124,22 @@ def archives(seed: int) -> Iterator[HostileFile]:
     labels = {
         "objects": objects.getvalue(), "text": npy(np.array(["a", "b"])),
         "structured": npy(np.zeros(2, [("a", "<i4"), ("b", "<f8")])),
-        "complex": npy(np.zeros((2, 4), np.complex64)), "dates": npy(np.zeros((2, 4), "datetime64[s]")),
         "a terabyte": npy_header("<i4", (2, 2**38)),
         "more than it declares": npy_header("<i4", (2, 4), bytes(1000)),
         "negative": npy_header("<i4", (-2, 4), bytes(32)), "overflow": npy_header("<i4", (2**62, 2**62), bytes(32)),
         "empty and endless": npy_header("<i4", (0, 2**62)), "huge letters": npy_header("<U536870911", (0, 2)),
-        "nested header": _raw_header("(" * 8_000), "negated header": _raw_header("-" * 8_000 + "1"),
+        "nested header": _raw_header("(" * 8_000),
         "calling header": _raw_header("__import__('os').mkdir('owned')"),
         "long header": _raw_header("'" + "x" * 60_000 + "'"), "another version": b"\x93NUMPY\x09\x00" + bytes(100),
-        "no header": b"PK\3\4" * 10,
     }  # fmt: skip
     for name, array in labels.items():
         yield HostileFile(name, ".npz", zipped({"record": record, "labels": array}))
     yield from table(".npz", {
-        "a deflated bomb": zip_bomb({"record.npy": record}, "labels.npy", npy_header("<i4", (2, 2**25)), 2**28),
         "packed without a mask": encoded_prompts(["a", "b"], packed=["labels"]),
         "bfloat16 of other bits": encoded_prompts(["a", "b"], bfloat16=["labels"]),
         "many entries": archive((f"{i}.npy", b"") for i in range(20_000)),
     })  # fmt: skip
     yield HostileFile("another model's kind", ".npz", encoded_prompts(["a", "b"], kind="tokens"), None)
-
-
-def picture_arrays(seed: int) -> Iterator[HostileFile]:
-    """Yields pictures as "arr_0" of an .npz, as references of FID have them."""
-    pictures = np.random.default_rng(seed).integers(0, 255, (3, 4, 4, 3), np.uint8)
-    good = zipped({"arr_0": npy(pictures)})
-    yield HostileFile("good", ".npz", good, True)
-    yield from damaged(good, ".npz", seed, 21)
-    yield from zip_tricks(good, ".npz")
-    shapes = {
-        "no pictures": (0, 4, 4, 3), "a terabyte": (1, 2**20, 2**20, 3), "many": (2**62, 1, 1, 3),
-        "without pixels": (2**40, 0, 0, 3), "negative": (3, -4, 4, 3), "one": (4, 4, 3), "grey": (3, 4, 4, 1),
-    }  # fmt: skip
-    arrays = {name: npy_header("|u1", shape, pictures.tobytes()) for name, shape in shapes.items()}
-    arrays |= {"of numbers": npy(pictures.astype(np.float32)), "nested header": _raw_header("(" * 8_000)}
-    yield from table(".npz", {name: zipped({"arr_0": array}) for name, array in arrays.items()})
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
@@ -243,12 +216,12 @@ def read_tensors(path: Path) -> list[np.ndarray]:
 # The generator of each kind of file, and its reader, as commands use it.
 KINDS: dict[str, Callable[[int], Iterator[HostileFile]]] = {
     "torch": torch_files, "safetensors": safetensors_files, "index": index_files, "archive": archives,
-    "pictures": picture_arrays, "tree": trees, "prompts": prompt_lists, "picture": pictures,
+    "tree": trees, "prompts": prompt_lists, "picture": pictures,
 }  # fmt: skip
 READERS: dict[str, Callable[[Path], object]] = {
     "torch": read_tensors, "safetensors": read_tensors, "index": read_tensors, "archive": load_encoded,
-    "pictures": lambda path: list(pictures_of(path)), "tree": load_tree, "prompts": read_prompts,
-    "picture": lambda path: square(open_picture(path), 16),
+    "tree": load_tree, "prompts": read_prompts,
+    "picture": lambda path: fitted(open_picture(path), 16, 16),
 }  # fmt: skip
 
 

@@ -2,12 +2,9 @@
 
     python -m tests.hostile.fuzz [--minutes 10] [--seed 0] [--kinds commands,torch,configs] [--found]
 
-Kinds are ``commands`` (whole command lines), ``streams`` (the same with standard streams closed or in ASCII),
-``numbers`` (every option with numbers of hundreds and thousands of digits), ``scripts`` (what
-``tests.hostile.scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
-``texts`` (in files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
-pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of a checkpoint of several files) and
-``clients`` (of ``lantern serve``: bodies, and streams of bytes).
+Kinds are ``commands`` (whole command lines), ``scripts`` (what ``tests.hostile.scripts`` lists), ``texts`` (in files,
+that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, and ``flips`` (bits and pages of a
+checkpoint).
 
 A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
 a traceback, in little more memory than one that works, and with one line where it refuses. It must never go on
@@ -16,7 +13,6 @@ with anything other than what was written. Faults are printed, and their kinds a
 """
 
 import argparse
-import contextlib
 import hashlib
 import importlib
 import itertools
@@ -33,19 +29,16 @@ from pathlib import Path
 from typing import Any
 
 from lantern_jax.apps.commands import command_line
-from tests.hostile import paths as hostile_paths
 from tests.hostile import texts as hostile_texts
-from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, huge_lines, run
+from tests.hostile.commands import COMPUTES, LINES, Outcome, clutter, command, command_lines, run
 from tests.hostile.files import KINDS as FILES
 from tests.hostile.files import READERS
-from tests.hostile.folders import hostile_folders, save_sharded
 from tests.hostile.mutated_configs import mutated, mutations
 from tests.hostile.mutations import damage
 from tests.hostile.scripts import WRONG, litter
 
 FOUND = Path(__file__).with_name("fuzz_found.json")
 CASES = 25
-STREAMS = ("0", "1", "2", "12", "012", "a", "0a", "1a")
 MORE_MEMORY = 1.5
 Work = Callable[[], int]
 
@@ -74,23 +67,9 @@ def of_commands(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
         yield shown(line), command(line)
 
 
-def of_numbers(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    for line in turn(list(huge_lines()), seed):
-        yield shown(line), command(line)
-
-
 def of_scripts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     for script, words in turn([(script, words) for script, lines in WRONG.items() for words in lines], seed):
         yield shown([script, *words]), called(script, words)
-
-
-def of_special(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    every = list(hostile_paths.cases())
-    random.Random(0).shuffle(every)
-    if not (folder / "no-empty").exists():
-        hostile_paths.special(folder)
-    for name, words in turn(every, seed):
-        yield shown([name, *words]), called(name, words)
 
 
 def of_texts(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
@@ -116,11 +95,6 @@ def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     path.write_text(whole)
 
 
-def of_clients(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    yield "bodies", partial(_bodies, folder / "tiny", seed)
-    yield "streams", partial(_streams, folder / "tiny", seed)
-
-
 def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
     chance, tiny = random.Random(seed), folder / "tiny"
     whole = run(lambda: print(_digest(tiny), file=sys.stderr) or 0, folder).said.strip()
@@ -134,51 +108,11 @@ def of_flips(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
         path.write_bytes(content)
 
 
-def of_folders(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    from lantern_jax.checkpoints.store import load
-
-    sharded = folder / "sharded"
-    made = run(told(lambda: save_sharded(sharded, load(folder / "tiny", None))), folder, seconds=60)
-    assert made.status == 0, made.said
-    for name in hostile_folders(sharded, seed):
-        yield name, told(partial(load, sharded))
-    shutil.rmtree(sharded)
-
-
 KINDS = {
-    "commands": of_commands, "numbers": of_numbers, "streams": of_commands, "scripts": of_scripts,
-    "special": of_special, "texts": of_texts, **{kind: partial(of_files, kind) for kind in FILES},
-    "configs": of_configs, "flips": of_flips, "folders": of_folders, "clients": of_clients,
+    "commands": of_commands, "scripts": of_scripts, "texts": of_texts,
+    **{kind: partial(of_files, kind) for kind in FILES},
+    "configs": of_configs, "flips": of_flips,
 }  # fmt: skip
-
-
-def _bodies(model: Path, seed: int) -> int:
-    """Reads bodies with a hostile field: each is accepted, or refused in a line that names the field."""
-    from lantern_jax.apps.serve.limits import Limits, Refused
-    from lantern_jax.apps.serve.requests import decoded, read_request
-    from lantern_jax.pipeline.pipeline import load
-    from tests.hostile.requests import bodies, wrong_error
-
-    pipeline = load(str(model), tuned="off")
-    for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
-        try:
-            request = read_request(decoded(body.content), Limits(), "tiny", "16x16", scales=False)
-            with contextlib.suppress(ValueError):  # For these errors the server finds the field to blame.
-                pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.knobs)
-        except Refused as refusal:
-            fault = wrong_error(body, refusal.to_json()["error"])
-            assert not fault, (body.field, body.name, fault, refusal.message[:300])
-    return 0
-
-
-def _streams(model: Path, seed: int) -> int:
-    """Runs clients whose requests are cut, slow or damaged: all of them end, and others are answered meanwhile."""
-    from lantern_jax.pipeline.pipeline import load
-    from tests.hostile.requests import streams
-    from tests.serve.running import outlive
-
-    outlive(load(str(model), tuned="off"), list(streams(seed, 4 * CASES)))
-    return 0
 
 
 def _digest(folder: Path) -> str:
@@ -244,9 +178,7 @@ def fuzz(seeds: Iterator[tuple[str, int]], end: float) -> Table:
             for number, (name, work) in enumerate(KINDS[kind](seed, folder)):
                 if not number:
                     table.more = max(table.more, run(lambda: 0, folder).megabytes - idle)
-                # Some streams are closed, or in ASCII.
-                hostile = STREAMS[(seed + number) % len(STREAMS)] if kind == "streams" else ""
-                outcome = run(work, folder, streams=hostile)
+                outcome = run(work, folder)
                 for left in sorted(outcome.left, reverse=True):
                     path = folder / left
                     shutil.rmtree(path) if path.is_dir() else path.unlink(missing_ok=True)

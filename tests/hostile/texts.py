@@ -9,13 +9,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from PIL import Image
 from PIL.PngImagePlugin import PngInfo
 
-from lantern_jax.apps.metrics.agreement import FEATURES, NAME
 from lantern_jax.apps.sets.plan import SetPlan, begin
-from tests.hostile.files import CONTROL, as_bytes, encoded_prompts, npy, safetensors, zipped
+from tests.hostile.files import CONTROL, as_bytes
 from tests.hostile.mutations import at, places, renamed, replaced
 
 STEERING = {
@@ -55,7 +53,6 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         (folder / name).write_bytes(as_bytes(content))
         return name
 
-    convert = ["convert", "llamagen", "--out", "new", "--gpt"]
     lake = ["generate", "lake", "--model", "tiny", "--out", "new.png"]
     for where, values in altered(_tuned(), text):
         yield f"tuned, {where}", [*lake, "--tuned", file("steering.json", values)]
@@ -71,35 +68,8 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
         yield f"config, {where}, all of it", ["info", "steering", "--verbose"]
         yield f"config, {where}", ["generate", "lake", "--model", "steering", "--out", "new.png"]
     yield from _of_sets(folder, text, file)
-    for name, content in {"tree": [[text]], "object": {text: 1}, "list": [text]}.items():
-        yield f"tree, {name}", [*lake, "--tree", file("steering.json", content)]
-        yield f"chances, {name}", ["bench", "--accept-lengths", file("steering.json", content)]
-        yield f"config, {name}", [*convert, "old.npz", "--config", file("steering.json", content)]
-        yield f"rows, {name}", ["bench", "--against", file("steering.jsonl", content)]
-    for name, content in {
-        "lines": text, "table": f"{text}\ta\nb", "column": f"{text}\tb\na\tb\nc",
-        "captions": json.dumps({"annotations": [{"image_id": text, "caption": text}, {"image_id": text}]}),
-    }.items():  # fmt: skip
-        suffix = {"lines": ".txt", "captions": ".json"}.get(name, ".tsv")
-        prompts = file(f"steering{suffix}", content)
-        column = ["--column", "a"] if name == "column" else []
-        yield f"prompts, {name}", ["set", "--prompts", prompts, *column, "--model", "tiny", "--out", "new"]
-    # Two words are no token: no server starts.
-    serve = ["serve", "--port", "0", "--model", "tiny", "--token-file"]
-    yield "token", [*serve, file("steering.txt", f"{text} b")]
-    encoded = ["generate", "--model", "tiny", "--out", "new/", "--prompts"]
-    kinds = {"prompt": {"prompts": [text] * 2}, "kind": {"prompts": ["a", "b"], "kind": text}}
-    for name, given in kinds.items():
-        yield f"encoded, {name}", [*encoded, file("steering.npz", encoded_prompts(**given))]
-    yield from _of_statistics(text, file)
-    entry = {"dtype": "F32", "shape": [4], "data_offsets": [0, 16]}
-    for name, header in {"tensor": {text: entry}, "dtype": {"a": entry | {"dtype": text}}}.items():
-        yield f"safetensors, {name}", [*convert, file("steering.safetensors", safetensors(header))]
-    index = {"weight_map": {text: text, "a": text}}
-    yield "index", [*convert, file("steering.safetensors.index.json", index)]
     # Names of files are shorter, and hold neither a slash nor a zero byte.
     name = "steering" + text.replace("/", "").replace("\0", "")[:60]
-    yield "name of a tree", [*lake, "--tree", file(f"{name}.json", "[")]
     yield "name of nothing", ["info", name]
     shutil.copytree(folder / "tiny", folder / name.replace("[", ""), dirs_exist_ok=True)
     yield "name of a checkpoint", ["info", name.replace("[", ""), "--verify"]
@@ -119,7 +89,7 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
 def _tuned() -> dict[str, Any]:
     key = {"model": "tiny", "checkpoint": "", "device": "cpu", "batch": 1, "dtype": "float32", "guidance": 2.0,
            "temperature": 1.0, "top_k": 0, "top_p": 1.0}  # fmt: skip
-    return {"format": "lantern_jax tuned settings", "version": 1, "key": key, "knobs": {"method": "gumbel"},
+    return {"format": "lantern_jax tuned settings", "version": 1, "key": key, "options": {"method": "gumbel"},
             "name": "chain", "speedup": 1.5, "substituted": 0.0, "budget": {}, "found": {}}  # fmt: skip
 
 
@@ -136,16 +106,3 @@ def _of_sets(folder: Path, text: str, file) -> Iterator[tuple[str, list[str]]]:
         yield f"set, {where}", ["set", "--out", "steering", "--merge"]
         yield f"set, {where}", ["metrics", "steering", "--reference", "steering"]
         yield f"set, {where}", again
-
-
-def _of_statistics(text: str, file) -> Iterator[tuple[str, list[str]]]:
-    readers = np.array([f"{NAME}, penultimate"])
-    sums = {"0/count": np.int64(9), "0/total": np.zeros(FEATURES), "0/outer": np.eye(FEATURES)}
-    for name, arrays in {
-        "readers": sums | {"readers": np.array([text[:10_000]])},
-        "array": {"readers": readers, text[:10_000]: np.zeros(3)} | sums,
-        "sums": {"readers": readers, text[:10_000]: np.zeros(3)},
-    }.items():
-        content = zipped({title: npy(array) for title, array in arrays.items()})
-        statistics = file("steering.npz", content)
-        yield f"statistics, {name}", ["metrics", statistics, "--reference", statistics]

@@ -18,6 +18,7 @@ from tests.tiny_checkpoint import tiny_pipeline
 ROOT = Path(__file__).resolve().parents[2]
 # Names that only a whole program can show: test_pages executes these.
 ON_PAGES = {
+    "METHODS": "docs/index.md",
     "load": "README.md",
     "Engine": "docs/architecture.md",
     "Run": "docs/architecture.md",

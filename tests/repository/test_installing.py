@@ -152,18 +152,3 @@ def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built
     where, jax = environment.found()
     assert where is not None and where.startswith(str(environment.python.parents[1])), done.stdout
     assert jax == version("jax")
-
-
-@pytest.mark.exhaustive
-def test_not_even_an_older_jax_is_replaced(environment, built):
-    """pip alone would: the first cell holds on to it, and pip says what is in the way."""
-    shutil.copy(built / WHEEL, environment.folder)
-    own = next((environment.python.parents[1] / "lib").glob("python*/site-packages"))
-    info = own / "jax-0.9.0.dist-info"
-    info.mkdir()
-    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: jax\nVersion: 0.9.0\n")
-    assert "Would install jax" in environment.run(
-        "-m", "pip", "install", "--dry-run", f"./{WHEEL}"
-    ).stdout.replace("\n", " ")
-    done = first_cell(environment, next(path for path in NOTEBOOKS if path.stem == "first_pictures"))
-    assert "jax" in done.stdout + done.stderr and environment.found() == (None, "0.9.0")

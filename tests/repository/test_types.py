@@ -17,17 +17,18 @@ import lantern_jax
 
 lantern = lantern_jax.load("demo")
 assert_type(lantern, lantern_jax.Pipeline)
-generation = lantern.generate("a lake", num=2, seed=7, method="lantern-g", lam=3.0)
+generation = lantern.generate("a lake", num=2, seed=7, method="lantern-g:lam=3")
 assert_type(generation, lantern_jax.Generation)
 assert_type(generation.statistics.speedup, float | None)
 assert_type(generation.plain, lantern_jax.Generation | None)
 for picture in lantern.iterate(["a lake"], seed=7):
     assert_type(picture.number, int)
-assert_type(lantern_jax.methods()["led"].help, str)
+assert_type(lantern_jax.METHODS["led"].help, str)
+assert_type(lantern_jax.Method(lantern_jax.Led(nodes=9), rule="near:tau=1"), lantern_jax.Method)
 assert_type(lantern_jax.DraftTree.chain(4).max_depth, int)
 sampling = lantern_jax.SamplingParams.create(temperature=0.9)
 assert_type(sampling.replace(top_p=sampling.top_p / 2), lantern_jax.SamplingParams)
-assert_type(lantern_jax.rule_from_name("near", tau=1.0), lantern_jax.Rule)
+assert_type(lantern_jax.Near(tau=1.0), lantern_jax.Near)
 assert_type(lantern_jax.jacobi(1024, window=8), lantern_jax.Drafting)
 """
 
@@ -46,7 +47,7 @@ SETTINGS = """
 follow_imports = silent
 [mypy-jax.*,jaxlib.*,flax.*,optax.*,orbax.*,numpy.*,ml_dtypes.*,PIL.*,einops.*,rich.*,filelock.*]
 follow_imports = skip
-[mypy-flax.struct]
+[mypy-flax,flax.struct]
 follow_imports = silent
 """
 

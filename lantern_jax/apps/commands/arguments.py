@@ -1,18 +1,18 @@
 """Types of command-line arguments: each function is, or returns, a ``type`` for argparse.
 
-Arguments are checked before any work is done. An ``ArgumentTypeError`` is one line: what was given and what to give.
+Arguments are checked before any work is done; ``command_line.Parser`` says which one a LanternError is about.
 """
 
 import contextlib
 import ipaddress
 import math
 import re
-from argparse import ArgumentTypeError
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 from lantern_jax.decoding.fields import MOST_INT, MOST_SEED, Range
-from lantern_jax.io.errors import quoted
+from lantern_jax.io.errors import LanternError, quoted
 from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
 MOST = MOST_INT
@@ -23,14 +23,7 @@ _PORTS, _MOST_PORT = {"http": 80, "https": 443}, 65535
 
 def typed(allowed: Range) -> Callable[[str], int | float]:
     """Returns a parser of numbers in a range."""
-
-    def parse(text: str) -> int | float:
-        try:
-            return allowed.read("", text)  # Argparse says which argument it is.
-        except ValueError as error:
-            raise ArgumentTypeError(str(error)) from None
-
-    return parse
+    return partial(allowed.read, "")
 
 
 def whole(least: int = 1, most: int = MOST) -> Callable[[str], int]:
@@ -52,9 +45,7 @@ def words(text: str) -> list[str]:
     """Returns the words of a comma-separated list: at least one, and none of them twice."""
     found = text.split(",")
     if not all(found) or len(set(found)) < len(found):
-        raise ArgumentTypeError(
-            f"{quoted(text)} is not valid: give words with commas between them, each once"
-        )
+        raise LanternError(f"{quoted(text)} is not valid: give words with commas between them, each once")
     return found
 
 
@@ -62,7 +53,7 @@ def wholes(text: str) -> list[int]:
     """Returns the numbers of a comma-separated list: whole numbers from 0 on, none of them twice."""
     found = [whole(0)(word) for word in words(text)]
     if len(set(found)) < len(found):
-        raise ArgumentTypeError(f"{quoted(text)} is not valid: give each number once")
+        raise LanternError(f"{quoted(text)} is not valid: give each number once")
     return found
 
 
@@ -70,11 +61,8 @@ def file(text: str) -> Path:
     """Returns the path of a readable file."""
     path = _path(text)
     if not path.is_file():
-        raise ArgumentTypeError(f"{quoted(text)} is not a file: give one that is there")
-    try:
-        open_file(path).close()
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None
+        raise LanternError(f"{quoted(text)} is not a file: give one that is there")
+    open_file(path).close()
     return path
 
 
@@ -82,7 +70,7 @@ def folder(text: str) -> Path:
     """Returns the path of an existing folder."""
     path = _path(text)
     if not path.is_dir():
-        raise ArgumentTypeError(f"{quoted(text)} is not a folder: give one that is there")
+        raise LanternError(f"{quoted(text)} is not a folder: give one that is there")
     return path
 
 
@@ -96,7 +84,7 @@ def host_name(text: str) -> str:
     with contextlib.suppress(ValueError):
         return str(ipaddress.ip_address(text.strip("[]")))
     if not re.fullmatch(_NAME, text.lower()):
-        raise ArgumentTypeError(
+        raise LanternError(
             f"{quoted(text)} is no name of a server: give it without a scheme or port, pictures.example.org say"
         )
     return text.lower()
@@ -107,9 +95,7 @@ def origin(text: str) -> str:
     scheme's default port."""
     found = re.fullmatch(rf"(https?)://({_NAME}|\[[0-9a-f:.]+\])(?::(\d{{1,5}}))?", text.lower(), re.ASCII)
     if found is None or int(found[3] or 0) > _MOST_PORT:
-        raise ArgumentTypeError(
-            f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say"
-        )
+        raise LanternError(f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say")
     scheme, name, port = found.groups()
     is_said = port and int(port) != _PORTS[scheme]
     return f"{scheme}://{name}:{int(port)}" if is_said else f"{scheme}://{name}"
@@ -118,7 +104,7 @@ def origin(text: str) -> str:
 def new_file(text: str) -> Path:
     """Returns the path of a file that can be written; an existing one is replaced."""
     path = _path(text)
-    _told(check_new_file, path, True)
+    check_new_file(path, True)
     return path
 
 
@@ -126,25 +112,16 @@ def working_folder(text: str) -> Path:
     """Returns the path of a folder to write into: an existing one, or one that can be made."""
     path = _path(text)
     if path.exists() and not path.is_dir():
-        raise ArgumentTypeError(f"{quoted(text)} is a file: give a folder to work in")
-    _told(check_makeable, path)
+        raise LanternError(f"{quoted(text)} is a file: give a folder to work in")
+    check_makeable(path)
     return path
 
 
 def _path(text: str) -> Path:
     if not text or "\0" in text:
-        raise ArgumentTypeError(f"{quoted(text)} is not a name: give one of a file or folder")
+        raise LanternError(f"{quoted(text)} is not a name: give one of a file or folder")
     try:
         Path(text).exists()
     except OSError as error:
-        raise ArgumentTypeError(
-            f"{quoted(text, 40)} is not a name ({error.strerror}): give another"
-        ) from None
+        raise LanternError(f"{quoted(text, 40)} is not a name ({error.strerror}): give another") from None
     return Path(text)
-
-
-def _told(check: Callable[..., None], *given: object) -> None:
-    try:
-        check(*given)
-    except ValueError as error:
-        raise ArgumentTypeError(str(error)) from None

@@ -63,14 +63,12 @@ def add(commands) -> None:
     switch("--verbose", "show all columns; the file of --out has them anyway")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
     take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
-    bench.overwrite()
+    bench.shared("--overwrite")
 
 
 def _run(arguments: argparse.Namespace) -> None:
     configurations = _configurations(arguments)
-    pictures = arguments.pictures
-    if pictures is None:
-        pictures = QUICK_PICTURES if arguments.quick else PICTURES
+    pictures = arguments.pictures or (QUICK_PICTURES if arguments.quick else PICTURES)
     if arguments.random != (arguments.size is not None):
         raise LanternError(
             "--size and --random go together: a size alone has no weights, and random ones need a size"
@@ -87,11 +85,7 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.apps.measuring.measure import Procedure
 
-    plan = Procedure(
-        pictures=pictures,
-        passes=arguments.passes,
-        profile=arguments.accept_lengths,
-    )
+    plan = Procedure(pictures=pictures, passes=arguments.passes, profile=arguments.accept_lengths)
     rows, left_out = [], []
     try:
         _measure(arguments, configurations, plan, writes, rows, left_out)

@@ -74,6 +74,15 @@ class Parser(argparse.ArgumentParser):
             self.error(f"{self.prog} does not take {errors.quoted(unknown[0])}{where}: {advice}")
         return found, unknown
 
+    def _get_value(self, action, arg_string):
+        # Argparse itself would say no more of a ValueError than that the value is invalid.
+        try:
+            return (
+                action.type(arg_string) if callable(action.type) else super()._get_value(action, arg_string)
+            )
+        except LanternError as error:
+            raise argparse.ArgumentError(action, str(error)) from None
+
     def error(self, message: str) -> NoReturn:
         choice = re.fullmatch(
             r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
@@ -197,7 +206,9 @@ def _line(error: Exception) -> str | None:
     if not isinstance(error, RuntimeError):
         return None
     if "RESOURCE_EXHAUSTED" in str(error):
-        return "the device has too little memory for this: give a smaller --batch or --tree"
+        return (
+            "the device has too little memory for this: give a smaller --batch, or a method with fewer nodes"
+        )
     if not hosts_joined():
         return None
     why = (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -13,7 +13,6 @@ from lantern_jax.apps.convert.formats import FORMATS
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.families.formats import Format
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import check_new_folder
 from lantern_jax.io.locks import sole
 from lantern_jax.tensors.hub import check_upload, download, list_files
 
@@ -36,7 +35,7 @@ def add(commands) -> None:
         hub = "repository of the Hugging Face hub that holds the files that are not here"
         take("--from-hub", "REPO", hub)
         take("--revision", "NAME", "branch, tag or commit of the repository")
-        command.overwrite()
+        command.shared("--overwrite")
         take("--push", "OWNER/NAME", "upload the folder to the Hugging Face hub, with a model card")
 
 
@@ -57,14 +56,11 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         inline = file.argument == "config" and str(path).startswith("{")
         if path is not None and not inline and not Path(path).exists():
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
-    out = Path(arguments.out)
-    check_new_folder(out, arguments.overwrite, with_parents=True)
 
     from lantern_jax.apps.commands.report import show_drawn
     from lantern_jax.checkpoints.store import check_new, load
 
-    # A folder of anything other than a checkpoint is not replaced either.
-    check_new(out, arguments.overwrite)
+    out = check_new(arguments.out, arguments.overwrite)
     with sole(out):
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)

@@ -22,8 +22,7 @@ def add(commands) -> None:
     )
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
-    encode.strict_words()
-    encode.overwrite()
+    encode.shared("--strict-words", "--overwrite")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -32,34 +32,24 @@ def add(commands) -> None:
     )
     take = generate.take
     generate.group("picture", "--model", "--num", "--seed", "--size")
-    what = "what to draw; a class number or ImageNet name for class-conditional models"
-    take("prompts", "PROMPT", what, nargs="*")
+    take("prompts", "PROMPT", "what to draw; for models of classes a number or a name", nargs="*")
     instead = "prompts that `lantern encode` wrote, instead"
     take("--prompts", "FILE.npz", instead, dest="encoded", read=encoded_prompts)
     generate.shared("--negative")
-    first = "number of the first picture: after a call that made 8, --first 8 goes on with the same set"
-    take("--first", "N", first, 0, type=seed)
+    take("--first", "N", "go on after N pictures of another call", 0, type=seed)
     take("--start", "IMAGE", "a picture to go on with: its first rows stay", read=_picture)
-    share = "how much of --start stays, more than 0 and less than 1 (default: 0.5)"
+    share = "how much of --start stays, from 0 to 1 (default: 0.5)"
     take("--keep", "SHARE", share, type=number(0, 1, above=True, below=True))
-    generate.strict_words()
+    generate.shared("--strict-words")
     generate.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     generate.group("output")
-    take(
-        "--out",
-        "FILE.png|DIR/",
-        "where pictures go (default: a new file or folder named after prompt and seed)",
-    )
-    compare = "also decode plainly: the speed-up, and both pictures side by side in NAME-compare.png"
-    generate.switch("--compare", compare)
-    generate.switch(
-        "--show-acceptance", "draw what each round accepted over the picture, in NAME-accepted.png"
-    )
-    race = "also decode plainly, and write an animation of both painting (.webp, .gif or .png)"
-    take("--race", "FILE.webp", race)
+    take("--out", "FILE.png|DIR/", "where pictures go (default: by prompt and seed)")
+    generate.switch("--compare", "also decode plainly; both are in NAME-compare.png")
+    generate.switch("--show-acceptance", "draw what each round accepted, in NAME-accepted.png")
+    take("--race", "FILE.webp", "also decode plainly: an animation (.webp, .gif, .png)")
     take("--stats", "FILE", "write the statistics as JSON")
     generate.switch("--explain", "show the table that auto chose from")
-    generate.overwrite()
+    generate.shared("--overwrite")
 
 
 def _picture(text: str) -> Any:
@@ -152,16 +142,15 @@ def _rows_kept(share: float | None, rows: int) -> int | None:
 
 
 def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
-    """Writes the pictures and, for a complete call, the statistics and the race; returns where they are.
+    """Writes a call's files; returns where they are.
 
     Files that another process has made under these names meanwhile stay, and the results are written beside them.
     """
-    from lantern_jax.apps.commands.report import picture_files, statistics_files
+    from lantern_jax.apps.commands.report import contents
 
     while True:
-        contents = picture_files(outputs, generation, plan) | statistics_files(outputs, generation)
         try:
-            outputs.write(contents, overwrite)
+            outputs.write(contents(outputs, generation, plan), overwrite)
             return outputs
         except LanternError:
             outputs = outputs.beside()

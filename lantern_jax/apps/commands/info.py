@@ -39,15 +39,11 @@ def add(commands) -> None:
     info.take("--mesh", "data=D,model=M", "with --for: over several of them (default: one)")
     methods = f"with --fit: as `lantern bench` takes them (default: {' '.join(DRAFTED)})"
     info.take("--methods", "A", methods, nargs="+")
-    dtype = "with --fit: of parameters and products (default: bfloat16)"
-    info.take("--dtype", None, dtype, choices=DTYPES)
+    info.take("--dtype", None, "with --fit: of parameters and products (default: bfloat16)", choices=DTYPES)
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    if arguments.fit is None:
-        _describe(arguments)
-    else:
-        _fit(arguments)
+    (_describe if arguments.fit is None else _fit)(arguments)
 
 
 def _describe(arguments: argparse.Namespace) -> None:

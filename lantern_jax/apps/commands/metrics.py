@@ -36,11 +36,10 @@ def add(commands) -> None:
     neighbours = "precision and recall: neighbour that a ball reaches (default: 3)"
     take("--neighbours", "K", neighbours, type=whole())
     switch("--strict", "precision and recall: a ball's surface is outside")
-    replicates = "bootstrap for the Fréchet distance (default: 200; 0 if wide)"
-    take("--replicates", "N", replicates, type=whole(0))
+    take("--replicates", "N", "bootstrap for the Fréchet distance (default: 200; 0 if wide)", type=whole(0))
     take("--save-reference", "FILE.npz", "save what was read of the reference")
     take("--out", "FILE.json", "write all numbers as JSON")
-    command.overwrite()
+    command.shared("--overwrite")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -11,8 +11,9 @@ from lantern_jax.apps.commands.arguments import seed, typed, whole
 from lantern_jax.apps.commands.command_line import hosts_joined
 from lantern_jax.apps.terminal.terminal import leave_to_another, say, telling
 from lantern_jax.decoding.fields import MOST_PICTURES
+from lantern_jax.decoding.methods import AUTO, Method
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.settings import NUMBERS, OPTIONS, SAMPLING, check_names
+from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, SAMPLING, check_names
 
 if TYPE_CHECKING:
     from lantern_jax.pipeline.pipeline import Pipeline
@@ -21,10 +22,10 @@ DTYPES = ("float32", "bfloat16", "float16")
 # The options of decoding, by name: a placeholder, and what it is.
 _DECODING = {
     "guidance": ("F", "classifier-free guidance scale; 1 turns it off"),
-    "temperature": ("F", "how flat the sampling distribution is made; 0 is greedy"),
-    "top_k": ("K", "sample from the K most probable codes; 0 turns it off"),
-    "top_p": ("P", "sample from the most probable codes of mass P; 1 turns it off"),
-    "method": ("NAME", "how to decode, fields too: led:nodes=25,refine=2; see `lantern methods`"),
+    "temperature": ("F", "how flat the distribution is made; 0 is greedy"),
+    "top_k": ("K", "sample from the K most probable codes; 0: all"),
+    "top_p": ("P", "sample from the most probable codes of mass P; 1: all"),
+    "method": ("NAME", "how to decode, with fields if need be: led:nodes=25,refine=2; see `lantern methods`"),
     "rule": ("NAME", "another rule for what is accepted: near:tau=1"),
     "drafting": ("NAME", "another source of guesses: dynamic:nodes=25"),
     "coupling": ("NAME", "another way to share randomness: rejection"),
@@ -53,34 +54,30 @@ def encoded_prompts(text: str) -> Any:
 
 
 _SHARED: dict[str, dict[str, Any]] = {
-    "--model": {"metavar": "demo|DIR|OWNER/NAME", "about": "checkpoint", "default": "demo"},
+    "--model": {"metavar": "NAME", "about": "demo, a folder or OWNER/NAME", "default": "demo"},
     "--dtype": {
-        "metavar": None, "about": "of parameters and products (default: float32 on CPUs and old GPUs, else bfloat16)",
-        "choices": DTYPES,
+        "metavar": "NAME", "choices": DTYPES,
+        "about": f"{', '.join(DTYPES)} (default: float32 on CPUs and old GPUs, else bfloat16)",
     },
     "--mesh": {
         "metavar": "data=D,model=M", "read": mesh,
-        "about": "spread pictures over D groups of M devices and split the model over each M (default: all devices, "
-        "each with a whole model)",
+        "about": "D groups of devices, each M devices for one model (default: all devices, a model on each)",
     },
     "--hosts": {
-        "metavar": "ADDRESS:PORT,i/N|auto",
-        "about": "be process i of N that share one mesh, the first at that address; auto: as a TPU pod or SLURM says",
+        "metavar": "PLACE",
+        "about": "ADDRESS:PORT,i/N: be process i of N on one mesh, the first there; auto: as a TPU pod or SLURM says",
     },
-    "--size": {
-        "metavar": "WxH", "dest": "picture_size",
-        "about": "width and height of pictures in pixels, for models that can draw more than one size",
-    },
-    "--negative": {
-        "metavar": "TEXT", "about": "what guidance leads away from, in words (default: as the model was trained)",
-    },
+    "--size": {"metavar": "WxH", "dest": "picture_size", "about": "in pixels, for models that draw several sizes"},
+    "--negative": {"metavar": "TEXT", "about": "what guidance leads away from (default: as trained)"},
     "--num": {"metavar": "N", "about": "pictures per prompt", "default": 1, "type": whole(1, MOST_PICTURES)},
     "--seed": {"metavar": "S", "about": "random seed", "default": 0, "type": seed},
     "--tuned": {
         "metavar": "FILE|auto|off", "default": "auto",
-        "about": "settings that `lantern tune` found: those of a file, those for such calls if there are any, or none",
+        "about": "what `lantern tune` found: in a file, for such calls if there is any (auto), or nothing",
     },
-    "--search-tilings": {"about": "on GPUs: compile ten times as long, once, for passes that take a tenth less time"},
+    "--strict-words": {"about": "refuse words that the demo does not know"},
+    "--overwrite": {"about": "replace outputs that exist"},
+    "--search-tilings": {"about": "on GPUs: compile ten times as long, once, for passes that are a tenth shorter"},
 }  # fmt: skip
 
 
@@ -153,14 +150,6 @@ class Command:
         """Adds an option without a value."""
         self._group.add_argument(flag, help=about, **{"action": "store_true"} | how)
 
-    def overwrite(self) -> None:
-        """Adds ``--overwrite``."""
-        self.switch("--overwrite", "replace outputs that exist")
-
-    def strict_words(self) -> None:
-        """Adds ``--strict-words``."""
-        self.switch("--strict-words", "refuse words that the demo does not know (default: ignore them)")
-
     def decoding_groups(self, *speed: str, but: Collection[str] = ()) -> None:
         """Adds the options of decoding in two groups, sampling and speed.
 
@@ -224,6 +213,10 @@ def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     from lantern_jax.pipeline.pipeline import load
 
     given = vars(arguments)
+    # A text that no model accepts is refused before one is opened.
+    options = given.get("options", {})
+    method = options.get("method", AUTO)
+    Method.of("ar" if method == AUTO else method, **{part: options.get(part) for part in PARTS})
     keep_programs(arguments)
     strict = given.get("strict_words", False)
     size = {"size": given["picture_size"]} if given.get("picture_size") else {}

@@ -13,6 +13,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
 GRID = "grid.png"
+# Files that show the pictures again, and the argument that asks for each.
+SHEETS = {"compare": "compare", "accepted": "show_acceptance"}
 # With pictures of 512 x 512 pixels this grid is 200 MB before it is compressed.
 MOST_IN_GRID = 256
 
@@ -23,20 +25,14 @@ class Outputs:
 
     Attributes:
         pictures: one file per picture; empty when several go into one file as a grid.
-        grid: the file of the grid; None when there is none.
+        more: other files by what they hold: the ``grid``; the same pictures beside plain decoding's (``compare``) and
+            with what each round accepted (``accepted``); ``stats``; ``race``.
         folder: the folder of all pictures, which may not exist yet; None when they are one named file.
-        compare, accepted: files of the same pictures beside plain decoding's, and with what each round accepted
-            drawn over them, or None.
-        stats, race: files beside them, or None.
     """
 
     pictures: tuple[Path, ...]
-    grid: Path | None
+    more: Mapping[str, Path]
     folder: Path | None = None
-    compare: Path | None = None
-    accepted: Path | None = None
-    stats: Path | None = None
-    race: Path | None = None
 
     @classmethod
     def of_call(cls, arguments: argparse.Namespace, names: Sequence[str]) -> "Outputs":
@@ -49,23 +45,24 @@ class Outputs:
             LanternError: as ``plan_pictures``; a file that cannot be written, or exists without ``--overwrite``;
                 a comparison of too many pictures.
         """
-        stats, race = (None if path is None else Path(path) for path in (arguments.stats, arguments.race))
-        if race is not None:
+        apart = {"stats": arguments.stats, "race": arguments.race}
+        apart = {name: Path(path) for name, path in apart.items() if path is not None}
+        if "race" in apart:
             from lantern_jax.pictures.race import check_race
 
-            check_race(race)
-        out, sheets = arguments.out, {"compare": arguments.compare, "accepted": arguments.show_acceptance}
+            check_race(apart["race"])
+        sheets = [name for name in SHEETS if getattr(arguments, SHEETS[name])]
+        if sheets and len(names) > MOST_IN_GRID:
+            raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
 
         def planned(out: str) -> Outputs:
             made = plan_pictures(out, names, arguments.first)
-            main = made.files[0] if made.folder is None else made.folder / GRID
-            beside = {name: main.with_name(f"{main.stem}-{name}.png") for name in sheets if sheets[name]}
-            if beside and len(names) > MOST_IN_GRID:
-                raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
-            return replace(made, **beside, stats=stats, race=race)
+            main = made.place if made.folder is None else made.folder / GRID
+            beside = {name: main.with_name(f"{main.stem}-{name}.png") for name in sheets}
+            return replace(made, more={**made.more, **beside, **apart})
 
-        if out is not None:
-            made = planned(out)
+        if arguments.out is not None:
+            made = planned(arguments.out)
         else:
             # No name was given, so none is refused: the next free one is taken.
             name = f"{_slug(names[0])}-{arguments.seed}"
@@ -76,58 +73,52 @@ class Outputs:
         return made
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of the pictures."""
-        return self.pictures if self.grid is None else (*self.pictures, self.grid)
-
-    @property
-    def sheets(self) -> tuple[Path, ...]:
-        """The files that show the pictures again."""
-        return tuple(path for path in (self.compare, self.accepted) if path is not None)
-
-    @property
     def is_there(self) -> bool:
         """Whether one of the pictures' names is taken already."""
-        return any(os.path.lexists(path) for path in (self.folder or self.files[0], *self.sheets))
+        sheets = (path for name, path in self.more.items() if name in SHEETS)
+        return any(os.path.lexists(path) for path in (self.place, *sheets))
 
     @property
     def place(self) -> Path:
         """The folder or the one file that holds all pictures."""
-        return self.files[0] if self.folder is None else self.folder
+        return self.folder or (*self.pictures, self.more.get("grid"))[0]
 
     @property
     def places(self) -> tuple[Path, ...]:
         """Every file that is written, with the folder in place of the files in it."""
-        beside = (*self.sheets, *(path for path in (self.stats, self.race) if path is not None))
-        return self.place, *(path for path in beside if path.parent != self.folder)
+        return tuple(
+            dict.fromkeys(self.folder if path.parent == self.folder else path for path in self._files)
+        )
+
+    @property
+    def _files(self) -> tuple[Path, ...]:
+        return *self.pictures, *self.more.values()
 
     def of(self, done: Iterable[int]) -> "Outputs":
         """Returns the files for when only some pictures are done: theirs, or the one grid of them."""
         if not self.pictures:
-            return replace(self, stats=None, race=None)
-        return Outputs(tuple(self.pictures[index] for index in done), None, self.folder)
+            return replace(
+                self, more={name: path for name, path in self.more.items() if name in (*SHEETS, "grid")}
+            )
+        return Outputs(tuple(self.pictures[index] for index in done), {}, self.folder)
 
     def beside(self) -> "Outputs":
         """Returns the same files under free names: NAME-2 for a folder or file that exists."""
         folder = None if self.folder is None else _free(self.folder)
 
-        def moved(path: Path | None) -> Path | None:
-            if path is None:
-                return None
+        def moved(path: Path) -> Path:
             return _free(path) if folder is None or path.parent != self.folder else folder / path.name
 
-        others = (self.compare, self.accepted, self.stats, self.race)
-        return Outputs(tuple(map(moved, self.pictures)), moved(self.grid), folder, *map(moved, others))
+        more = {name: moved(path) for name, path in self.more.items()}
+        return Outputs(tuple(map(moved, self.pictures)), more, folder)
 
     def check(self, overwrite: bool) -> None:
         """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
-        others = tuple(path for path in (self.stats, self.race) if path is not None)
         new = self.folder is not None and not os.path.exists(self.folder)
         if new:
             check_new_folder(self.folder, overwrite)
-        files = (*self.files, *self.sheets, *others)
-        times = Counter(map(os.path.realpath, files))
-        for path in files:
+        times = Counter(map(os.path.realpath, self._files))
+        for path in self._files:
             if times[os.path.realpath(path)] > 1:
                 raise LanternError(f"{path} is named for two outputs: give each a file of its own")
             check_new_file(path, overwrite, new and path.parent == self.folder)
@@ -171,10 +162,10 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
             f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
         )
     if not is_folder:
-        return Outputs((path,), None) if len(names) == 1 else Outputs((), path)
+        return Outputs((path,), {}) if len(names) == 1 else Outputs((), {"grid": path})
     width = max(2, len(str(first + len(names) - 1)))
     files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
-    return Outputs(files, path / GRID if 1 < len(names) <= MOST_IN_GRID else None, path)
+    return Outputs(files, {"grid": path / GRID} if 1 < len(names) <= MOST_IN_GRID else {}, path)
 
 
 def _free(path: Path) -> Path:

@@ -31,9 +31,8 @@ def read_prompts(path: str | Path, column: str | None = None) -> tuple[str, ...]
     if path.suffix.lower() == ".json":
         return _captions(path, text)
     if path.suffix.lower() == ".tsv":
-        raise LanternError(
-            f"{path} is a table: name the column of its prompts with --column ({_names(path, text)})"
-        )
+        names = errors.listed(_rows(path, text)[0][1])
+        raise LanternError(f"{path} is a table: name the column of its prompts with --column ({names})")
     lines = [line.removesuffix("\r") for line in text.removesuffix("\n").split("\n")]
     return tuple(_filled(line, f"{path}, line {number}") for number, line in enumerate(lines, 1))
 
@@ -90,10 +89,6 @@ def _rows(path: Path, text: str) -> list[tuple[int, list[str]]]:
         return [(reader.line_num, cells) for cells in reader]
     except csv.Error as error:
         raise LanternError(f"{path}, line {reader.line_num}: {error}: give cells between tabs") from None
-
-
-def _names(path: Path, text: str) -> str:
-    return errors.listed(_rows(path, text)[0][1])
 
 
 def _column(path: Path, text: str, column: str) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ def add(commands) -> None:
     quantize = Command(commands, "quantize", about, _run)
     quantize.take("model", "MODEL", "checkpoint directory, or demo")
     quantize.take("--out", "DIR", "folder for the new checkpoint", required=True)
-    quantize.overwrite()
+    quantize.shared("--overwrite")
 
 
 def _run(arguments: argparse.Namespace) -> None:

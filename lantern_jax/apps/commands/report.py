@@ -69,8 +69,8 @@ def rates(now: Progress, count: int) -> str:
     return f"{pictures}, {speed:.0f} tokens/s, {left} left"
 
 
-def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path, bytes]:
-    """Returns the contents of the files of pictures.
+def contents(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path, bytes]:
+    """Returns the contents of a call's files.
 
     The grid of a complete call with several prompts has a row for each. The file of a single picture records its
     prompt, seed and settings. Comparisons show plain decoding's picture on the left.
@@ -79,40 +79,31 @@ def picture_files(outputs: Outputs, generation: Generation, plan: Plan) -> dict[
     if call.keep_rows is not None:
         settings = {**settings, "keep_rows": call.keep_rows}
 
-    def negative(number: int) -> dict[str, str]:
+    def origin(prompt: str, number: int, tokens: Any) -> Any:
         row = (number - call.first) // call.num
-        return {"negative_prompt": call.negatives[row]} if call.negatives else {}
+        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
+        return origin_text(prompt, call.seed, number, {**settings, **negative}, tokens)
 
-    origins = [
-        origin_text(prompt, call.seed, int(number), {**settings, **negative(int(number))}, tokens)
-        for prompt, number, tokens in zip(
-            generation.prompts, generation.numbers, generation.tokens, strict=True
-        )
-    ]
+    origins = map(origin, generation.prompts, map(int, generation.numbers), generation.tokens)
     pictures = list(generation.pictures)
     is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
 
     def sheet(shown: list) -> bytes:
         return encode_png(shown[0] if len(shown) == 1 else grid(shown, call.num if is_row else None))
 
+    makers = {
+        "grid": lambda: sheet(pictures),
+        "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
+        "accepted": lambda: sheet(generation.draw_acceptance()),
+        "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
+        "race": lambda: encode_race(generation, outputs.more["race"].suffix),
+    }
+    # An interrupted call has nothing to be compared with.
+    made = {
+        name: path for name, path in outputs.more.items() if name != "compare" or generation.plain is not None
+    }
     files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
-    if outputs.grid is not None:
-        files[outputs.grid] = sheet(pictures)
-    if outputs.compare is not None and generation.plain is not None:
-        files[outputs.compare] = sheet([_pair(generation, number) for number in range(len(pictures))])
-    if outputs.accepted is not None:
-        files[outputs.accepted] = sheet(generation.draw_acceptance())
-    return files
-
-
-def statistics_files(outputs: Outputs, generation: Generation) -> dict[Path, bytes]:
-    """Returns the contents of the files beside the pictures."""
-    files = {}
-    if outputs.stats is not None:
-        files[outputs.stats] = (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode()
-    if outputs.race is not None:
-        files[outputs.race] = encode_race(generation, outputs.race.suffix)
-    return files
+    return files | {path: makers[name]() for name, path in made.items()}
 
 
 def _pair(generation: Generation, number: int):

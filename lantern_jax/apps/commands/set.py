@@ -37,7 +37,7 @@ def add(commands) -> None:
     take("--column", "NAME", "column of the table that holds the prompts")
     take("--negative-column", "NAME", "column of the table that holds a negative prompt for each")
     take("--classes", "LIST", "class numbers instead of prompts, such as 0-999 or 207,360")
-    command.strict_words()
+    command.shared("--strict-words")
     command.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     command.group("output")
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)

@@ -46,7 +46,7 @@ def add(commands) -> None:
         "FILE.json",
         "write here (default: in the folder of --model, where `generate` looks, else here)",
     )
-    tune.overwrite()
+    tune.shared("--overwrite")
 
 
 def _run(arguments: argparse.Namespace) -> None:

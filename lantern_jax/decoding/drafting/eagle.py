@@ -245,8 +245,11 @@ class Tree(_Drafted):
     """Fills a static tree with a drafter's best guesses (EAGLE, arXiv 2401.15077; LANTERN++, arXiv 2502.06352).
 
     Attributes:
-        tree: a name, paths such as 0.0+1, or a JSON file of paths; fitted, else a small tree on CPUs, a large one
-            elsewhere.
+        tree: the guesses of every round; fitted, else few on CPUs and many elsewhere.
+
+    Example:
+        >>> str(lantern_jax.Tree(tree=[[0], [1], [0, 0]]).tree)
+        '1+0.0'
     """
 
     tree: Any = field(None, TREE, fitted=True, otherwise=_USUAL)
@@ -258,6 +261,10 @@ class Dynamic(DynamicTree, _Drafted):
 
     Attributes:
         sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes; fitted, else 2.
+
+    Example:
+        >>> lantern_jax.Dynamic(nodes=25, frontier=8, children=6).drafts
+        330
     """
 
     nodes: int | ByPlatform = whole(ByPlatform(16, 58, 26), 1, MOST_NODES)

@@ -21,6 +21,12 @@ class ModelParts(NamedTuple):
         columns: codes in a row of its picture.
         drafter: the record of the drafter that guesses, or None.
         coupling: the coupling that it goes with.
+
+    Example:
+        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.Gumbel())
+        >>> lantern_jax.Jacobi(window=8).make(parts).max_depth
+        8
     """
 
     target: Target
