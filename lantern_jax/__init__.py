@@ -48,7 +48,7 @@ _TOPICS = {
         "decoding.drafting.dynamic": ("DynamicTree",),
         "decoding.drafting.eagle": ("Drafter", "Dynamic", "Tree", "eagle"),
         "decoding.drafting.draft_model": ("drafter_from_target",),
-        "decoding.drafting.jacobi": ("Jacobi", "jacobi", "pac", "speculative_jacobi"),
+        "decoding.drafting.jacobi": ("Jacobi", "jacobi"),
         "decoding.drafting.led": ("Led", "led_window"),
         "decoding.drafting.window": ("Window",),
         "decoding.gap_tree": ("GapTree",),

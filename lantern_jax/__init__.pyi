@@ -23,8 +23,6 @@ from lantern_jax.decoding.drafting.draft_model import drafter_from_target as dra
 from lantern_jax.decoding.drafting.eagle import Drafter as Drafter
 from lantern_jax.decoding.drafting.eagle import eagle as eagle
 from lantern_jax.decoding.drafting.jacobi import jacobi as jacobi
-from lantern_jax.decoding.drafting.jacobi import pac as pac
-from lantern_jax.decoding.drafting.jacobi import speculative_jacobi as speculative_jacobi
 from lantern_jax.decoding.drafting.led import led_window as led_window
 from lantern_jax.decoding.drafting.window import Window as Window
 from lantern_jax.decoding.echo import Echo as Echo

@@ -95,12 +95,12 @@ def engine(family: str, data: int, model: int) -> Engine:
     return Engine(read, devices=devices, read_drafter=read_drafter)
 
 
-def job(family: str, **knobs):
-    """Returns how a batch is decoded with these knobs; guidance is 2."""
+def job(family: str, **options):
+    """Returns how a batch is decoded with these options; guidance is 2."""
     config, drafters = TARGETS[family], drafter_configs(family)
     defaults, book = {"guidance": 2.0}, codebook(config.num_codes)
     recipe = Recipe(config, drafters, np.dtype("float32"), defaults, book)
-    return recipe.job(recipe.settings(knobs, "cpu"))
+    return recipe.job(recipe.settings(options, "cpu"))
 
 
 def prompts(family: str, count: int):
@@ -113,15 +113,15 @@ def prompts(family: str, count: int):
     return TokenConditioning(tokens, mask)
 
 
-def started(family: str, data: int, model: int, count: int = 4, **knobs):
+def started(family: str, data: int, model: int, count: int = 4, **options):
     """Returns (engine, a run that has only begun)."""
     made = engine(family, data, model)
-    return made, made.start(job(family, **knobs), prompts(family, count), seed=3)
+    return made, made.start(job(family, **options), prompts(family, count), seed=3)
 
 
-def decoded(family: str, data: int, model: int, count: int = 4, **knobs):
+def decoded(family: str, data: int, model: int, count: int = 4, **options):
     """Returns what a mesh of that shape decodes."""
-    made, run = started(family, data, model, count, **knobs)
+    made, run = started(family, data, model, count, **options)
     return made.finish(made.advance(run))
 
 

@@ -369,7 +369,7 @@ def code_distance(
 
 def as_rule(rule: Any) -> Rule:
     """Returns a rule, or the one that a text describes, with its numbers as arrays; raises LanternError otherwise."""
-    return with_arrays(RULES.checked(rule, lambda value: isinstance(value, Rule)))
+    return with_arrays(RULES.checked(rule))
 
 
 def with_arrays(rule: Rule) -> Rule:

@@ -7,8 +7,10 @@ it; entry points are read when a name is unknown here, or all names are wanted.
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property
+from importlib import import_module
 from importlib.metadata import entry_points
 from typing import Any
 
@@ -25,16 +27,17 @@ class Choices(Mapping[str, type]):
 
     Args:
         what: the sort, in messages.
-        ours: returns this package's; imported when first asked for.
+        base: where the class stands that all of them have, as ``module:name`` below this package.
+        places: where this package's stand, by name; they are imported when first asked for.
     """
 
-    def __init__(self, what: str, ours: Callable[[], dict[str, type]]):
-        self.what, self._import = what, ours
+    def __init__(self, what: str, base: str, places: Mapping[str, str]):
+        self.what, self._base, self._places = what, base, places
 
     @cached_property
     def ours(self) -> dict[str, type]:
         """This package's classes."""
-        return self._import()
+        return {name: _at(place) for name, place in self._places.items()}
 
     @cached_property
     def theirs(self) -> dict[str, type]:
@@ -58,7 +61,7 @@ class Choices(Mapping[str, type]):
         return iter({**self.theirs, **self.ours})
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
     def name_of(self, record: Any) -> str:
         """Returns the name of a record's class; empty if it has none."""
@@ -88,15 +91,20 @@ class Choices(Mapping[str, type]):
         ]
         return f"{name}:{','.join(given)}" if given else name
 
-    def checked(self, value: Any, fits: Callable[[Any], bool]) -> Any:
+    def checked(self, value: Any) -> Any:
         """Returns a record as it is, and the one that a text describes; raises LanternError for anything else."""
         if isinstance(value, str):
             return self.read(value)
         if isinstance(value, type):
             raise errors.invalid(self.what, value.__name__, f"an object of that class, {value.__name__}(...)")
-        if not fits(value):
+        if not isinstance(value, _at(self._base)):
             raise errors.unknown(self.what, value, self)
         return value
+
+
+def _at(place: str) -> type:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 def split(text: str, what: str) -> tuple[str, dict[str, str]]:
@@ -122,8 +130,10 @@ def split(text: str, what: str) -> tuple[str, dict[str, str]]:
 
 def with_fields(what: str, records: list[Any], given: Mapping[str, str]) -> list[Any]:
     """Returns records with fields set from text, each in the record that has it; raises LanternError as ``read``."""
-    homes = {field: (place, declared) for place, record in reversed(list(enumerate(records)))
-             for field, declared in allowed_in(type(record)).items()}  # fmt: skip
+    homes: dict[str, tuple[int, dataclasses.Field]] = {}
+    for place, record in enumerate(records):
+        for field, declared in allowed_in(type(record)).items():
+            homes.setdefault(field, (place, declared))
     values: list[dict[str, Any]] = [{} for _ in records]
     for field, text in given.items():
         if field not in homes:
@@ -142,62 +152,25 @@ def meanings(kind: type) -> dict[str, str]:
     """Returns what a class's docstring says of each of its fields."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        _, _, attributes = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
-        last = ""
-        for line in attributes.splitlines():
-            if not line.startswith("    "):
-                if line.strip():
-                    break
-                continue
-            if not line.startswith("     "):
-                names, _, words = line.strip().partition(": ")
-                last = names
-                found |= dict.fromkeys(names.split(", "), words)
-            else:
-                found |= {name: f"{found[name]} {line.strip()}" for name in last.split(", ")}
+        attributes = inspect.cleandoc(vars(base).get("__doc__") or "").partition("\nAttributes:\n")[2]
+        for entry in re.split(r"\n(?=    \S)", attributes.partition("\n\n")[0]):
+            names, _, words = " ".join(entry.split()).partition(": ")
+            found |= dict.fromkeys(names.split(", "), words)
     return {name: found.get(name, "") for name in allowed_in(kind)}
 
 
-def _rules() -> dict[str, type]:
-    from lantern_jax.decoding.acceptance import Lantern, LanternPlusPlus, Strict
-    from lantern_jax.decoding.rules.cool import Cool
-    from lantern_jax.decoding.rules.grouped import Grouped
-    from lantern_jax.decoding.rules.near import Near
-    from lantern_jax.decoding.rules.typical import Tolerance, Typical
-
-    return {
-        "strict": Strict, "lantern": Lantern, "lantern++": LanternPlusPlus, "near": Near, "typical": Typical,
-        "tolerance": Tolerance, "cool": Cool, "gsd": Grouped,
-    }  # fmt: skip
-
-
-def _draftings() -> dict[str, type]:
-    from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
-    from lantern_jax.decoding.drafting.jacobi import Jacobi
-    from lantern_jax.decoding.drafting.led import Led
-    from lantern_jax.decoding.drafting.plain import Plain
-    from lantern_jax.decoding.zipar import ZipAR
-
-    return {"plain": Plain, "tree": Tree, "dynamic": Dynamic, "led": Led, "jacobi": Jacobi, "zipar": ZipAR}
-
-
-def _couplings() -> dict[str, type]:
-    from lantern_jax.decoding.block import Block
-    from lantern_jax.decoding.gumbel import Gumbel
-    from lantern_jax.decoding.rejection import Rejection
-
-    return {"gumbel": Gumbel, "rejection": Rejection, "block": Block}
-
-
-RULES = Choices("rule", _rules)
-DRAFTINGS = Choices("drafting", _draftings)
-COUPLINGS = Choices("coupling", _couplings)
-
-
-def as_coupling(coupling: Any) -> Any:
-    """Returns a coupling, or the one that a text describes; raises LanternError for anything else."""
-    return COUPLINGS.checked(coupling, lambda value: callable(getattr(value, "draws", None)) and callable(
-        getattr(value, "verify", None)))  # fmt: skip
+RULES = Choices("rule", "acceptance:Rule", {
+    "strict": "acceptance:Strict", "lantern": "acceptance:Lantern", "lantern++": "acceptance:LanternPlusPlus",
+    "near": "rules.near:Near", "typical": "rules.typical:Typical", "tolerance": "rules.typical:Tolerance",
+    "cool": "rules.cool:Cool", "gsd": "rules.grouped:Grouped",
+})  # fmt: skip
+DRAFTINGS = Choices("drafting", "drafting.guessing:Guessing", {
+    "plain": "drafting.plain:Plain", "tree": "drafting.eagle:Tree", "dynamic": "drafting.eagle:Dynamic",
+    "led": "drafting.led:Led", "jacobi": "drafting.jacobi:Jacobi", "zipar": "zipar:ZipAR",
+})  # fmt: skip
+COUPLINGS = Choices("coupling", "verification:Coupling", {
+    "gumbel": "gumbel:Gumbel", "rejection": "rejection:Rejection", "block": "block:Block",
+})  # fmt: skip
 
 
 def coupling_name(coupling: Any) -> str:

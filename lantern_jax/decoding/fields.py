@@ -89,28 +89,23 @@ class Range:
             value = self.type(text)
         except ValueError:
             # Python's own message would show every digit of a number that has thousands.
-            raise errors.invalid(name, text, self._described) from None
-        wanted = self._wanted(value)
-        if wanted:
-            # A float of hundreds of digits becomes infinite, which is not what was given.
-            raise errors.invalid(name, text if math.inf in (value, -value) else value, wanted)
-        return value
-
-    @property
-    def _described(self) -> str:
-        return self.words + (f" ({self.note})" if self.note else "")
+            value = text
+        # A float of hundreds of digits becomes infinite, which is not what was given.
+        return self.check(name, text if value in (math.inf, -math.inf) else value)
 
     def _wanted(self, value: Any) -> str:
         """Says what to give in place of a value; empty if the value is valid."""
-        if isinstance(value, bool) or not isinstance(value, int if self.type is int else int | float):
-            return self._described
-        if self.also is not None and value == self.also:
+        is_number = isinstance(value, int if self.type is int else int | float) and not isinstance(
+            value, bool
+        )
+        if is_number and self.also is not None and value == self.also:
             return ""
         # Python's integers have no bound: they are compared, never converted to floats.
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open or self.high == math.inf else value <= self.high
-        if not (above and below):
-            return self._described
+        above = is_number and (value > self.low if self.low_open else value >= self.low)
+        if not above or (
+            value >= self.high if self.high_open or self.high == math.inf else value > self.high
+        ):
+            return self.words + (f" ({self.note})" if self.note else "")
         if self.type is int and value < -MOST_INT:
             return f"a whole number from {-MOST_INT}"
         if self.type is int and self.high == math.inf and value > MOST_INT:

@@ -19,6 +19,7 @@ import numpy as np
 from jaxtyping import Float, Int
 
 from lantern_jax.decoding.fields import SHARPNESS, check_count
+from lantern_jax.decoding.tree import GuessTree
 from lantern_jax.io.errors import LanternError
 
 # The most guesses per place; the first places, where a path may leave the spine repeatedly; best guesses afterwards.
@@ -49,7 +50,7 @@ class Pool(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GapTree:
+class GapTree(GuessTree):
     """The sizes of a gap tree.
 
     Attributes:
@@ -81,29 +82,14 @@ class GapTree:
             )
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes N, root included."""
-        return self.nodes + 1
-
-    @property
     def max_depth(self) -> int:
-        """Greatest depth of a node."""
+        """Implements ``GuessTree.max_depth``."""
         return self.window
 
     @property
     def max_rank(self) -> int:
-        """Greatest rank of a guess."""
+        """Implements ``GuessTree.max_rank``."""
         return BRANCHES - 1
-
-    @property
-    def expanded(self) -> tuple[int, ...]:
-        """None: a window has no levels."""
-        return ()
-
-    @property
-    def is_static(self) -> bool:
-        """False."""
-        return False
 
     @property
     def spine(self) -> int:

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import completion, contracts, staircase
 from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, as_rule, check_codebook
-from lantern_jax.decoding.choices import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel, noise_at
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
@@ -73,7 +73,7 @@ def speculative_decode(
         LanternError: arguments or records that do not fit each other, ids or padding that the target does not take, a
             relaxed rule without neighbours, a batch that does not divide over the mesh.
     """
-    rule, coupling = as_rule(rule), as_coupling(coupling)
+    rule, coupling = as_rule(rule), COUPLINGS.checked(coupling)
     if not isinstance(drafting, Drafting):
         raise errors.invalid("drafting", drafting, "a Drafting, such as jacobi(target.vocab_size, window=8)")
     check_codebook(rule, codebook, target.vocab_size)

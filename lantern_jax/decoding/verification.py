@@ -6,7 +6,7 @@ Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth 
 """
 
 from types import UnionType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Codebook, Rule, as_rule, check_codebook, code_distance
-from lantern_jax.decoding.choices import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.concrete import check_ids, check_logits
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.record import Record
@@ -52,6 +52,7 @@ class Verification(Record):
     distance: Float[Array, "B L-1"]
 
 
+@runtime_checkable
 class Coupling(Protocol):
     """The way draft and target share randomness: a frozen, hashable value, static in a compiled program.
 
@@ -129,7 +130,12 @@ def verify_tree(
         >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
         ([1], [0])
     """
-    rule, coupling, tokens, topology = as_rule(rule), as_coupling(coupling), draft.tokens, draft.topology
+    rule, coupling, tokens, topology = (
+        as_rule(rule),
+        COUPLINGS.checked(coupling),
+        draft.tokens,
+        draft.topology,
+    )
     check_topology(topology)
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
         raise LanternError(

@@ -17,7 +17,7 @@ import pytest
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
-from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
@@ -55,7 +55,7 @@ def abstract_inputs(batch: int, target: LlamaGenConfig = TARGET) -> Inputs:
         SamplingParams(
             shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32), filters=("top_k", "top_p")
         ),
-        LanternPlusPlus(shape((), jnp.float32), 10),
+        LanternPlusPlus(10, shape((), jnp.float32)),
         Codebook(shape((VOCAB, 10), jnp.int32), shape((VOCAB, 8), jnp.float32)),
     )
 
@@ -127,7 +127,7 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, batch, tree):
     program = Program(llamagen_target(TARGET))
     if method != "plain":
-        program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), as_coupling(method))
+        program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), COUPLINGS.checked(method))
     lowered = loop._decode_jit.lower(program, strict_inputs(batch))
     lines = loop_lines(lowered.compile(compiler_options=AS_USERS_COMPILE).as_text())
     check_caches(lines, batch, program.drafting.max_depth, 2 if method == "plain" else 4)
@@ -208,9 +208,9 @@ def small_program(case: Case) -> tuple[Program, Inputs]:
     )  # fmt: skip
     if case.relaxed:
         book = Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2)))
-        inputs = inputs.replace(rule=LanternPlusPlus(jnp.float32(2.0), 4), codebook=book)
+        inputs = inputs.replace(rule=LanternPlusPlus(4, jnp.float32(2.0)), codebook=book)
     drafting = traced_drafting(drafting) if case.traced else drafting
-    return Program(target, drafting, as_coupling(case.coupling)), inputs
+    return Program(target, drafting, COUPLINGS.checked(case.coupling)), inputs
 
 
 def branches(hlo: str) -> list[str]:
@@ -245,7 +245,9 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes over its state's memory: every leaf is aliased to the result, and no cache is copied,
     inside the loop or around it. Inside it nothing is sorted and nothing leaves the device."""
-    program = Program(llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
+    program = Program(
+        llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), COUPLINGS.checked(coupling)
+    )
     inputs = abstract_inputs(batch, DEEPER)
     state = jax.eval_shape(lambda inputs: programs.stack_scalars(loop.start(program, inputs)), inputs)
     running = inputs.replace(conditioning=None, active=None)

@@ -19,7 +19,6 @@ from lantern_jax import (
     eagle,
     gumbel_noise,
     jacobi,
-    speculative_jacobi,
 )
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
@@ -193,7 +192,7 @@ def changed_target(**changes):
     return dataclasses.replace(toys.llamagen(), **changes)
 
 
-RELAXED = LanternPlusPlus(jnp.float32(2.0), 4)
+RELAXED = LanternPlusPlus(4)
 MISTAKES = {
     "too few keys": ({"keys": toys.sequence_keys(0, 3)}, "conditioning has shape (4, 1) for 3 keys: give conditional"),
     "raw keys": (
@@ -286,7 +285,7 @@ def test_a_target_is_hashable_however_its_forced_tokens_are_given():
 
 
 def test_a_records_own_refusal_is_passed_on():
-    window = speculative_jacobi(toys.VOCAB, 4, redraw="maximal")
+    window = jacobi(toys.VOCAB, 4, "maximal")
     with refused(
         "^a window with redraw 'maximal' was given SharedNoise as draws: decode it with the coupling"
     ):

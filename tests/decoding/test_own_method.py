@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi, speculative_jacobi
+from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 
@@ -100,8 +100,7 @@ def test_guesses_that_are_no_codes_are_never_written(window, coupling):
     """Nor is a row end that a window repeats into a free place, where it is compared as the last code."""
     drafting = STUBBORN
     if window:
-        make = jacobi if coupling == "gumbel" else partial(speculative_jacobi, redraw="maximal")
-        drafting = make(3, window, initial="repeat")
+        drafting = jacobi(3, window, None if coupling == "gumbel" else "maximal", "repeat")
     # After a row end every code is equally likely to be wanted, the last one too.
     target, params = toys.markov_target(3, len(RAGGED), RAGGED), toys.markov_params(3).at[3].set(0)
     given = (target, params, jnp.zeros((BATCH, 1)), toys.sequence_keys(1, BATCH))

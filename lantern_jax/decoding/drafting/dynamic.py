@@ -23,7 +23,7 @@ from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import numbered, topology_of
-from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES
+from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, GuessTree
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -31,7 +31,7 @@ RANKINGS = ("probability", "gap")
 
 
 @dataclass(frozen=True)
-class DynamicTree:
+class DynamicTree(GuessTree):
     """The settings of a tree grown anew in each round for each sequence (EAGLE-2, arXiv 2406.16858).
 
     Level by level the best ``frontier`` nodes are expanded, each into ``children``; of all drafted nodes the best
@@ -87,7 +87,7 @@ class DynamicTree:
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """Number of expanded nodes at each level from 1 to depth - 1."""
+        """Implements ``GuessTree.expanded``."""
         widths, there = [], self.children
         for _ in range(1, self.depth):
             widths.append(min(self.frontier, there))
@@ -95,24 +95,14 @@ class DynamicTree:
         return tuple(widths)
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes N, root included."""
-        return self.nodes + 1
-
-    @property
     def max_depth(self) -> int:
-        """Greatest depth of a node."""
+        """Implements ``GuessTree.max_depth``."""
         return self.depth
 
     @property
     def max_rank(self) -> int:
-        """Largest child rank."""
+        """Implements ``GuessTree.max_rank``."""
         return self.children - 1
-
-    @property
-    def is_static(self) -> bool:
-        """False."""
-        return False
 
 
 class Frontier(NamedTuple):

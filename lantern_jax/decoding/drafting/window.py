@@ -63,7 +63,7 @@ class Window:
 
     Attributes:
         vocab_size: V.
-        tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
+        tree: its guesses; a number is a chain of that length, 1 to 64. A node at depth d guesses the token d positions after the root's, the best guess where its
             rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. With a
             ``GapTree`` the tree is chosen in each round; for led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
@@ -90,6 +90,8 @@ class Window:
     row: int | None = None
 
     def __post_init__(self):
+        if not isinstance(self.tree, DraftTree | GapTree):
+            object.__setattr__(self, "tree", DraftTree.window(self.tree))
         if self.redraw is not None and self.redraw not in REDRAWS:
             raise errors.unknown("redraw", self.redraw, REDRAWS)
         if self.initial not in INITIALS:
