@@ -45,7 +45,7 @@ _TOPICS = {
         ),
         "decoding.drafting.guessing": ("Guessing", "ModelParts"),
         "decoding.drafting.plain": ("Plain",),
-        "decoding.drafting.dynamic": ("DynamicTree",),
+        "decoding.drafting.growing": ("DynamicTree",),
         "decoding.drafting.eagle": ("Drafter", "Dynamic", "Tree", "eagle"),
         "decoding.drafting.draft_model": ("drafter_from_target",),
         "decoding.drafting.jacobi": ("Jacobi", "jacobi"),
@@ -57,7 +57,7 @@ _TOPICS = {
         "decoding.tree": ("DraftTree", "load_tree", "named_tree", "tree_names"),
         "decoding.topology": ("Topology", "topology_of"),
     },
-    "Its parts: the distribution sampled from, how draft and target share randomness, what is accepted, the cache": {
+    "Its parts: the distribution sampled from, how draft and target share randomness, what is accepted": {
         "decoding.sampling": (
             "SamplingParams",
             "apply_guidance",
@@ -67,8 +67,8 @@ _TOPICS = {
             "top_children",
         ),
         "decoding.verification": ("Coupling", "Verification", "verify_tree"),
-        "decoding.gumbel": ("Greedy", "Gumbel", "SharedNoise"),
-        "decoding.rejection": ("Rejection", "Streams"),
+        "decoding.gumbel": ("Greedy", "Gumbel"),
+        "decoding.rejection": ("Rejection",),
         "decoding.block": ("Block",),
         "decoding.acceptance": (
             "Claim",
@@ -85,7 +85,6 @@ _TOPICS = {
         "decoding.rules.cool": ("Cool",),
         "decoding.rules.grouped": ("Grouped",),
         "decoding.neighbours": ("nearest_codes",),
-        "decoding.cache": ("KVCache", "commit", "new_cache"),
     },
     "Batches on devices, a few rounds at a time": {
         "engine.engine": ("Engine",),

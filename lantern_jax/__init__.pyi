@@ -14,9 +14,6 @@ from lantern_jax.decoding.acceptance import Probabilities as Probabilities
 from lantern_jax.decoding.acceptance import Rule as Rule
 from lantern_jax.decoding.acceptance import Strict as Strict
 from lantern_jax.decoding.block import Block as Block
-from lantern_jax.decoding.cache import KVCache as KVCache
-from lantern_jax.decoding.cache import commit as commit
-from lantern_jax.decoding.cache import new_cache as new_cache
 from lantern_jax.decoding.check_target import check_target as check_target
 from lantern_jax.decoding.completion import Completion as Completion
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target as drafter_from_target
@@ -30,7 +27,6 @@ from lantern_jax.decoding.fields import Knob as Knob
 from lantern_jax.decoding.gap_tree import GapTree as GapTree
 from lantern_jax.decoding.gumbel import Greedy as Greedy
 from lantern_jax.decoding.gumbel import Gumbel as Gumbel
-from lantern_jax.decoding.gumbel import SharedNoise as SharedNoise
 from lantern_jax.decoding.loop import autoregressive_decode as autoregressive_decode
 from lantern_jax.decoding.loop import speculative_decode as speculative_decode
 from lantern_jax.decoding.methods import Method as Method
@@ -46,7 +42,6 @@ from lantern_jax.decoding.protocols import Prefix as Prefix
 from lantern_jax.decoding.protocols import Target as Target
 from lantern_jax.decoding.protocols import TokenConditioning as TokenConditioning
 from lantern_jax.decoding.rejection import Rejection as Rejection
-from lantern_jax.decoding.rejection import Streams as Streams
 from lantern_jax.decoding.rules.cool import Cool as Cool
 from lantern_jax.decoding.rules.grouped import Grouped as Grouped
 from lantern_jax.decoding.rules.names import rule_from_name as rule_from_name

@@ -65,7 +65,7 @@ def run_published_residual(case) -> None:
         assert rows.any()
         check_variant(
             tree, "llamagen_static", {name: array[rows] for name, array in arrays.items()},
-            lambda delta, _, rule=rule: rule(delta, 3),
+            lambda delta, _, rule=rule: rule(3, delta),
         )  # fmt: skip
 
 

@@ -16,8 +16,8 @@ from lantern_jax.apps.metrics.features import network
 from lantern_jax.apps.metrics.inception import Inception, convert_inception
 from lantern_jax.apps.metrics.preprocessing import INCEPTION
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
-from lantern_jax.decoding.drafting.dynamic import DynamicTree
 from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.growing import DynamicTree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.neighbours import nearest_codes

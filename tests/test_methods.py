@@ -18,7 +18,7 @@ from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
 PROMPTS = ["green hills at noon", "a foggy forest"]
-# Fields small enough for a picture of 4 x 4 codes: a window of five has a front of one, a tree for three heads is small,
+# Fields for a picture of 4 x 4 codes: a window of five has a front of one, a tree for three heads is small,
 # a chain short. Other trees are the checkpoint's.
 GROWN = "nodes=7,depth=2,frontier=2,children=3"
 FIELDS = {

@@ -57,11 +57,6 @@ class SharedNoise(Record):
 
     Attributes:
         noise: float32 [B, L, V]; row d is for the token after a node of depth d.
-
-    Example:
-        >>> draws = lantern_jax.SharedNoise(jnp.array([[[0.0, 1.0], [5.0, 0.0]]]))
-        >>> draws.perturb(jnp.zeros((1, 1, 2)), 1, np.array([1])).tolist()
-        [[[5.0, 0.0]]]
     """
 
     noise: Float[Array, "B L V"]

@@ -24,7 +24,7 @@ from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
-from lantern_jax.decoding.verification import Coupling, verify_tree
+from lantern_jax.decoding.verification import Coupling
 from lantern_jax.decoding.zipar import Rows
 from lantern_jax.devices.partition import over_mesh, varying_like
 from lantern_jax.io import errors
@@ -239,10 +239,9 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         log_probs = process_logits(logits, sampling)
 
     with jax.named_scope("verify"):
-        verdict = verify_tree(
-            stream.as_codes(draft), log_probs, draws, coupling=program.coupling,
-            rule=inputs.rule, codebook=inputs.codebook, max_count=stream.room(state.length),
-        )  # fmt: skip
+        verdict = program.coupling.verify(
+            stream.as_codes(draft), log_probs, draws, inputs.rule, inputs.codebook, stream.room(state.length)
+        )
         sound = take_nodes(jnp.isfinite(jnp.max(logits, axis=-1)), verdict.path).all(axis=1) | ~running
 
     with jax.named_scope("commit"):

@@ -90,7 +90,7 @@ class Coupling(Protocol):
         codebook: Codebook | None,
         max_count: Int[Array, " B"],
     ) -> Verification:
-        """Verifies for ``verify_tree``, which has checked the arguments."""
+        """Does what ``verify_tree`` says, which has checked the arguments; in the loop they fit by themselves."""
 
 
 def verify_tree(

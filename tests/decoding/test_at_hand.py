@@ -7,6 +7,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax import Completion, TokenConditioning
+from lantern_jax.decoding import cache as kv_cache
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -118,9 +119,9 @@ def neighbours(table):
 
 def committed(path):
     layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
-    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
+    cache = kv_cache.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
     for _ in range(2):
-        cache = lantern_jax.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
+        cache = kv_cache.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
 
 
 def slots(number, dtype=np.int32):
@@ -134,9 +135,9 @@ def slots(number, dtype=np.int32):
 
 def of_llamagen(dtype, slots=3):
     layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
-    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=slots)
+    cache = kv_cache.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=slots)
     path, count = jnp.zeros((1, 1), jnp.int32), jnp.array([1], jnp.int32)
-    lantern_jax.commit(cache.replace(length=jnp.zeros(1, dtype)), (layer,), path, count)
+    kv_cache.commit(cache.replace(length=jnp.zeros(1, dtype)), (layer,), path, count)
 
 
 def topology(*parents, depth=2, width=1):

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Block, Draft, DraftTree, Rejection, SharedNoise, Streams, verify_tree
+from lantern_jax import Block, Draft, DraftTree, verify_tree
 from lantern_jax.decoding.choices import COUPLINGS
+from lantern_jax.decoding.gumbel import SharedNoise
+from lantern_jax.decoding.rejection import Rejection, Streams
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -25,9 +25,11 @@ NAMED = [(table, name) for table in TABLES for name in table]
 # Records with fields of every sort.
 RECORDS = [
     (RULES, Near(tau=1.0)), (RULES, LanternPlusPlus(k=3, lam=1e-3 + 1)), (COUPLINGS, Gumbel("followed")),
-    (DRAFTINGS, Tree(tree=[[1], [0], [0, 2], [0, 0]], echo=True)), (DRAFTINGS, Led(window=9, nodes=ByPlatform(20, 30))),
+    (DRAFTINGS, Tree(tree=[[1], [0], [0, 2], [0, 0]], echo=True)),
+    (DRAFTINGS, Led(window=9, nodes=ByPlatform(20, 30))),
     (DRAFTINGS, Tree(drafter="medusa", mixture=[0.84, 0.17, 0.19, 0.8, 0, 1, 0.25, 1])),
-    (DRAFTINGS, Dynamic(nodes=25, threshold=0.05)), (DRAFTINGS, Tree(tree=ByPlatform("chain", "mc_sim_7b_63", "0.0+3"))),
+    (DRAFTINGS, Dynamic(nodes=25, threshold=0.05)),
+    (DRAFTINGS, Tree(tree=ByPlatform("chain", "mc_sim_7b_63", "0.0+3"))),
 ]  # fmt: skip
 
 

@@ -5,9 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DynamicTree, Greedy, Pending, SharedNoise, eagle, named_tree, topology_of
-from lantern_jax.decoding.drafting.dynamic import grow_dynamic
-from lantern_jax.decoding.drafting.growing import AtRoot
+from lantern_jax import DynamicTree, Greedy, Pending, eagle, named_tree, topology_of
+from lantern_jax.decoding.drafting.growing import AtRoot, grow_dynamic
+from lantern_jax.decoding.gumbel import SharedNoise
 from tests.refused import refused
 
 from . import toy_models as toys

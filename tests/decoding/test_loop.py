@@ -228,7 +228,7 @@ MISTAKES = {
         {"drafting": lambda: changed_drafting(max_depth=3)},
         "drafting.propose returns a topology of depth 2: its record says",
     ),
-    "tree": ({"drafting": lambda: eagle(toys.random_drafter()[0], "none")}, "no node below its root"),
+    "tree": ({"drafting": lambda: eagle(toys.random_drafter()[0], DraftTree.empty())}, "no node below its root"),
     "rule": ({"rule": "loose"}, "unknown rule 'loose': choose one of strict, lantern, lantern++"),
     "coupling": ({"coupling": "glue"}, "unknown coupling 'glue': choose one of gumbel, rejection"),
     "no coupling": ({"coupling": Gumbel}, "coupling 'Gumbel' is not valid: give an object of that class"),

@@ -350,4 +350,4 @@ def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     draft, zero = Draft(jnp.zeros((2, 2), jnp.int32), CHAIN), jnp.zeros(2, jnp.int32)
     draws = Streams(jax.random.split(jax.random.key(0), 2), zero, zero)
     with refused(f"rule {RULES[name].__name__} .* use coupling gumbel"):
-        verify(draft, jnp.zeros((2, 2, VOCAB)), draws, coupling=Rejection(), rule=name)
+        verify(draft, jnp.zeros((2, 2, VOCAB)), draws, coupling=Rejection(), rule=RULES[name]())

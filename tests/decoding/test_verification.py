@@ -9,8 +9,9 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from lantern_jax import Draft, DraftTree, Loan, Rejection, Rule, Streams, verify_tree
+from lantern_jax import Draft, DraftTree, Loan, Rule, verify_tree
 from lantern_jax.decoding.gumbel import PATHS, Greedy, Gumbel, SharedNoise
+from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
 from tests.refused import refused
 

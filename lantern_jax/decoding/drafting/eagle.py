@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.drafting.dynamic import DynamicTree, grow_dynamic
-from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
+from lantern_jax.decoding.drafting.growing import AtRoot, DynamicTree, grow_dynamic, grow_static
 from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
 from lantern_jax.decoding.echo import MIXTURE, Echo, Memory, mixed, nothing, remember
 from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, Switch, field, whole
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import process_logits
-from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, TREE, DraftTree, resolve_tree
+from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, TREE, DraftTree, GuessTree, resolve_tree
 from lantern_jax.io.errors import LanternError
 
 
@@ -163,7 +162,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         >>> lantern_jax.eagle(drafter, lantern_jax.DynamicTree(nodes=25, depth=8)).max_depth
         8
     """
-    tree = resolve_tree(tree) if isinstance(tree, str) else tree
+    tree = tree if isinstance(tree, GuessTree) else resolve_tree(tree)
     if not tree.max_depth:
         raise LanternError("the tree has no node below its root: leave the drafting out to decode plainly")
     return _drafting_of(drafter, tree, echo)

@@ -8,8 +8,9 @@ to the front and get new distributions to be drawn from. The coupling decides ho
     rejection   independent draws (SJD, arXiv 2410.01699), or draws coupled to the last ones (SCD, arXiv 2510.24211),
                 in ``redraws``
 
-With either, each of the first positions may have several guesses (SJD-PAC, arXiv 2603.18599). With every redraw the law of a guess, given the positions before it, is the distribution it was last drawn from, and
-that is the q it is tested against.
+With either, each of the first positions may have several guesses (SJD-PAC, arXiv 2603.18599). With every redraw
+the law of a guess, given the positions before it, is the distribution it was last drawn from, and that is the q it is
+tested against.
 
 Axes: B batch, W window (positions guessed), F first positions that may have several guesses, V codes.
 """
