@@ -51,9 +51,11 @@ class Codebook(Record):
     spacing: Float[Array, ""] | None = None
 
     def measured(self) -> "Codebook":
-        """Returns the codebook with its ``spacing``, taken over the codes that have a neighbour; needs K >= 1."""
+        """Returns the codebook with its ``spacing``, taken over the codes that have a neighbour; 0 if none has."""
         if self.spacing is not None:
             return self
+        if not self.neighbours.shape[1]:
+            return self.replace(spacing=jnp.float32(0))
         nearest = jnp.asarray(self.neighbours)[:, 0]
         apart = code_distance(self, jnp.arange(nearest.size, dtype=jnp.int32), jnp.maximum(nearest, 0))
         counted = nearest >= 0
@@ -142,7 +144,6 @@ class Rule:
         kind: the rule's class, static; set automatically.
         couplings: names of the couplings that it goes with; empty for all.
         is_strict: whether the rule's static part says that it never lends anything; ``lend`` is then not called.
-        k: number of neighbours per token that the rule reads; 0 if it needs no codebook.
 
     Example:
         >>> import flax.struct
@@ -156,7 +157,6 @@ class Rule:
 
     couplings: ClassVar[tuple[str, ...]] = ()
     is_strict: ClassVar[bool] = False
-    k: ClassVar[int] = 0
     # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules
     # with the same fields apart, about one process in thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
@@ -165,6 +165,11 @@ class Rule:
         object.__setattr__(self, "kind", type(self))
         # JAX puts arrays, tracers and marks of its own in their places.
         check_fields(self, (bool, int, float, str, np.generic))
+
+    @property
+    def k(self) -> int:
+        """Number of neighbours per token that the rule reads; 0 if it needs no codebook."""
+        return 0
 
     def settled(self, vocab_size: int) -> Self:
         """Returns the rule for V codes: the default number of neighbours is cut to them; raises LanternError."""

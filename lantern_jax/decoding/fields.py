@@ -220,8 +220,9 @@ def named(default: str | None, names: Collection[str], **how: Any) -> Any:
 
 
 def allowed_in(kind: type) -> dict[str, dataclasses.Field]:
-    """Returns the declared fields of a class of records, by name."""
-    return {one.name: one for one in dataclasses.fields(kind) if "allowed" in one.metadata}
+    """Returns the declared fields of a class, by name."""
+    there = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {one.name: one for one in there if "allowed" in one.metadata}
 
 
 def check_fields(record: Any, only: tuple[type, ...] = (object,)) -> None:
@@ -235,7 +236,7 @@ def check_fields(record: Any, only: tuple[type, ...] = (object,)) -> None:
     """
     for name, declared in allowed_in(type(record)).items():
         value, allowed = getattr(record, name), declared.metadata["allowed"]
-        if (value is None and declared.default is None) or not isinstance(value, only):
+        if (value is None and declared.default is None) or not isinstance(value, (*only, ByPlatform)):
             continue
         if isinstance(value, ByPlatform):
             usual: Any = ByPlatform(*(None if one is None else allowed.check(name, one) for one in value))
@@ -262,7 +263,7 @@ def settled(record: Any, platform: str, fitted: Mapping[str, Any], but: Collecti
         if value is None:
             value = declared.metadata["otherwise"]
         values[name] = on_platform(value, platform)
-    return dataclasses.replace(record, **values)
+    return dataclasses.replace(record, **values) if values else record
 
 
 def on_platform(value: Any, platform: str) -> Any:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+from lantern_jax.decoding import fields
 from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES, coupling_name, split, with_fields
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -191,8 +192,9 @@ class Method:
         Raises:
             LanternError: parts that do not fit each other or the model.
         """
-        coupling, rule = coupling_name(self.coupling), self.rule
-        drafting = self.drafting.settled(platform, coupling, fitted).with_drafter(drafters)
+        drafting = self.drafting.settled(platform, fitted).with_drafter(drafters)
+        rule, made = (fields.settled(part, platform, {}) for part in (self.rule, self.coupling))
+        coupling = coupling_name(made)
         for what, part in (("drafting", drafting), ("rule", rule)):
             if part.couplings and coupling and coupling not in part.couplings:
                 raise LanternError(
@@ -216,7 +218,7 @@ class Method:
             raise LanternError(
                 f"the coupling block reads the guesses that redraw {drafting.redraw} keeps: give redraw independent"
             )
-        return Method(drafting, rule.settled(vocab_size), self.coupling)
+        return Method(drafting, rule.settled(vocab_size), made)
 
 
 def default_method(drafters: tuple[str, ...]) -> str:

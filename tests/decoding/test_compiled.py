@@ -8,7 +8,6 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import jax
 import jax.export
@@ -169,74 +168,31 @@ def test_the_loop_exports_for_eight_accelerators():
     assert exported.out_avals[0].shape == (8, GRID * GRID)
 
 
-class Case(NamedTuple):
-    """A kind of program. ``stream``: "llamagen", or "lumina", whose rows end in forced tokens."""
-
-    platform: str
-    coupling: str
-    relaxed: bool
-    greedy: bool
-    batch: int
-    stream: str
-    traced: bool
-    compiled: bool = False
-
-
-# Every value of every field, not every combination. Compiling takes longest by far: few are compiled, and none for
-# cuda, whose kernels a CPU cannot compile. Draftings and rules by name are in tests/test_methods.py.
-CASES = [
-    Case("cuda", "rejection", True, False, 1, "llamagen", True),
-    Case("tpu", "gumbel", False, True, 3, "lumina", False),
-    Case("cpu", "gumbel", True, False, 3, "llamagen", False, compiled=True),
-]
-MORE = [
-    Case("cuda", "rejection", False, True, 3, "lumina", False),
-    Case("tpu", "gumbel", False, False, 3, "lumina", False),
-    Case("tpu", "rejection", True, True, 1, "lumina", True, compiled=True),
-]
-
-
-def small_program(case: Case) -> tuple[Program, Inputs]:
-    """Makes a program of that kind and its inputs."""
-    target, params, conditioning = toys.stream(case.stream, case.batch)
-    drafter, drafter_params = toys.random_drafter("eagle", case.stream)
+# Draftings and rules by name, lowered for a GPU, are in tests/test_methods.py; here tokens are forced.
+@pytest.mark.parametrize(
+    ("platform", "coupling", "greedy", "traced"),
+    [
+        ("tpu", "gumbel", True, False),
+        pytest.param("cuda", "rejection", False, True, marks=pytest.mark.exhaustive),
+        pytest.param("cpu", "rejection", False, True, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling, greedy, traced):
+    """Branches are sought before compiling, which may fold here what stays elsewhere; the loop is the decoding loop."""
+    target, params, conditioning = toys.stream("lumina", 3)
+    drafter, drafter_params = toys.random_drafter("eagle", "lumina")
     drafting, vocab = eagle(drafter, SMALL), target.vocab_size
     inputs = Inputs(
-        params, drafter_params, conditioning, toys.sequence_keys(0, case.batch), jnp.full(case.batch, 2.0),
-        jnp.ones(case.batch, bool), SamplingParams.create(0.0 if case.greedy else 0.9, 5, 0.9),
-        loop.as_rule("strict"), None,
+        params, drafter_params, conditioning, toys.sequence_keys(0, 3), jnp.full(3, 2.0), jnp.ones(3, bool),
+        SamplingParams.create(0.0 if greedy else 0.9, 5, 0.9), loop.as_rule("lantern++:k=4"),
+        Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2))),
     )  # fmt: skip
-    if case.relaxed:
-        book = Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2)))
-        inputs = inputs.replace(rule=LanternPlusPlus(4, jnp.float32(2.0)), codebook=book)
-    drafting = traced_drafting(drafting) if case.traced else drafting
-    return Program(target, drafting, COUPLINGS.checked(case.coupling)), inputs
-
-
-def branches(hlo: str) -> list[str]:
-    """Returns the lines of HLO that branch on data."""
-    return [line for line in hlo.splitlines() if re.search(r"= .*\bconditional\(", line)]
-
-
-def data_dependent_loops(compiled: str) -> list[str]:
-    """Returns the lines of compiled HLO that loop an unknown number of times."""
-    loops = [line for line in compiled.splitlines() if re.search(r"= .*\bwhile\(", line)]
-    return [line for line in loops if '"known_trip_count"' not in line]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [*CASES, *(pytest.param(case, marks=pytest.mark.exhaustive) for case in MORE)],
-    ids=lambda case: "-".join(map(str, case)),
-)
-def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
-    """Branches are sought before compiling, which may fold here what stays elsewhere; the loop is the decoding loop."""
-    program, inputs = small_program(case)
-    program = lowering.lower(partial(loop.decode, program), inputs, platform=case.platform)
-    assert not branches(program.as_text(dialect="hlo"))
-    if case.compiled:
-        loops = data_dependent_loops(program.compile().as_text())
-        assert len(loops) == 1, loops
+    program = Program(target, traced_drafting(drafting) if traced else drafting, COUPLINGS.read(coupling))
+    lowered = lowering.lower(partial(loop.decode, program), inputs, platform=platform)
+    assert not re.search(r"= .*\bconditional\(", lowered.as_text(dialect="hlo"))
+    if platform == "cpu":
+        loops = re.findall(r"^.*= .*\bwhile\(.*$", lowered.compile().as_text(), re.MULTILINE)
+        assert len([line for line in loops if '"known_trip_count"' not in line]) == 1
 
 
 @pytest.mark.parametrize(

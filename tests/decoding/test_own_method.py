@@ -70,11 +70,6 @@ def wanted_tokens(tokens, temperature):
     return np.argmax(scores, axis=-1).astype(np.int32)
 
 
-def test_a_rule_without_a_loan_is_refused_by_rejection():
-    with pytest.raises(ValueError, match="rule Hamming has no accept test for this coupling: define"):
-        decode(1, 1.0, coupling="rejection")
-
-
 # Forced tokens that are not codes: two rows of four codes and a row end, then one of two codes and two row ends.
 RAGGED = (-1, -1, -1, -1, 3, -1, -1, -1, -1, 3, -1, -1, 3, 3)
 

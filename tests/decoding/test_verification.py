@@ -210,13 +210,11 @@ class Doubled(Rule):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"rule": "loose"}, "unknown rule 'loose': choose one of strict"),
         ({"rule": "lantern:k=2"}, "needs a codebook"),
         ({"tokens": np.zeros((2, 3), np.int32)}, "batch x 8 tree nodes"),
         ({"log_probs": np.zeros((1, 8, 4), np.float32)}, "log_probs have shape"),
         ({"log_probs": np.full((2, 8, 4), np.nan, np.float32)}, r"log_probs that are no numbers, at \[0, 0\]: give"),
         ({"log_probs": np.full((2, 8, 4), -np.inf, np.float32)}, r"log_probs that are no numbers, at \[0, 0\]: give"),
-        ({"coupling": Gumbel}, r"coupling 'Gumbel' is not valid: give an object of that class, Gumbel\(\.\.\.\)"),
         ({"codebook": CODEBOOK.neighbours}, r"codebook is ArrayImpl: give Codebook\(neighbours, codes\)"),
         ({"max_count": np.ones(3, np.int32)}, r"max_count has shape \(3,\): give one number, or \(2,\)"),
         ({"tree": [[0], [1]]}, r"topology is list: give a tree, such as DraftTree\.from_paths"),
@@ -267,14 +265,3 @@ def test_numpy_tokens_may_be_used_with_traced_arrays(coupling):
         jax.ShapeDtypeStruct((2, 4, VOCAB), jnp.float32),
     )
     assert made.path.shape == (2, SMALL.max_depth + 1)
-
-
-def test_couplings_refuse_unknown_options_and_require_draws():
-    """Without its random numbers a coupling does not silently decode greedily."""
-    with refused("unknown path 'shortest'"):
-        Gumbel(path="shortest")
-    with refused("unknown residual 'none'"):
-        Rejection(residual="none")
-    draft = Draft(np.zeros((2, 8), np.int32), BUSHY)
-    with pytest.raises(TypeError, match="draws"):
-        verify_tree(draft, np.zeros((2, 8, 4), np.float32), coupling=Gumbel())

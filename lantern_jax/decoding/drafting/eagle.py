@@ -219,9 +219,9 @@ class _Drafted(Guessing):
     mixture: Echo | None = field(None, MIXTURE, fitted=True, otherwise=Echo())
     drafts: ClassVar[bool] = True
 
-    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+    def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
         """Implements ``Guessing.settled``."""
-        made = super().settled(platform, coupling, fitted)
+        made = super().settled(platform, fitted)
         return made if self.echo else dataclasses.replace(made, mixture=None)
 
     @property

@@ -275,7 +275,7 @@ class GuessedWindow(Guessing):
         if self.window is None and (self.branches, self.levels) != (1, 0):
             raise LanternError("branches and levels shape a window: give window too")
 
-    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+    def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
         """Implements ``Guessing.settled``."""
         return fields.settled(self, platform, fitted, but=() if self.window is None else ("nodes",))
 
