@@ -36,8 +36,6 @@ from lantern_jax.decoding.program import Program as Program
 from lantern_jax.decoding.protocols import Draft as Draft
 from lantern_jax.decoding.protocols import Drafting as Drafting
 from lantern_jax.decoding.protocols import GuidedTokens as GuidedTokens
-from lantern_jax.decoding.protocols import Outcome as Outcome
-from lantern_jax.decoding.protocols import Pending as Pending
 from lantern_jax.decoding.protocols import Prefix as Prefix
 from lantern_jax.decoding.protocols import Target as Target
 from lantern_jax.decoding.protocols import TokenConditioning as TokenConditioning

@@ -2,7 +2,7 @@
 
 As text a record is ``name`` or ``name:field=value,field=value``, in commands, requests, files and Python alike. Another
 package adds a class by an entry point of the group ``lantern_jax.rules``, ``.draftings`` or ``.couplings`` that names
-it; entry points are read when a name is unknown here, or all names are wanted.
+it; entry points are read when a name is unknown here, or all names are wanted. Needs no JAX until a class is read.
 """
 
 import dataclasses

@@ -1,7 +1,7 @@
 """Fields of records that users choose: what each may hold, declared once beside its default, checked when it is made.
 
 A field's meaning is in its record's docstring, and nowhere else. In a command, a request or a file a record is text,
-``name:field=value`` (``decoding.choices``); what turns text into a value, and back, is here.
+``name:field=value`` (``decoding.choices``); what turns text into a value, and back, is here. Needs no JAX.
 """
 
 import dataclasses
@@ -167,7 +167,12 @@ class Made:
 
 
 class ByPlatform(NamedTuple):
-    """A value that differs by platform, in text ``7|56|25``: for CPUs, GPUs and TPUs; None takes the GPUs'."""
+    """A value that differs by platform, in text ``7|56|25``: for CPUs, GPUs and TPUs; None takes the GPUs'.
+
+    Example:
+        >>> lantern_jax.ByPlatform(16, 32).on("tpu")
+        32
+    """
 
     cpu: Any
     gpu: Any

@@ -4,7 +4,7 @@ Axes: N nodes (root included), C children of the widest node.
 
 A tree is the set of its nodes' child-rank paths: ``(0, 2)`` is the third-best child of the root's best child. Node 0
 is the root (the last sampled token, without a path); the others follow level by level, in lexicographic order within a
-level, so a level is a contiguous range of ids in depth-first order.
+level, so a level is a contiguous range of ids in depth-first order. Needs no JAX.
 """
 
 import itertools

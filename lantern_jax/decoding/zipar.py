@@ -214,6 +214,10 @@ class ZipAR(Guessing):
     Attributes:
         ahead: codes that a row is ahead of the next one. The paper uses 16, its code for LlamaGen 8.
         guesses: codes guessed in each row, which change the number of passes but no token.
+
+    Example:
+        >>> str(lantern_jax.Method(lantern_jax.ZipAR(ahead=4)))
+        'zipar:ahead=4 strict gumbel'
     """
 
     ahead: int = whole(8, 1)

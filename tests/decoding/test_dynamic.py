@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DynamicTree, Greedy, Pending, eagle, named_tree, topology_of
+from lantern_jax import DynamicTree, Greedy, eagle, named_tree, topology_of
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_dynamic
 from lantern_jax.decoding.gumbel import SharedNoise
+from lantern_jax.decoding.protocols import Pending
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -151,6 +151,10 @@ class Jacobi(GuessedWindow):
         redraw: how guesses are drawn again with the couplings rejection and block: independent of what they were;
             maximal, kept as often as possible; or shared, with noise that stays the same for a position. None is
             maximal, and independent with block, which allows no other.
+
+    Example:
+        >>> lantern_jax.Jacobi(window=8, branches=3, levels=2).tree.num_nodes
+        19
     """
 
     nodes: int | ByPlatform | None = whole(None, 1, MOST_PLACES + 10, otherwise=ByPlatform(4, 56, 31))

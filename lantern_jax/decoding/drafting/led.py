@@ -269,6 +269,10 @@ class Led(GuessedWindow):
         drafter: the kind of the checkpoint's drafter; None for its first.
         mixture: a and b of what the target said, for old nodes that agree in position, token, parent, grandparent too;
             fitted.
+
+    Example:
+        >>> lantern_jax.Led(nodes=25).tree
+        GapTree(window=24, nodes=25, sharpness=2.83)
     """
 
     # Few nodes where each one costs, many where a pass costs no more than a step. By its compiler's account, a TPU v5e

@@ -24,7 +24,12 @@ PLAIN = Drafting(
 
 @dataclass(frozen=True)
 class Plain(Guessing):
-    """Guesses nothing: each pass gives one token."""
+    """Guesses nothing: each pass gives one token.
+
+    Example:
+        >>> lantern_jax.Plain().tree.max_depth
+        0
+    """
 
     def make(self, parts: ModelParts) -> Drafting:
         """Implements ``Guessing.make``."""
