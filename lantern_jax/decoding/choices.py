@@ -58,7 +58,7 @@ class Choices(Mapping[str, type]):
         return self.ours[name] if name in self.ours else self.theirs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.theirs, **self.ours})
+        return iter({**self.ours, **self.theirs})
 
     def __len__(self) -> int:
         return sum(1 for _ in self)
@@ -75,7 +75,7 @@ class Choices(Mapping[str, type]):
             LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
         """
         name, given = split(text, self.what)
-        if name not in self.ours and name not in self.theirs:
+        if name not in self:
             raise errors.unknown(self.what, name, self)
         return with_fields(f"{self.what} {name}", [self[name]()], given)[0]
 

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tin
 MOST_INT = int(np.iinfo(np.int32).max)
 
 
-class Allowed(Protocol):
+class Allowed:
     """What a field may hold.
 
     Attributes:
@@ -34,13 +34,15 @@ class Allowed(Protocol):
 
     def check(self, name: str, value: Any) -> Any:
         """Returns a value in its usual form; raises LanternError if the field may not hold it."""
+        raise NotImplementedError
 
     def read(self, name: str, text: str) -> Any:
         """Reads a value from text; raises LanternError if it is not one, or one that ``check`` refuses."""
+        return self.check(name, text)
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Allowed):
     """Numbers.
 
     Attributes:
@@ -116,7 +118,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Names:
+class Names(Allowed):
     """One of some names."""
 
     names: Collection[str]
@@ -132,11 +134,9 @@ class Names:
             raise errors.unknown(name, value, self.names)
         return value
 
-    read = check
-
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Allowed):
     """True or False, in text on or off."""
 
     words: str = "on, off"
@@ -153,7 +153,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Allowed):
     """A value of its own class, which ``make`` returns for such a value, for text and for what JSON holds of it."""
 
     words: str
@@ -162,8 +162,6 @@ class Made:
     def check(self, name: str, value: Any) -> Any:
         """Implements ``Allowed.check``."""
         return self.make(value)
-
-    read = check
 
 
 class ByPlatform(NamedTuple):

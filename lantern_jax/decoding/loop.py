@@ -126,7 +126,6 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Runs prefill and samples every sequence's first token, or takes the given first ones (``Completion``)."""
     target = program.target
-    completion.check(target, inputs.conditioning, program.rows is not None)
     conditioning, given = completion.parts(inputs.conditioning)
     # A round commits at most the pending tokens and a whole path.
     span = Stream(target).longest + program.drafting.max_depth

@@ -10,6 +10,7 @@ K neighbours.
 """
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -29,7 +30,7 @@ from lantern_jax.decoding.sampling import (
     gumbel_argmax,
     residual_noise,
 )
-from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
+from lantern_jax.decoding.topology import AnyTopology, take_codes, take_nodes
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import (
     Verification,
@@ -256,22 +257,15 @@ class _Trial(NamedTuple):
 
 def _allowed(draft, log_probs) -> Bool[Array, "B N"]:
     """Tells which nodes hold a code that is neither masked nor filtered out; the root's entry is not read."""
-    parents = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
-    batch = jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
-    return log_probs[batch, parents, draft.tokens] > -jnp.inf
+    return take_codes(log_probs, jnp.maximum(draft.topology.parents, 0), draft.tokens) > -jnp.inf
 
 
 def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
-    batch, row = _places(token)
-    is_point_mass = q is None
+    rows, is_point_mass = np.arange(token.shape[1], dtype=np.int32), q is None
     if is_point_mass:
         q = jax.nn.one_hot(token, p.shape[-1], dtype=jnp.float32)
-
-    def at(ids):
-        extra = (1,) * (ids.ndim - 2)
-        return p[batch.reshape(-1, 1, *extra), row.reshape(1, -1, *extra), ids]
-
-    p_x, q_x = at(token), q[batch, row, token]
+    at = partial(take_codes, p, rows)
+    p_x, q_x = at(token), take_codes(q, rows, token)
     if rule.is_strict:
         return _Trial(p_x, q_x, p_x, None, None, q, is_point_mass)
     claim = rule.claim(p, q, token, depth, max_depth, codebook)

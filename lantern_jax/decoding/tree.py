@@ -31,31 +31,23 @@ class GuessTree:
     """What static, dynamic and gap trees have in common.
 
     Attributes:
+        nodes: number of nodes, the root not counted.
+        max_depth: the greatest depth of a node; 0 for the root alone.
+        max_rank: the largest child rank; -1 for the root alone.
+        expanded: how many nodes a drafter expands at each level from 1 to max_depth - 1.
         is_static: whether all rounds have the same nodes, with the guesses of ranks that are known beforehand.
     """
 
-    is_static: ClassVar[bool] = False
     nodes: int
+    max_depth: int
+    max_rank: int
+    expanded: tuple[int, ...] = ()
+    is_static: ClassVar[bool] = False
 
     @property
     def num_nodes(self) -> int:
         """Number of nodes N, root included."""
         return self.nodes + 1
-
-    @property
-    def max_depth(self) -> int:
-        """Greatest depth of a node; 0 for the root alone."""
-        raise NotImplementedError
-
-    @property
-    def max_rank(self) -> int:
-        """Largest child rank; -1 for the root alone."""
-        raise NotImplementedError
-
-    @property
-    def expanded(self) -> tuple[int, ...]:
-        """How many nodes a drafter expands at each level from 1 to max_depth - 1."""
-        return ()
 
 
 @dataclass(frozen=True)
@@ -265,12 +257,6 @@ def load_tree(file: str | Path) -> DraftTree:
 
     Raises:
         LanternError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
-
-    Example:
-        >>> with open("tree.json", "w") as file:
-        ...     _ = file.write("[[0], [1], [0, 0]]")
-        >>> lantern_jax.load_tree("tree.json").paths
-        ((0,), (1,), (0, 0))
     """
     paths = read_json(Path(file), _LARGEST_FILE)
     if not isinstance(paths, list):

@@ -34,14 +34,6 @@ class Verification(Record):
         substituted: bool [B, L - 1], accepted tokens that the strict rule refuses on the same random numbers.
         distance: float32 [B, L - 1], the codebook distance of a substituted token from strict decoding's token; 0
             elsewhere.
-
-    Example:
-        >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
-        >>> log_probs = jnp.log(jnp.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]]]))
-        >>> verify = jax.jit(lantern_jax.verify_tree, static_argnames="coupling")
-        >>> verdict = verify(draft, log_probs, lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
-        >>> verdict.wanted.tolist(), verdict.path.tolist()
-        ([[2, 0, 2]], [[0, 1, 1]])
     """
 
     path: Int[Array, "B L"]
@@ -156,11 +148,6 @@ def verify_tree(
     draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
     max_count = jnp.broadcast_to(jnp.asarray(max_count, jnp.int32), tokens.shape[:1])
     return coupling.verify(draft, log_probs, draws, rule, codebook, max_count)
-
-
-def parents_of(draft: Draft):
-    """Returns the parent of every drafted node: int32 [M] (NumPy) or [B, M]."""
-    return drafted(draft.topology.parents)
 
 
 def first_of_siblings(topology: AnyTopology, chosen: Bool[Array, "B M"]) -> Bool[Array, "B M"]:

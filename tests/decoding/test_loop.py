@@ -282,14 +282,6 @@ def test_a_target_is_hashable_however_its_forced_tokens_are_given():
         assert hash(dataclasses.replace(toys.stream("chain", 1)[0], forced_tokens=given))
 
 
-def test_a_records_own_refusal_is_passed_on():
-    window = jacobi(toys.VOCAB, 4, "maximal")
-    with refused(
-        "^a window with redraw 'maximal' was given SharedNoise as draws: decode it with the coupling"
-    ):
-        speculative_decode(**arguments() | {"drafting": window, "drafting_params": None})
-
-
 def test_a_symbolic_batch_is_refused():
     def tokens(conditioning, keys):
         return autoregressive_decode(toys.llamagen(), toys.target_params(), conditioning, keys).tokens
