@@ -41,7 +41,7 @@ class RuleOfACase(Rule):
         places = jnp.arange(codebook.neighbours.shape[1], dtype=jnp.int32)
         codebook = codebook.replace(neighbours=jnp.where(places < self.neighbours, codebook.neighbours, -1))
         bounded, free = (
-            rule(self.delta, MOST).lend(p, token, depth, codebook) for rule in (LanternPlusPlus, Lantern)
+            rule(MOST, self.delta).lend(p, token, depth, codebook) for rule in (LanternPlusPlus, Lantern)
         )
         return jax.tree.map(partial(jnp.where, self.delta > 1), bounded, free)
 
@@ -65,7 +65,7 @@ def run_published_residual(case) -> None:
         assert rows.any()
         check_variant(
             tree, "llamagen_static", {name: array[rows] for name, array in arrays.items()},
-            lambda delta, _, rule=rule: rule(delta, 3),
+            lambda delta, _, rule=rule: rule(3, delta),
         )  # fmt: skip
 
 

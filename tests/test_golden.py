@@ -17,12 +17,13 @@ from lantern_jax.apps.metrics.inception import Inception, convert_inception
 from lantern_jax.apps.metrics.preprocessing import INCEPTION
 from lantern_jax.decoding.acceptance import Codebook, Lantern, LanternPlusPlus, Strict
 from lantern_jax.decoding.drafting.eagle import eagle
+from lantern_jax.decoding.drafting.growing import DynamicTree
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.decoding.protocols import Draft, Pending, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
-from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.drafter_weights import convert_drafter
@@ -238,12 +239,8 @@ def _run_acceptance(case, assert_close):
     settings = case.config["rules"]
     rules = {
         "strict": Strict(),
-        "lantern": Lantern(
-            delta=jnp.asarray(settings["lantern"]["tvd"], jnp.float32), k=settings["lantern"]["k"]
-        ),
-        "lanternpp": LanternPlusPlus(
-            lam=jnp.asarray(settings["lanternpp"]["multiplier"], jnp.float32), k=settings["lanternpp"]["k"]
-        ),
+        "lantern": Lantern(settings["lantern"]["k"], settings["lantern"]["tvd"]),
+        "lanternpp": LanternPlusPlus(settings["lanternpp"]["k"], settings["lanternpp"]["multiplier"]),
     }
     trees = {name: DraftTree.from_paths(paths) for name, paths in case.config["trees"].items()}
     for name, tree in trees.items():

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding import loop
-from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.methods import METHODS
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
@@ -18,8 +18,15 @@ from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
 PROMPTS = ["green hills at noon", "a foggy forest"]
-# Small enough for a picture of 4 x 4 codes, as far as the method does not set them itself.
-KNOBS = {"nodes": 7, "depth": 2, "frontier": 2, "children": 3, "window": 5, "ahead": 2, "k": 4}
+# Fields for a picture of 4 x 4 codes: a window of five has a front of one, a tree for three heads is small,
+# a chain short. Other trees are the checkpoint's.
+GROWN = "nodes=7,depth=2,frontier=2,children=3"
+FIELDS = {
+    "led": "window=5", "echo": GROWN, "jacobi": "window=5", "lantern-g": "k=4", "eagle2": GROWN, "ddd": GROWN,
+    "lantern": f"{GROWN},k=4", "lantern++": "k=4", "medusa": "tree=0.0.0+0.1+1", "vadusa": "tree=0.0.0+0.1+1",
+    "cool": "tree=0.0,k=4", "block": "tree=0.0", "sjd": "window=5", "scd": "window=5", "gsd": "window=5",
+    "pac": "window=5,branches=2,levels=1", "zipar": "ahead=2",
+}  # fmt: skip
 # A high temperature: the noise decides, and a drafter that knows nothing is often right.
 TEMPERATURE = 4.0
 EXACT = ("auto", "gumbel", "led", "echo", "jacobi", "ar")
@@ -33,29 +40,23 @@ def pipeline() -> Pipeline:
     return Pipeline(checkpoint, devices=jax.local_devices()[:1])
 
 
-def knobs_of(name: str) -> dict:
-    """Returns a method's knobs: a window of five has a front of one, a tree for three heads is small, a chain short."""
-    knobs = {"method": name, "temperature": TEMPERATURE, **KNOBS}
-    if name in ("cool", "block"):
-        knobs["tree"] = [[0], [0, 0]]
-    if name in ("medusa", "vadusa"):
-        knobs["tree"] = [[0], [1], [0, 0], [0, 1], [0, 0, 0]]
-    if name == "pac":
-        knobs |= {"branches": 2, "levels": 1}
-    return knobs
+def text_of(name: str, more: str = "") -> str:
+    """Returns a method's text, with its fields and more of them."""
+    given = ",".join(filter(None, (FIELDS.get(name), more)))
+    return f"{name}:{given}" if given else name
 
 
 @cache
 def generated(name: str):
-    return pipeline().generate(PROMPTS, num=2, seed=3, **knobs_of(name))
+    return pipeline().generate(PROMPTS, num=2, seed=3, method=text_of(name), temperature=TEMPERATURE)
 
 
 def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
     """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in other ones, or elsewhere."""
-    assert set(rare) | set(skipped) <= set(methods())
+    assert set(rare) | set(skipped) <= set(METHODS)
     return [
         pytest.param(name, marks=[pytest.mark.exhaustive] if name in rare else [])
-        for name in methods()
+        for name in METHODS
         if name not in skipped
     ]
 
@@ -81,11 +82,11 @@ def test_a_method_makes_pictures(name):
         assert made.statistics.substituted == 0
 
 
-@pytest.mark.parametrize("name", methods())
+@pytest.mark.parametrize("name", METHODS)
 def test_a_call_finds_the_program_of_the_one_before(name):
     """Programs are found by what they are made of: a record that is made anew would be compiled anew."""
-    first, second = (pipeline().job(pipeline().check("a lake", **knobs_of(name))).program for _ in range(2))
-    assert first == second
+    first, second = (pipeline().job(pipeline().check("a lake", method=text_of(name))) for _ in range(2))
+    assert first.program == second.program
 
 
 # Relaxed, or the same program as another method there.
@@ -98,26 +99,24 @@ NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 )
 def test_a_method_is_greedy_at_temperature_zero(name):
     """Strict ones give plain decoding's tokens there with every coupling."""
-    knobs = knobs_of(name) | {"temperature": 0.0}
-    made = pipeline().generate(PROMPTS[:1], seed=3, **knobs)
+    made = pipeline().generate(PROMPTS[:1], seed=3, method=text_of(name), temperature=0.0)
     plain = pipeline().generate(PROMPTS[:1], seed=3, method="ar", temperature=0.0)
     np.testing.assert_array_equal(made.tokens, plain.tokens)
 
 
-# What the method of a rare name adds to another one: it tests its pieces without a program for them alone.
+# What the method of a rare name adds to another one, fields and a rule: it tests its pieces without a program for them
+# alone.
 ADDED = {
-    "led": {"rule": "near"},
-    "echo": {"rule": "typical"},
-    "lantern": {"threshold": 0.05},
-    "parallelspec": {"rule": "cool", "tree": [[0], [0, 0]]},
-    "block": {"drafting": "eagle3"},
-}
+    "led": ("", "near"), "echo": ("", "typical"), "lantern": ("threshold=0.05", None),
+    "parallelspec": ("tree=0.0", "cool"), "block": ("drafter=eagle3", None),
+}  # fmt: skip
 
 
 def program_and_inputs(name: str):
     """Makes a method's program at tiny sizes and its inputs, three guided pictures."""
     checkpoint, made = tiny_checkpoint(), drafters()
-    settings = pipeline().check(PROMPTS, **knobs_of(name) | ADDED.get(name, {}), top_k=9, top_p=0.9)
+    more, rule = ADDED.get(name, ("", None))
+    settings = pipeline().check(PROMPTS, method=text_of(name, more), rule=rule, top_k=9, top_p=0.9)
     configs = {kind: config for kind, (config, _) in made.items()}
     job = Recipe(checkpoint.target_config, configs, np.dtype(np.float32)).job(settings)
     params = checkpoint.target_params

@@ -52,9 +52,9 @@ def test_the_parameter_is_named_and_nothing_is_written(case, tmp_path, monkeypat
     part, name, value, shown = case
     parts, whole = spoiled(part, name, value)
     pipeline = altered_pipeline(**parts)
-    for knobs in ({}, {"tree": "none"}, {"batch": 1}):
+    for options in ({}, {"method": "ar"}, {"batch": 1}):
         with pytest.raises(ValueError) as error:
-            pipeline.generate(PROMPTS, **knobs)
+            pipeline.generate(PROMPTS, **options)
         assert f"the {shown}'s parameter {whole} " in str(error.value)
         assert "\n" not in str(error.value)
     with pytest.raises(ValueError, match=shown):

@@ -9,11 +9,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from lantern_jax.decoding.fields import check_count, check_numbers, check_seed
+from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES
+from lantern_jax.decoding.fields import Range, allowed_in, check_count, check_numbers, check_seed
+from lantern_jax.decoding.methods import Method
 from lantern_jax.decoding.tree import DraftTree, load_tree
 from lantern_jax.devices.mesh import mesh_sizes
-from lantern_jax.settings.resolution import resolve_settings
-from lantern_jax.settings.settings import KNOBS, Settings
+from lantern_jax.settings.settings import Settings
 from tests.hostile.files import KINDS, READERS, HostileFile
 
 # An index of shards is read only with its shards.
@@ -95,21 +96,25 @@ def test_any_paths_make_a_tree_or_are_refused(paths):
     assert takes_or_tells(DraftTree.from_paths, paths) == whole
 
 
+# Every field that a user chooses, with the class that has it.
+FIELDS = [
+    (kind, name)
+    for kind in (Settings, *RULES.values(), *DRAFTINGS.values(), *COUPLINGS.values())
+    for name in allowed_in(kind)
+]
+
+
 @quick
-@given(name=st.sampled_from(list(KNOBS)), value=NUMBERS)
-def test_any_value_of_any_knob_is_accepted_or_refused(name, value):
+@given(field=st.sampled_from(FIELDS), value=NUMBERS)
+def test_any_value_of_any_field_is_accepted_or_refused(field, value):
     """An accepted value is one that a device can compute with."""
-    given = {"method": "jacobi"} if name != "method" else {}
-    found = []
-
-    def resolve():
-        found.append(
-            resolve_settings({**given, name: value}, {}, platform="cpu", vocab_size=64, drafters=("eagle",))
-        )
-
-    if takes_or_tells(resolve) and value is not None and KNOBS[name].type in (int, float):
+    (kind, name), found = field, []
+    given = {"method": Method("plain")} if kind is Settings else {}
+    if not takes_or_tells(lambda: found.append(kind(**given, **{name: value}))) or value is None:
+        return
+    if isinstance(allowed_in(kind)[name].metadata["allowed"], Range):
         held = getattr(found[0], name)
-        assert isinstance(found[0], Settings) and math.isfinite(held) and not isinstance(value, bool)
+        assert math.isfinite(held) and not isinstance(value, bool)
         assert np.isclose(float(np.float32(held)), held, rtol=1e-6, atol=0)
 
 

@@ -40,6 +40,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from jaxtyping import Array, Float, Int, Key, PyTree
+from lantern_jax.settings.resolution import resolve_settings
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
@@ -54,7 +55,6 @@ from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, whe
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.resolution import resolve_settings
 from lantern_jax.settings.settings import Settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target

@@ -143,6 +143,7 @@ class Rule:
     Attributes:
         kind: the rule's class, static; set automatically.
         couplings: names of the couplings that it goes with; empty for all.
+        is_strict: whether the rule's static part says that it never lends anything; ``lend`` is then not called.
 
     Example:
         >>> import flax.struct
@@ -155,6 +156,7 @@ class Rule:
     """
 
     couplings: ClassVar[tuple[str, ...]] = ()
+    is_strict: ClassVar[bool] = False
     # JAX 0.10 to 0.12 compares tree structures of dataclasses without their classes: with only hashes to tell rules
     # with the same fields apart, about one process in thirty ran one rule's program for the other.
     kind: type | None = flax.struct.field(pytree_node=False, default=None, kw_only=True, repr=False)
@@ -165,9 +167,9 @@ class Rule:
         check_fields(self, (bool, int, float, str, np.generic))
 
     @property
-    def is_strict(self) -> bool:
-        """Whether the rule's static part says that it never lends anything; ``lend`` is then not called."""
-        return False
+    def k(self) -> int:
+        """Number of neighbours per token that the rule reads; 0 if it needs no codebook."""
+        return 0
 
     def settled(self, vocab_size: int) -> Self:
         """Returns the rule for V codes: the default number of neighbours is cut to them; raises LanternError."""
@@ -176,11 +178,6 @@ class Rule:
         if self.k != NEIGHBOURS:
             raise errors.invalid("k", self.k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
         return self.replace(k=vocab_size - 1)
-
-    @property
-    def k(self) -> int:
-        """Number of neighbours per token that the rule reads; 0 if it needs no codebook."""
-        return 0
 
     def lend(
         self,
@@ -244,10 +241,7 @@ class Strict(Rule):
         True
     """
 
-    @property
-    def is_strict(self) -> bool:
-        """True."""
-        return True
+    is_strict: ClassVar[bool] = True
 
 
 # Neighbours of a mild relaxation.
@@ -369,7 +363,7 @@ def code_distance(
 
 def as_rule(rule: Any) -> Rule:
     """Returns a rule, or the one that a text describes, with its numbers as arrays; raises LanternError otherwise."""
-    return with_arrays(RULES.checked(rule, lambda value: isinstance(value, Rule)))
+    return with_arrays(RULES.checked(rule))
 
 
 def with_arrays(rule: Rule) -> Rule:

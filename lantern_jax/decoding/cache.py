@@ -32,12 +32,6 @@ class KVCache(Record):
         length: int32 [B], tokens committed after the prefix.
         guidance: float32 [B], the guidance scale of the logits; None where G is 1.
         visible: bool [B, N, S - P], which slots each of N queries may see in one pass; None for all.
-
-    Example:
-        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
-        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
-        >>> cache.layers[0][0].shape, cache.mask.shape
-        ((1, 2, 4, 19, 8), (1, 2, 1, 19))
     """
 
     layers: Block
@@ -75,14 +69,7 @@ def slots_mask(
 def new_cache(
     prefix: Block, prefix_mask: Bool[Array, "G B P"], guidance: Float[Array, " B"] | None, slots: int
 ) -> KVCache:
-    """Makes a cache with the prefix's keys and values and room for ``slots`` tokens.
-
-    Example:
-        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
-        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
-        >>> cache.layers[0][0].shape, cache.length.tolist()
-        ((1, 2, 4, 19, 8), [0, 0])
-    """
+    """Makes a cache with the prefix's keys and values and room for ``slots`` tokens."""
     check_ids("slots", slots, None)
     batch = prefix_mask.shape[1]
     padding = [(0, 0)] * 3 + [(0, slots), (0, 0)]
@@ -100,13 +87,6 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
     Raises:
         LanternError: fewer free slots, or a path outside the block; not while a program is traced.
-
-    Example:
-        >>> layer = (jnp.zeros((1, 2, 4, 3, 8)), jnp.zeros((1, 2, 4, 3, 8)))  # G, B, H, P, E
-        >>> cache = lantern_jax.new_cache((layer,), jnp.ones((1, 2, 3), bool), None, slots=16)
-        >>> block, path = (layer,), jnp.array([[0, 2], [0, 1]])  # three nodes, of which a path is kept
-        >>> lantern_jax.commit(cache, block, path, jnp.array([2, 1], jnp.int32)).length.tolist()
-        [2, 1]
     """
     prefix = cache.prefix_mask.shape[-1]
     check_room(cache.length, cache.layers[0][0].shape[-2] - prefix, path, block[0][0].shape[-2])

@@ -4,7 +4,6 @@ Axes: B batch, N nodes (root included), S positions of a path, V codes.
 """
 
 import dataclasses
-from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -169,29 +168,22 @@ class _Trial:
     def check_commit(self) -> None:
         """Checks commits of a path through a block: of all rows, of fewer, of none, and two one after the other."""
         tokens, deepest = self._tokens(_TREE.depth), _TREE.num_nodes - 1
-        path = np.repeat(_TREE.node_paths[deepest][None], self.batch, axis=0)
-        root = self._tokens(np.array([path.shape[1]]))
-        taken = np.concatenate([np.take_along_axis(tokens, path, axis=1), root], axis=1)
-        expected = self._one_by_one(taken)
+        path = _TREE.node_paths[deepest]
+        taken = np.concatenate([tokens[:, path], self._tokens(np.array([len(path)]))], axis=1)
+        expected, sequence = self._one_by_one(taken), np.arange(self.batch)
         for counts, rule in (
-            (
-                self._counts(path.shape[1]),
-                "the appended rows are the ones of `path`, in its order",
-            ),
-            (
-                1 + np.arange(self.batch) % path.shape[1],
-                "each sequence takes its own `count` rows and no more",
-            ),
-            (np.arange(self.batch) % 2, "a `count` of 0 leaves a sequence as it was"),
+            (0 * sequence + len(path), "the appended rows are the ones of `path`, in its order"),
+            (1 + sequence % len(path), "each sequence takes its own `count` rows and no more"),
+            (sequence % 2, "a `count` of 0 leaves a sequence as it was"),
         ):
-            cache = self._committed(self.cache, tokens, _TREE, path, counts)
+            cache = self._committed(self.cache, tokens, _TREE, counts, path)
             # The next root is the token after the last committed one.
             following = np.take_along_axis(taken, counts[:, None], axis=1)
             logits = self._logits(cache, following, _nodes(DraftTree.empty()))[:, 0]
             wanted = np.take_along_axis(expected, counts[:, None, None], axis=1)[:, 0]
             self._same(logits, wanted, "commit", rule)
         second = self._tokens(2 + _CHAIN.depth)
-        cache = self._committed(self.cache, tokens, _TREE, path, self._counts(2))
+        cache = self._committed(self.cache, tokens, _TREE, 2, path)
         logits = self._logits(cache, second, _nodes(_CHAIN))
         wanted = self._one_by_one(np.concatenate([taken[:, :2], second], axis=1))[:, 2:]
         rule = "rows past `count` are not there: the next block takes their place"
@@ -216,7 +208,7 @@ class _Trial:
             width = (last - place) % self.piece or self.piece
             block, chain = tokens[:, place : place + width + 1], DraftTree.chain(width)
             following = self._logits(cache, block, _nodes(chain))[:, -1]
-            cache = self._committed(cache, block, chain, self._path(width + 1), self._counts(width))
+            cache = self._committed(cache, block, chain, width)
             place += width
             logits = self._logits(cache, tokens[:, place : place + 1], alone)[:, 0]
             self._same(logits, following, "commit", rule)
@@ -226,7 +218,7 @@ class _Trial:
         check_logits("target.score leads to logits", logits)
         rule = "guesses beyond the stream's end change nothing of what comes before them"
         self._same(logits, following, "score", rule)
-        cache = self._committed(cache, beyond, chain, self._path(self.piece), self._counts(0))
+        cache = self._committed(cache, beyond, chain, 0)
         rule = "rows past `count` lie in slots of their own, up to prefill's `slots`: the cache has fewer"
         self._same(self._logits(cache, tokens[:, -1:], alone)[:, 0], following, "commit", rule)
 
@@ -276,12 +268,6 @@ class _Trial:
         forced = self.target.forced[np.minimum(depth, self.target.num_tokens - 1)]
         return np.where(forced >= 0, forced, drawn).astype(np.int32)
 
-    def _path(self, length: int) -> Int[np.ndarray, "B L"]:
-        return np.repeat(np.arange(length)[None], self.batch, axis=0)
-
-    def _counts(self, count: int) -> Int[np.ndarray, " B"]:
-        return np.full(self.batch, count)
-
     def _scored(self, cache, tokens, topology) -> tuple:
         """Returns logits, features and block, with depth and ancestors traced and given for every sequence."""
         rows = (np.repeat(np.asarray(leaf)[None], self.batch, axis=0) for leaf in topology)
@@ -303,9 +289,12 @@ class _Trial:
         largest = np.abs(logits).max(where=logits > -1e9, initial=0)
         return np.abs(logits[:, 1:] - logits[:, :-1]).max(axis=2) > 1e-5 * largest
 
-    def _committed(self, cache, tokens, tree: DraftTree, path, counts: Sequence[int]) -> Any:
+    def _committed(self, cache, tokens, tree: DraftTree, count, path=None) -> Any:
+        """Commits ``count`` nodes, one number or one for each sequence, of a path; None is the block in its order."""
         block = self._scored(cache, tokens, _nodes(tree))[2]
-        given = cache, block, jnp.asarray(path, jnp.int32), jnp.asarray(counts, jnp.int32)
+        path = np.arange(tree.num_nodes) if path is None else path
+        path, count = np.broadcast_to(path, (self.batch, len(path))), np.broadcast_to(count, self.batch)
+        given = cache, block, jnp.asarray(path, jnp.int32), jnp.asarray(count, jnp.int32)
         return contracts.run("target.commit", self._commit, *given)
 
     def _one_by_one(self, tokens: Int[np.ndarray, "B S"]) -> Float[np.ndarray, "B S V"]:
@@ -314,7 +303,7 @@ class _Trial:
         for place in range(tokens.shape[1]):
             token = tokens[:, place : place + 1]
             made.append(self._logits(cache, token, _nodes(alone)))
-            cache = self._committed(cache, token, alone, self._path(1), self._counts(1))
+            cache = self._committed(cache, token, alone, 1)
         return np.concatenate(made, axis=1)
 
     def _same(self, ours, theirs, part: str, rule: str) -> None:

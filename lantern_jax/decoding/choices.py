@@ -2,12 +2,13 @@
 
 As text a record is ``name`` or ``name:field=value,field=value``, in commands, requests, files and Python alike. Another
 package adds a class by an entry point of the group ``lantern_jax.rules``, ``.draftings`` or ``.couplings`` that names
-it; entry points are read when a name is unknown here, or all names are wanted. Needs no JAX until a name is looked up.
+it; entry points are read when a name is unknown here, or all names are wanted. Needs no JAX until a class is read.
 """
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Iterator, Mapping
+import re
+from collections.abc import Iterator, Mapping
 from functools import cached_property
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -26,20 +27,17 @@ class Choices(Mapping[str, type]):
 
     Args:
         what: the sort, in messages.
-        places: where this package's stand, ``module:Class`` below ``lantern_jax.decoding``.
+        base: where the class stands that all of them have, as ``module:name`` below this package.
+        places: where this package's stand, by name; they are imported when first asked for.
     """
 
-    def __init__(self, what: str, places: Mapping[str, str]):
-        self.what, self._places = what, places
+    def __init__(self, what: str, base: str, places: Mapping[str, str]):
+        self.what, self._base, self._places = what, base, places
 
     @cached_property
     def ours(self) -> dict[str, type]:
         """This package's classes."""
-        found = {}
-        for name, place in self._places.items():
-            module, _, kind = place.partition(":")
-            found[name] = getattr(import_module(f"lantern_jax.decoding.{module}"), kind)
-        return found
+        return {name: _at(place) for name, place in self._places.items()}
 
     @cached_property
     def theirs(self) -> dict[str, type]:
@@ -60,10 +58,10 @@ class Choices(Mapping[str, type]):
         return self.ours[name] if name in self.ours else self.theirs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter({**self.theirs, **self.ours})
+        return iter({**self.ours, **self.theirs})
 
     def __len__(self) -> int:
-        return len(list(iter(self)))
+        return sum(1 for _ in self)
 
     def name_of(self, record: Any) -> str:
         """Returns the name of a record's class; empty if it has none."""
@@ -77,7 +75,7 @@ class Choices(Mapping[str, type]):
             LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
         """
         name, given = split(text, self.what)
-        if name not in self.ours and name not in self.theirs:
+        if name not in self:
             raise errors.unknown(self.what, name, self)
         return with_fields(f"{self.what} {name}", [self[name]()], given)[0]
 
@@ -93,15 +91,20 @@ class Choices(Mapping[str, type]):
         ]
         return f"{name}:{','.join(given)}" if given else name
 
-    def checked(self, value: Any, fits: Callable[[Any], bool]) -> Any:
+    def checked(self, value: Any) -> Any:
         """Returns a record as it is, and the one that a text describes; raises LanternError for anything else."""
         if isinstance(value, str):
             return self.read(value)
         if isinstance(value, type):
             raise errors.invalid(self.what, value.__name__, f"an object of that class, {value.__name__}(...)")
-        if not fits(value):
+        if not isinstance(value, _at(self._base)):
             raise errors.unknown(self.what, value, self)
         return value
+
+
+def _at(place: str) -> type:
+    module, _, name = place.partition(":")
+    return getattr(import_module(f"{__package__}.{module}"), name)
 
 
 def split(text: str, what: str) -> tuple[str, dict[str, str]]:
@@ -127,8 +130,10 @@ def split(text: str, what: str) -> tuple[str, dict[str, str]]:
 
 def with_fields(what: str, records: list[Any], given: Mapping[str, str]) -> list[Any]:
     """Returns records with fields set from text, each in the record that has it; raises LanternError as ``read``."""
-    homes = {field: (place, declared) for place, record in reversed(list(enumerate(records)))
-             for field, declared in allowed_in(type(record)).items()}  # fmt: skip
+    homes: dict[str, tuple[int, dataclasses.Field]] = {}
+    for place, record in enumerate(records):
+        for field, declared in allowed_in(type(record)).items():
+            homes.setdefault(field, (place, declared))
     values: list[dict[str, Any]] = [{} for _ in records]
     for field, text in given.items():
         if field not in homes:
@@ -147,40 +152,25 @@ def meanings(kind: type) -> dict[str, str]:
     """Returns what a class's docstring says of each of its fields."""
     found: dict[str, str] = {}
     for base in reversed(kind.__mro__):
-        _, _, attributes = inspect.cleandoc(base.__dict__.get("__doc__") or "").partition("\nAttributes:\n")
-        last = ""
-        for line in attributes.splitlines():
-            if not line.startswith("    "):
-                if line.strip():
-                    break
-                continue
-            if not line.startswith("     "):
-                names, _, words = line.strip().partition(": ")
-                last = names
-                found |= dict.fromkeys(names.split(", "), words)
-            else:
-                found |= {name: f"{found[name]} {line.strip()}" for name in last.split(", ")}
+        attributes = inspect.cleandoc(vars(base).get("__doc__") or "").partition("\nAttributes:\n")[2]
+        for entry in re.split(r"\n(?=    \S)", attributes.partition("\n\n")[0]):
+            names, _, words = " ".join(entry.split()).partition(": ")
+            found |= dict.fromkeys(names.split(", "), words)
     return {name: found.get(name, "") for name in allowed_in(kind)}
 
 
-RULES = Choices("rule", {
+RULES = Choices("rule", "acceptance:Rule", {
     "strict": "acceptance:Strict", "lantern": "acceptance:Lantern", "lantern++": "acceptance:LanternPlusPlus",
     "near": "rules.near:Near", "typical": "rules.typical:Typical", "tolerance": "rules.typical:Tolerance",
     "cool": "rules.cool:Cool", "gsd": "rules.grouped:Grouped",
 })  # fmt: skip
-DRAFTINGS = Choices("drafting", {
+DRAFTINGS = Choices("drafting", "drafting.guessing:Guessing", {
     "plain": "drafting.plain:Plain", "tree": "drafting.eagle:Tree", "dynamic": "drafting.eagle:Dynamic",
     "led": "drafting.led:Led", "jacobi": "drafting.jacobi:Jacobi", "zipar": "zipar:ZipAR",
 })  # fmt: skip
-COUPLINGS = Choices(
-    "coupling", {"gumbel": "gumbel:Gumbel", "rejection": "rejection:Rejection", "block": "block:Block"}
-)
-
-
-def as_coupling(coupling: Any) -> Any:
-    """Returns a coupling, or the one that a text describes; raises LanternError for anything else."""
-    return COUPLINGS.checked(coupling, lambda value: callable(getattr(value, "draws", None)) and callable(
-        getattr(value, "verify", None)))  # fmt: skip
+COUPLINGS = Choices("coupling", "verification:Coupling", {
+    "gumbel": "gumbel:Gumbel", "rejection": "rejection:Rejection", "block": "block:Block",
+})  # fmt: skip
 
 
 def coupling_name(coupling: Any) -> str:

@@ -154,7 +154,8 @@ def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> 
         raise LanternError(
             f"drafting.propose returns tokens {shape} of {dtype}: return int32 {wanted}, one per node"
         )
-    return draft, state
+    # NumPy arrays would stand for what all sequences share.
+    return jax.tree.map(jnp.asarray, draft), state
 
 
 def check_unchanged(before: Any, after: Any) -> None:

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -23,7 +23,7 @@ _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tin
 MOST_INT = int(np.iinfo(np.int32).max)
 
 
-class Allowed(Protocol):
+class Allowed:
     """What a field may hold.
 
     Attributes:
@@ -34,13 +34,15 @@ class Allowed(Protocol):
 
     def check(self, name: str, value: Any) -> Any:
         """Returns a value in its usual form; raises LanternError if the field may not hold it."""
+        raise NotImplementedError
 
     def read(self, name: str, text: str) -> Any:
         """Reads a value from text; raises LanternError if it is not one, or one that ``check`` refuses."""
+        return self.check(name, text)
 
 
 @dataclass(frozen=True)
-class Range:
+class Range(Allowed):
     """Numbers.
 
     Attributes:
@@ -89,28 +91,23 @@ class Range:
             value = self.type(text)
         except ValueError:
             # Python's own message would show every digit of a number that has thousands.
-            raise errors.invalid(name, text, self._described) from None
-        wanted = self._wanted(value)
-        if wanted:
-            # A float of hundreds of digits becomes infinite, which is not what was given.
-            raise errors.invalid(name, text if math.inf in (value, -value) else value, wanted)
-        return value
-
-    @property
-    def _described(self) -> str:
-        return self.words + (f" ({self.note})" if self.note else "")
+            value = text
+        # A float of hundreds of digits becomes infinite, which is not what was given.
+        return self.check(name, text if value in (math.inf, -math.inf) else value)
 
     def _wanted(self, value: Any) -> str:
         """Says what to give in place of a value; empty if the value is valid."""
-        if isinstance(value, bool) or not isinstance(value, int if self.type is int else int | float):
-            return self._described
-        if self.also is not None and value == self.also:
+        is_number = isinstance(value, int if self.type is int else int | float) and not isinstance(
+            value, bool
+        )
+        if is_number and self.also is not None and value == self.also:
             return ""
         # Python's integers have no bound: they are compared, never converted to floats.
-        above = value > self.low if self.low_open else value >= self.low
-        below = value < self.high if self.high_open or self.high == math.inf else value <= self.high
-        if not (above and below):
-            return self._described
+        above = is_number and (value > self.low if self.low_open else value >= self.low)
+        if not above or (
+            value >= self.high if self.high_open or self.high == math.inf else value > self.high
+        ):
+            return self.words + (f" ({self.note})" if self.note else "")
         if self.type is int and value < -MOST_INT:
             return f"a whole number from {-MOST_INT}"
         if self.type is int and self.high == math.inf and value > MOST_INT:
@@ -121,7 +118,7 @@ class Range:
 
 
 @dataclass(frozen=True)
-class Names:
+class Names(Allowed):
     """One of some names."""
 
     names: Collection[str]
@@ -137,11 +134,9 @@ class Names:
             raise errors.unknown(name, value, self.names)
         return value
 
-    read = check
-
 
 @dataclass(frozen=True)
-class Switch:
+class Switch(Allowed):
     """True or False, in text on or off."""
 
     words: str = "on, off"
@@ -158,7 +153,7 @@ class Switch:
 
 
 @dataclass(frozen=True)
-class Made:
+class Made(Allowed):
     """A value of its own class, which ``make`` returns for such a value, for text and for what JSON holds of it."""
 
     words: str
@@ -168,15 +163,13 @@ class Made:
         """Implements ``Allowed.check``."""
         return self.make(value)
 
-    read = check
-
 
 class ByPlatform(NamedTuple):
     """A value that differs by platform, in text ``7|56|25``: for CPUs, GPUs and TPUs; None takes the GPUs'.
 
     Example:
-        >>> lantern_jax.ByPlatform(7, 56).on("tpu")
-        56
+        >>> lantern_jax.ByPlatform(16, 32).on("tpu")
+        32
     """
 
     cpu: Any
@@ -230,8 +223,9 @@ def named(default: str | None, names: Collection[str], **how: Any) -> Any:
 
 
 def allowed_in(kind: type) -> dict[str, dataclasses.Field]:
-    """Returns the declared fields of a class of records, by name."""
-    return {one.name: one for one in dataclasses.fields(kind) if "allowed" in one.metadata}
+    """Returns the declared fields of a class, by name."""
+    there = dataclasses.fields(kind) if dataclasses.is_dataclass(kind) else ()
+    return {one.name: one for one in there if "allowed" in one.metadata}
 
 
 def check_fields(record: Any, only: tuple[type, ...] = (object,)) -> None:
@@ -245,7 +239,7 @@ def check_fields(record: Any, only: tuple[type, ...] = (object,)) -> None:
     """
     for name, declared in allowed_in(type(record)).items():
         value, allowed = getattr(record, name), declared.metadata["allowed"]
-        if (value is None and declared.default is None) or not isinstance(value, only):
+        if (value is None and declared.default is None) or not isinstance(value, (*only, ByPlatform)):
             continue
         if isinstance(value, ByPlatform):
             usual: Any = ByPlatform(*(None if one is None else allowed.check(name, one) for one in value))
@@ -272,7 +266,7 @@ def settled(record: Any, platform: str, fitted: Mapping[str, Any], but: Collecti
         if value is None:
             value = declared.metadata["otherwise"]
         values[name] = on_platform(value, platform)
-    return dataclasses.replace(record, **values)
+    return dataclasses.replace(record, **values) if values else record
 
 
 def on_platform(value: Any, platform: str) -> Any:

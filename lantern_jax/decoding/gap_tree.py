@@ -7,22 +7,34 @@ target's pass over it is what refines the far places.
 
 The possible paths, the *pool*, are fixed, so that choosing a tree takes one matrix product and a top-k. Besides the
 spine they are the paths that leave it in any way within the first ``FRONT`` places, or once after them, and then
-continue with best guesses for up to ``TAIL`` places. Needs no JAX.
+continue with best guesses for up to ``TAIL`` places.
+
+Axes: B batch, W window, K guesses for a place, P nodes of the pool, N nodes (root included), V codes.
 """
 
 import itertools
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import cache, lru_cache
 from typing import NamedTuple
 
+import jax
+import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Float, Int
+from jax import lax
+from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.fields import SHARPNESS, check_count
+from lantern_jax.decoding.fields import SHARPNESS, check_fields, field, whole
+from lantern_jax.decoding.protocols import Draft
+from lantern_jax.decoding.sampling import top_children
+from lantern_jax.decoding.topology import Topology, numbered, take_nodes
+from lantern_jax.decoding.tree import GuessTree
 from lantern_jax.io.errors import LanternError
 
 # The most guesses per place; the first places, where a path may leave the spine repeatedly; best guesses afterwards.
 BRANCHES, FRONT, TAIL = 4, 3, 8
+# Bounds of a guess's log worth: none is certain, so a child is always worth less than its parent, however sums are
+# rounded; and none counts for so little that the rounding would show.
+_LEAST, _MOST = -20.0, -1e-3
 
 
 class Pool(NamedTuple):
@@ -49,7 +61,7 @@ class Pool(NamedTuple):
 
 
 @dataclass(frozen=True)
-class GapTree:
+class GapTree(GuessTree):
     """The sizes of a gap tree.
 
     Attributes:
@@ -66,14 +78,12 @@ class GapTree:
         (57, 40, 33)
     """
 
-    window: int
-    nodes: int
-    sharpness: float = 2.83
+    window: int = whole(MISSING, 1, 64)
+    nodes: int = whole(MISSING, 1, 1024)
+    sharpness: float = field(2.83, SHARPNESS)
 
     def __post_init__(self):
-        for name, most in (("window", 64), ("nodes", 1024)):
-            object.__setattr__(self, name, check_count(name, getattr(self, name), most))
-        SHARPNESS.check("sharpness", self.sharpness)
+        check_fields(self)
         most = len(_paths(self.window))
         if self.nodes > most:
             raise LanternError(
@@ -81,29 +91,14 @@ class GapTree:
             )
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes N, root included."""
-        return self.nodes + 1
-
-    @property
     def max_depth(self) -> int:
-        """Greatest depth of a node."""
+        """Implements ``GuessTree.max_depth``."""
         return self.window
 
     @property
     def max_rank(self) -> int:
-        """Greatest rank of a guess."""
+        """Implements ``GuessTree.max_rank``."""
         return BRANCHES - 1
-
-    @property
-    def expanded(self) -> tuple[int, ...]:
-        """None: a window has no levels."""
-        return ()
-
-    @property
-    def is_static(self) -> bool:
-        """False."""
-        return False
 
     @property
     def spine(self) -> int:
@@ -156,3 +151,49 @@ def _paths(window: int) -> frozenset[tuple[int, ...]]:
         for depth in range(1, min(last + TAIL, window) + 1):
             found.add((*ranks, *(0,) * window)[:depth])
     return frozenset(found)
+
+
+def gap_draft(tree: GapTree, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
+    """Drafts the tree as point masses; ``ranked`` is log q' + g."""
+    pool, scores = tree.pool, jnp.float32(tree.sharpness) * ranked
+    values, ids = top_children(scores, BRANCHES)
+    values = values - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
+    values = jnp.clip(values, _LEAST, _MOST).reshape(len(root), -1)
+    worth = jnp.einsum("bp,np->bn", values, jnp.asarray(pool.ranks), precision=lax.Precision.HIGHEST)
+    kept_first = pool.on_spine & (pool.depth <= tree.spine)
+    worth = jnp.where(jnp.asarray(kept_first)[None], jnp.float32(1), worth)
+    # Ties go to the earlier node.
+    number, chosen = numbered(lax.top_k(worth, tree.nodes)[1], worth.shape[1])
+    codes = jnp.take_along_axis(
+        ids.reshape(len(root), -1), jnp.asarray(pool.place * BRANCHES + pool.rank)[chosen], axis=1
+    )
+    return Draft(jnp.concatenate([root, codes], axis=1), _topology(tree, number, chosen))
+
+
+def _topology(tree: GapTree, number: Int[Array, "B P"], chosen: Int[Array, "B N-1"]) -> Topology:
+    """Returns the topology of the pool's ``chosen`` nodes; the ancestors of each are chosen too."""
+    pool, root = tree.pool, jnp.full((len(chosen), 1), -1, jnp.int32)
+    ids = jnp.arange(tree.num_nodes, dtype=jnp.int32)
+    is_chosen = jnp.diff(number, axis=1, prepend=0) > 0
+    # The last entry is the root's, which the pool numbers -1.
+    number, chosen = (jnp.concatenate(parts, axis=1) for parts in ((number, 1 + root), (root, chosen)))
+
+    def of_chosen(table: np.ndarray, of_root: int) -> Int[Array, "B N columns"]:
+        """Returns a table's rows [P, columns] for each node; the root's is filled with ``of_root``."""
+        return jnp.asarray(np.concatenate([table, np.full_like(table[:1], of_root)]))[chosen]
+
+    def numbers(nodes: Int[Array, "B N columns"]) -> Int[Array, "B N columns"]:
+        """Returns the numbers of the pool's nodes."""
+        return take_nodes(number, nodes % number.shape[1])
+
+    node_paths = numbers(of_chosen(pool.paths, -1))
+    children = jnp.asarray(pool.children)[chosen]
+    there = (children >= 0) & take_nodes(is_chosen, jnp.maximum(children, 0))
+    return Topology(
+        depth=of_chosen(pool.depth[:, None], 0)[..., 0],
+        parents=numbers(of_chosen(pool.parents[:, None], -1))[..., 0].at[:, 0].set(-1),
+        ancestors=jnp.any(node_paths[..., None] == ids[None, None, None], axis=2),
+        node_paths=node_paths,
+        children=jnp.where(there, numbers(jnp.maximum(children, 0)), -1),
+        draft_rows=jnp.full((len(chosen), tree.num_nodes), -1, jnp.int32),
+    )

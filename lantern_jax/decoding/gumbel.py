@@ -19,14 +19,13 @@ from lantern_jax.decoding.acceptance import Probabilities
 from lantern_jax.decoding.fields import check_fields, named
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
-from lantern_jax.decoding.topology import drafted, take_nodes, with_batch
+from lantern_jax.decoding.topology import drafted, take_codes, take_nodes, with_batch
 from lantern_jax.decoding.verification import (
     Verification,
     check_draws,
     cut,
     deepest,
     first_of_siblings,
-    parents_of,
     siblings,
     verification,
 )
@@ -57,11 +56,6 @@ class SharedNoise(Record):
 
     Attributes:
         noise: float32 [B, L, V]; row d is for the token after a node of depth d.
-
-    Example:
-        >>> draws = lantern_jax.SharedNoise(jnp.array([[[0.0, 1.0], [5.0, 0.0]]]))
-        >>> draws.perturb(jnp.zeros((1, 1, 2)), 1, np.array([1])).tolist()
-        [[[5.0, 0.0]]]
     """
 
     noise: Float[Array, "B L V"]
@@ -121,7 +115,7 @@ class Gumbel:
         topology, depth = draft.topology, draft.topology.depth
         with jax.named_scope("target_tokens"):
             wanted = gumbel_argmax(log_probs, None if noise is None else take_nodes(noise, depth))
-        wanted_here = take_nodes(wanted, parents_of(draft))
+        wanted_here = take_nodes(wanted, drafted(topology.parents))
         exact = accepted = draft.tokens[:, 1:] == wanted_here
         if not rule.is_strict:
             with jax.named_scope("relaxed_accepts"):
@@ -147,7 +141,9 @@ def noise_at(noise: Float[Array, "B T+L V"], positions: Int[Array, " B"], levels
 
 def _followed(draft, log_probs, exact: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
     """Tells which drafted nodes have the target's own token after them, behind no more than tokens without a choice."""
-    choice = take_nodes(jnp.sum(log_probs > -jnp.inf, axis=-1, dtype=jnp.int32) > 1, parents_of(draft))
+    choice = take_nodes(
+        jnp.sum(log_probs > -jnp.inf, axis=-1, dtype=jnp.int32) > 1, drafted(draft.topology.parents)
+    )
     below = with_batch(draft.topology.ancestors, 3)[:, 1:, 1:]
     # Nodes from the root to each, itself included, past which a path does not go by itself.
     steps = jnp.sum(below & (choice | ~exact)[:, None, :], axis=-1, dtype=jnp.int32)
@@ -174,45 +170,34 @@ def _relaxed(draft, log_probs, noise, wanted: Int[Array, "B M"], rule, codebook)
     A child wins iff every code that beats its new value lies in A(x). Both sides are counted, which costs one fused
     pass over the vocabulary and a gather of K numbers per child.
     """
-    parents, child = parents_of(draft), draft.tokens[:, 1:]
-    depth = with_batch(drafted(draft.topology.depth), 2)
-
-    def look_up(values, nodes, ids):
-        """Reads values [B, X, V] at nodes [M] or [B, M] and ids [B, M] or [B, M, K]."""
-        extra = (1,) * (ids.ndim - 2)
-        nodes = with_batch(nodes, 2)
-        nodes = nodes.reshape(*nodes.shape, *extra)
-        batch = jnp.arange(ids.shape[0], dtype=jnp.int32).reshape(-1, 1, *extra)
-        return values[batch, nodes, ids]
-
-    level = drafted(draft.topology.depth) - 1
+    child, parents, depth = draft.tokens[:, 1:], *map(drafted, (draft.topology.parents, draft.topology.depth))
 
     def scores():
         values = take_nodes(log_probs, parents)
-        return values if noise is None else values + take_nodes(noise, level)
+        return values if noise is None else values + take_nodes(noise, depth - 1)
 
     def score_at(ids):
-        values = look_up(log_probs, parents, ids)
-        return values if noise is None else values + look_up(noise, level, ids)
+        values = take_codes(log_probs, parents, ids)
+        return values if noise is None else values + take_codes(noise, depth - 1, ids)
 
     p = Probabilities(
-        at=lambda ids: jnp.exp(look_up(log_probs, parents, ids)),
+        at=lambda ids: jnp.exp(take_codes(log_probs, parents, ids)),
         rows=lambda: jnp.exp(take_nodes(log_probs, parents)),
         score_at=score_at,
         scores=scores,
     )
     # A code that is not allowed, or was filtered out, is never accepted, even with a loan.
-    allowed = look_up(log_probs, parents, child) > -jnp.inf
-    accepts = rule.accepts(p, child, wanted, depth, codebook)
+    log_p, depth_here = take_codes(log_probs, parents, child), with_batch(depth, 2)
+    allowed = log_p > -jnp.inf
+    accepts = rule.accepts(p, child, wanted, depth_here, codebook)
     if accepts is not None:
         return accepts & allowed
 
-    lent, lenders = rule.lend(p, child, depth, codebook)
+    lent, lenders = rule.lend(p, child, depth_here, codebook)
     present = jnp.maximum(lenders, 0)
-    log_p = look_up(log_probs, parents, child)
     boosted = jnp.where(lent == 0, log_p, jnp.log(jnp.exp(log_p) + lent))
     if noise is not None:
-        boosted = boosted + look_up(noise, level, child)
+        boosted = boosted + take_codes(noise, depth - 1, child)
 
     def beats(value, code):
         higher = (value > boosted[..., None]) & (code != child[..., None])

@@ -16,7 +16,7 @@ from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding import completion, contracts, staircase
 from lantern_jax.decoding.acceptance import Codebook, Rule, Strict, as_rule, check_codebook
-from lantern_jax.decoding.choices import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.gumbel import Gumbel, noise_at
 from lantern_jax.decoding.program import Inputs, Program, State, input_specs
@@ -24,7 +24,7 @@ from lantern_jax.decoding.protocols import Drafting, Outcome, Target
 from lantern_jax.decoding.sampling import SamplingParams, process_logits, sample
 from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.topology import take_nodes
-from lantern_jax.decoding.verification import Coupling, verify_tree
+from lantern_jax.decoding.verification import Coupling
 from lantern_jax.decoding.zipar import Rows
 from lantern_jax.devices.partition import over_mesh, varying_like
 from lantern_jax.io import errors
@@ -73,7 +73,7 @@ def speculative_decode(
         LanternError: arguments or records that do not fit each other, ids or padding that the target does not take, a
             relaxed rule without neighbours, a batch that does not divide over the mesh.
     """
-    rule, coupling = as_rule(rule), as_coupling(coupling)
+    rule, coupling = as_rule(rule), COUPLINGS.checked(coupling)
     if not isinstance(drafting, Drafting):
         raise errors.invalid("drafting", drafting, "a Drafting, such as jacobi(target.vocab_size, window=8)")
     check_codebook(rule, codebook, target.vocab_size)
@@ -126,7 +126,6 @@ def decode(program: Program, inputs: Inputs) -> Decoded:
 def start(program: Program, inputs: Inputs) -> State:
     """Runs prefill and samples every sequence's first token, or takes the given first ones (``Completion``)."""
     target = program.target
-    completion.check(target, inputs.conditioning, program.rows is not None)
     conditioning, given = completion.parts(inputs.conditioning)
     # A round commits at most the pending tokens and a whole path.
     span = Stream(target).longest + program.drafting.max_depth
@@ -239,10 +238,9 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         log_probs = process_logits(logits, sampling)
 
     with jax.named_scope("verify"):
-        verdict = verify_tree(
-            stream.as_codes(draft), log_probs, draws, coupling=program.coupling,
-            rule=inputs.rule, codebook=inputs.codebook, max_count=stream.room(state.length),
-        )  # fmt: skip
+        verdict = program.coupling.verify(
+            stream.as_codes(draft), log_probs, draws, inputs.rule, inputs.codebook, stream.room(state.length)
+        )
         sound = take_nodes(jnp.isfinite(jnp.max(logits, axis=-1)), verdict.path).all(axis=1) | ~running
 
     with jax.named_scope("commit"):

@@ -8,20 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from lantern_jax.decoding.choices import (
-    COUPLINGS,
-    DRAFTINGS,
-    RULES,
-    as_coupling,
-    coupling_name,
-    split,
-    with_fields,
-)
+from lantern_jax.decoding import fields
+from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES, coupling_name, split, with_fields
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 # The method of a call that names none, and of one that names a drafting or a coupling.
 AUTO, TREES_METHOD = "auto", "gumbel"
+# The parts of a method.
+TABLES = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
 
 
 class Named(NamedTuple):
@@ -151,15 +146,13 @@ class Method:
     coupling: Any = "gumbel"
 
     def __post_init__(self):
-        from lantern_jax.decoding.acceptance import Rule
-        from lantern_jax.decoding.drafting.guessing import Given, Guessing
+        from lantern_jax.decoding.drafting.guessing import Given
         from lantern_jax.decoding.protocols import Drafting
 
-        drafting = Given(self.drafting) if isinstance(self.drafting, Drafting) else self.drafting
-        drafting = DRAFTINGS.checked(drafting, lambda value: isinstance(value, Guessing))
-        rule = RULES.checked(self.rule, lambda value: isinstance(value, Rule))
-        for name, value in (("drafting", drafting), ("rule", rule), ("coupling", as_coupling(self.coupling))):
-            object.__setattr__(self, name, value)
+        if isinstance(self.drafting, Drafting):
+            object.__setattr__(self, "drafting", Given(self.drafting))
+        for name, table in TABLES.items():
+            object.__setattr__(self, name, table.checked(getattr(self, name)))
 
     def __str__(self) -> str:
         return " ".join(self.texts.values())
@@ -167,14 +160,12 @@ class Method:
     @property
     def texts(self) -> dict[str, str]:
         """Its parts as text, by name."""
-        tables = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
-        return {name: table.text(getattr(self, name)) for name, table in tables.items()}
+        return {name: table.text(getattr(self, name)) for name, table in TABLES.items()}
 
     @property
     def is_own(self) -> bool:
         """Whether a part is of no class with a name."""
-        tables = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
-        return not all(table.name_of(getattr(self, name)) for name, table in tables.items())
+        return not all(table.name_of(getattr(self, name)) for name, table in TABLES.items())
 
     @classmethod
     def of(cls, method: Any, **parts: Any) -> "Method":
@@ -211,8 +202,9 @@ class Method:
         Raises:
             LanternError: parts that do not fit each other or the model.
         """
-        coupling, rule = coupling_name(self.coupling), self.rule
-        drafting = self.drafting.settled(platform, coupling, fitted).with_drafter(drafters)
+        drafting = self.drafting.settled(platform, fitted).with_drafter(drafters)
+        rule, made = (fields.settled(part, platform, {}) for part in (self.rule, self.coupling))
+        coupling = coupling_name(made)
         for what, part in (("drafting", drafting), ("rule", rule)):
             if part.couplings and coupling and coupling not in part.couplings:
                 raise LanternError(
@@ -236,7 +228,7 @@ class Method:
             raise LanternError(
                 f"the coupling block reads the guesses that redraw {drafting.redraw} keeps: give redraw independent"
             )
-        return Method(drafting, rule.settled(vocab_size), self.coupling)
+        return Method(drafting, rule.settled(vocab_size), made)
 
 
 def default_method(drafters: tuple[str, ...]) -> str:

@@ -167,13 +167,6 @@ class Pending(Record):
         position: int32 [B], the position that the root predicts, counted from 0 along the stream.
         history: int32 [B, 3], the last known tokens: the root, the one before it, and the one before that; -1 where
             the stream has none.
-
-    Example:
-        >>> pending = lantern_jax.Pending(
-        ...     np.array([[7, 32]]), count=np.array([2]), position=np.array([2]), history=np.array([[32, 7, -1]])
-        ... )
-        >>> pending.tokens[:, -1]  # the root, here a row end that was forced after code 7
-        array([32])
     """
 
     tokens: Int[Array, "B R"]
@@ -217,14 +210,6 @@ class Outcome(Record):
         pending: what the round began with.
         draft: what was proposed.
         verdict: the round's ``Verification``; its ``wanted`` are the target's own tokens after every node.
-
-    Example:
-        >>> outcome = lantern_jax.Outcome(
-        ...     tokens=np.array([[5, 7, 0]]), features=np.zeros((1, 1, 3, 16)), count=np.array([2]),
-        ...     log_probs=np.zeros((1, 3, 32)), node_features=None, pending=None, draft=None, verdict=None,
-        ... )
-        >>> outcome.tokens[0, : outcome.count[0]]  # what was committed
-        array([5, 7])
     """
 
     tokens: Int[Array, "B S"]
@@ -259,11 +244,8 @@ class Drafting:
         >>> drafting = lantern_jax.Drafting(
         ...     lambda params, prefix, slots, span: (), propose, lambda params, state, outcome: state, max_depth=2
         ... )
-        >>> one = jnp.ones(1, jnp.int32)
-        >>> pending = lantern_jax.Pending(5 * one[None], count=one, position=9 * one, history=jnp.array([[5, 8, 2]]))
-        >>> draft, _ = drafting.propose((), (), pending, None, None)
-        >>> draft.tokens.tolist()
-        [[5, 5, 5]]
+        >>> drafting.max_depth
+        2
     """
 
     init: Callable[..., Any]

@@ -9,8 +9,8 @@ Axes: B batch, N nodes (root included), I rows of log q, R nodes with children, 
 K neighbours.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -30,7 +30,7 @@ from lantern_jax.decoding.sampling import (
     gumbel_argmax,
     residual_noise,
 )
-from lantern_jax.decoding.topology import AnyTopology, take_nodes, with_batch
+from lantern_jax.decoding.topology import AnyTopology, take_codes, take_nodes
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import (
     Verification,
@@ -56,12 +56,6 @@ class Streams(Record):
         rounds: int32 [B], the round's number.
         reads_ahead: static; whether the tests read guesses beyond the place where they stop, as ``Block``'s do. Such
             guesses no longer follow the q they were drawn from, and must not be kept for the next round.
-
-    Example:
-        >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
-        >>> draws = lantern_jax.Streams(keys, positions=zero, rounds=zero)
-        >>> draws.perturb(jnp.zeros((1, 1, 4)), 0, np.array([0])).shape
-        (1, 1, 4)
     """
 
     keys: Key[Array, " B"]
@@ -132,11 +126,11 @@ class Rejection:
             uniforms: in [0, 1), one for the test of each node.
             noise: for the tokens that distances are measured to.
         """
-        topology, rows = draft.topology, _rows_of(draft.topology)
-        tried = self._try_children(draft, log_probs, uniforms, noise, rule, codebook)
+        topology, layout = draft.topology, _layout(draft.topology)
+        tried = self._try_children(draft, layout, log_probs, uniforms, noise, rule, codebook)
         last = cut(topology, deepest(topology, first_of_siblings(topology, tried.accepted)), max_count)
         # A leaf, and a node where the path is cut, keep their whole p.
-        row = take_nodes(rows, last)
+        row = take_nodes(layout.places, last)
         refused = (row >= 0) & (take_nodes(topology.depth, last) < max_count)
         p = jnp.exp(take_nodes(log_probs, last[:, None])[:, 0])
         if tried.p.shape[1]:
@@ -144,19 +138,19 @@ class Rejection:
             p = jnp.where(refused[:, None], left, p)
         return last, p, tried
 
-    def _try_children(self, draft, log_probs, uniforms, noise, rule, codebook) -> "_Tried":
+    def _try_children(self, draft, layout, log_probs, uniforms, noise, rule, codebook) -> "_Tried":
         """Tests all children, each as if its earlier siblings were refused.
 
-        ``_parents`` sorts nodes by their number of children, most first. So the nodes with a child in column c are a
-        prefix, which shrinks from column to column; the nodes behind it are done, and put aside.
+        The layout's nodes come with most children first. So the nodes with a child in column c are a prefix, which
+        shrinks from column to column; the nodes behind it are done, and put aside.
         """
-        topology, drafts = draft.topology, draft.tokens.shape
-        nodes, given = _parents(topology), _Given(draft, uniforms, jnp.exp(noise)[:, None], rule, codebook)
-        p = jnp.exp(take_nodes(log_probs, nodes))
-        q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, _q_rows(topology, nodes)))
+        drafts, given = draft.tokens.shape, _Given(draft, uniforms, jnp.exp(noise)[:, None], rule, codebook)
+        p = jnp.exp(take_nodes(log_probs, layout.nodes))
+        q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, layout.q_rows))
         tried = _Tried(jnp.zeros(drafts, bool), jnp.zeros(drafts, bool), jnp.zeros(drafts, jnp.int32), p)
         allowed, done = _allowed(draft, log_probs), []
-        for width, children in _columns(topology, nodes):
+        for children in layout.columns:
+            width = children.shape[-1]
             done.insert(0, tried.p[:, width:])
             tried, q = tried._replace(p=tried.p[:, :width]), None if q is None else q[:, :width]
             child = jnp.broadcast_to(jnp.asarray(children), (log_probs.shape[0], width))
@@ -263,22 +257,15 @@ class _Trial(NamedTuple):
 
 def _allowed(draft, log_probs) -> Bool[Array, "B N"]:
     """Tells which nodes hold a code that is neither masked nor filtered out; the root's entry is not read."""
-    parents = jnp.maximum(with_batch(draft.topology.parents, 2), 0)
-    batch = jnp.arange(log_probs.shape[0], dtype=jnp.int32)[:, None]
-    return log_probs[batch, parents, draft.tokens] > -jnp.inf
+    return take_codes(log_probs, jnp.maximum(draft.topology.parents, 0), draft.tokens) > -jnp.inf
 
 
 def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
-    batch, row = _places(token)
-    is_point_mass = q is None
+    rows, is_point_mass = np.arange(token.shape[1], dtype=np.int32), q is None
     if is_point_mass:
         q = jax.nn.one_hot(token, p.shape[-1], dtype=jnp.float32)
-
-    def at(ids):
-        extra = (1,) * (ids.ndim - 2)
-        return p[batch.reshape(-1, 1, *extra), row.reshape(1, -1, *extra), ids]
-
-    p_x, q_x = at(token), q[batch, row, token]
+    at = partial(take_codes, p, rows)
+    p_x, q_x = at(token), take_codes(q, rows, token)
     if rule.is_strict:
         return _Trial(p_x, q_x, p_x, None, None, q, is_point_mass)
     claim = rule.claim(p, q, token, depth, max_depth, codebook)
@@ -288,43 +275,34 @@ def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
     return _Trial(p_x, q_x, p_x + loan.lent, loan, None, q, is_point_mass)
 
 
-def _parents(topology: AnyTopology) -> Int[np.ndarray, " R"]:
-    """Returns the nodes whose children are tried, most children first; all nodes if their children are not known."""
+class _Layout(NamedTuple):
+    """The order in which children are tried.
+
+    Attributes:
+        nodes: the nodes with children, most children first; all nodes if their children are not known.
+        places: each node's place among them, -1 for leaves.
+        columns: for each place among siblings, the ids of the children there, of the first nodes; -1 for none.
+        q_rows: the nodes' rows of log q.
+    """
+
+    nodes: Int[np.ndarray, " R"]
+    places: Any
+    columns: list[Any]
+    q_rows: Any
+
+
+def _layout(topology: AnyTopology) -> _Layout:
+    children, ids = topology.children, np.arange(topology.num_nodes, dtype=np.int32)
     if not isinstance(topology, DraftTree):
-        return np.arange(topology.num_nodes)
-    internal = np.asarray(topology.internal, np.int32)
-    return internal[np.argsort(-_num_children(topology)[internal], kind="stable")]
-
-
-def _num_children(topology: DraftTree) -> Int[np.ndarray, " N"]:
-    return np.sum(topology.children >= 0, axis=1)
-
-
-def _columns(topology: AnyTopology, nodes: np.ndarray) -> Iterator[tuple[int, Int[Array, "*B W"]]]:
-    """Yields for each place among siblings how many of ``nodes`` have a child there, and their ids, -1 for none."""
-    for column in range(topology.children.shape[-1] if len(nodes) else 0):
-        width = len(nodes)
-        if isinstance(topology, DraftTree):
-            width = int(np.sum(_num_children(topology) > column))
-        yield width, topology.children[..., nodes[:width], column]
-
-
-def _rows_of(topology: AnyTopology) -> Int[np.ndarray, " N"]:
-    """Returns each node's place among ``_parents``, -1 for leaves."""
-    if not isinstance(topology, DraftTree):
-        has = topology.children[..., 0] >= 0
-        return jnp.where(has, jnp.arange(topology.num_nodes, dtype=jnp.int32)[None], -1)
-    rows = np.full(topology.num_nodes, -1, np.int32)
-    nodes = _parents(topology)
-    rows[nodes] = np.arange(len(nodes))
-    return rows
-
-
-def _q_rows(topology: AnyTopology, nodes: np.ndarray):
-    """Returns the rows of log q that belong to ``nodes``."""
-    if isinstance(topology, DraftTree):
-        return topology.draft_rows[nodes]
-    return jnp.maximum(topology.draft_rows[:, nodes], 0)
+        places = jnp.where(children[..., 0] >= 0, jnp.asarray(ids)[None], -1)
+        columns = [children[..., column] for column in range(children.shape[-1])]
+        return _Layout(ids, places, columns, jnp.maximum(topology.draft_rows, 0))
+    counts = np.sum(children >= 0, axis=1)
+    nodes = ids[np.argsort(-counts, kind="stable")][: len(topology.internal)]
+    places = np.full(topology.num_nodes, -1, np.int32)
+    places[nodes] = ids[: len(nodes)]
+    columns = [children[nodes[: np.sum(counts > column)], column] for column in range(counts.max())]
+    return _Layout(nodes, places, columns, topology.draft_rows[nodes])
 
 
 def _residual(p, q, otherwise) -> Float[Array, "B R V"]:

@@ -225,15 +225,7 @@ def sample(
 def gumbel_argmax(
     log_probs: Float[Array, "*rows V"], noise: Float[Array, "*rows V"] | None = None
 ) -> Int[Array, "*rows"]:
-    """Returns the token: argmax of the perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy.
-
-    Example:
-        >>> log_probs = jnp.log(jnp.array([[0.2, 0.5, 0.3]]))
-        >>> lantern_jax.gumbel_argmax(log_probs).tolist()
-        [1]
-        >>> lantern_jax.gumbel_argmax(log_probs, jnp.array([[3.0, 0.0, 0.0]])).tolist()
-        [0]
-    """
+    """Returns the token: argmax of perturbed log-probabilities, ties to the lowest id; int32. No noise is greedy."""
     return first_argmax(log_probs if noise is None else log_probs + noise)
 
 

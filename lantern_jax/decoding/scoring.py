@@ -64,14 +64,8 @@ def stream_log_probs(
     cache, logits, _ = contracts.run_prefill(target, params, conditioning, guidance, total, len(tokens))
     found = [chosen(logits[:, None], tokens[:, :1])]
     if total > 1:
-        found.append(
-            completion.read(
-                target,
-                params,
-                cache,
-                tokens,
-                lambda logits, features, following: chosen(logits, following),
-                axis=1,
-            )[1]
+        _, rest = completion.read(
+            target, params, cache, tokens, lambda logits, _, following: chosen(logits, following), axis=1
         )
+        found.append(rest)
     return jnp.where(target.forced < 0, jnp.concatenate(found, axis=1), jnp.float32(0))

@@ -19,7 +19,7 @@ from lantern_jax.decoding import contracts
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise, process_logits
-from lantern_jax.decoding.stream import Stream
+from lantern_jax.decoding.stream import Stream, take
 from lantern_jax.decoding.zipar import Rows, Schedule
 from lantern_jax.devices.partition import split
 
@@ -71,11 +71,11 @@ def decode_pass(program, stream: Stream, inputs, state):
         noise = None
         if not sampling.greedy:
             noise = gumbel_noise(inputs.keys, jnp.minimum(made, total - 1), target.vocab_size)
-        known = _take(stairs.known | (stream.forced >= 0)[None], source)
-        tokens = _take(state.decoded.tokens, source)
+        known = take(stairs.known | (stream.forced >= 0)[None], source)
+        tokens = take(state.decoded.tokens, source)
         if rows.guesses:
             guesses = _guesses(schedule, stairs, row, made, noise)
-            tokens = jnp.where(known, tokens, _take(guesses, source))
+            tokens = jnp.where(known, tokens, take(guesses, source))
         unsure = jnp.cumsum(~known.reshape(*row.shape, width), axis=2, dtype=jnp.int32).reshape(place.shape)
         there = (place < schedule.none) & (unsure <= rows.guesses) & running[:, None]
 
@@ -107,7 +107,7 @@ def decode_pass(program, stream: Stream, inputs, state):
         )
         path = _put(jnp.zeros_like(place), jnp.cumsum(stands, axis=1, dtype=jnp.int32) - 1, stands, slot)
         cache = contracts.run("target.commit", target.commit, state.cache, block, path, count)
-        placed = jnp.where(slot < count[:, None], _take(place, path), jnp.int32(schedule.none))
+        placed = jnp.where(slot < count[:, None], take(place, path), jnp.int32(schedule.none))
         batch = jnp.arange(len(running), dtype=jnp.int32)[:, None]
         steps = jnp.sum(stands.reshape(*row.shape, width), axis=2, dtype=jnp.int32)
         stairs = stairs.replace(
@@ -140,7 +140,7 @@ def _places(
     first = jnp.argmax(unfinished, axis=1).astype(jnp.int32)
     row = first[:, None] + jnp.arange(schedule.active, dtype=jnp.int32)[None]
     chain = np.pad(schedule.chain, ((0, schedule.active), (0, width)), constant_values=schedule.none)
-    column = _take(done, row)[..., None] + jnp.arange(width, dtype=jnp.int32)[None, None]
+    column = take(done, row)[..., None] + jnp.arange(width, dtype=jnp.int32)[None, None]
     place = jnp.asarray(chain)[row[..., None], jnp.minimum(column, chain.shape[1] - 1)]
     return row, place.reshape(len(done), -1)
 
@@ -169,11 +169,11 @@ def _guesses(
     """Returns the guesses, with new ones where these places make codes that no pass has made yet."""
     above = jnp.maximum(row - 1, 0)
     first = jnp.asarray(schedule.made)[jnp.asarray(schedule.chain[:, 0])]
-    seen = _take(stairs.guesses, _take(first[None], row)) >= 0
+    seen = take(stairs.guesses, take(first[None], row)) >= 0
     newest = jnp.where(seen, row, above) % schedule.active
     log_p = jnp.take_along_axis(stairs.log_p, newest[..., None], axis=1)
     drawn = gumbel_argmax(jnp.repeat(log_p, made.shape[1] // row.shape[1], axis=1), noise)
-    unseen = _take(stairs.guesses, made) < 0
+    unseen = take(stairs.guesses, made) < 0
     return jnp.maximum(_put(stairs.guesses, made, unseen, drawn), 0)
 
 
@@ -197,10 +197,6 @@ def _observed(
         guesses=_put(stairs.guesses, made, makes, drawn),
         log_p=stairs.log_p.at[batch, slot].set(newest, unique_indices=True),
     )
-
-
-def _take(values: Array, where: Int[Array, "B M"]) -> Array:
-    return jnp.take_along_axis(values, jnp.clip(where, 0, values.shape[1] - 1), axis=1)
 
 
 def _put(values: Array, where: Int[Array, "B N"], which: Bool[Array, "B N"], new) -> Array:

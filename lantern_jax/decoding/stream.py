@@ -90,10 +90,10 @@ class Stream:
         """Returns the pending tokens of sequences with ``length`` known tokens."""
         behind = np.arange(-self.longest, 0, dtype=np.int32)[None]
         before = length[:, None] - np.arange(1, 4, dtype=np.int32)[None]
-        history = jnp.where(before >= 0, _take(decoded.tokens, before), jnp.int32(-1))
+        history = jnp.where(before >= 0, take(decoded.tokens, before), jnp.int32(-1))
         # A finished sequence may count a longer run at the stream's end, which is never fed to the target.
         count = jnp.minimum(count, jnp.int32(self.longest))
-        return Pending(_take(decoded.tokens, length[:, None] + behind), count, length, history)
+        return Pending(take(decoded.tokens, length[:, None] + behind), count, length, history)
 
     def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
         """Returns the most draft tokens that may be accepted: the bonus token after them must fit the stream."""
@@ -226,5 +226,6 @@ def point_masses(logits: Float[Array, "B M V"], ids: Int[Array, "B M"]) -> Float
     return jnp.where(ids < 0, logits, jnp.where(codes == ids, jnp.float32(0), -jnp.inf))
 
 
-def _take(tokens: Int[Array, "B T"], where: Int[Array, "B M"]) -> Int[Array, "B M"]:
-    return jnp.take_along_axis(tokens, jnp.clip(where, 0, tokens.shape[1] - 1), axis=1)
+def take(values: Array, where: Int[Array, "B M"]) -> Array:
+    """Takes values [B, T] at places, beyond either end the one there."""
+    return jnp.take_along_axis(values, jnp.clip(where, 0, values.shape[1] - 1), axis=1)

@@ -31,12 +31,6 @@ class Topology(Record):
         node_paths: int32 [B, N, L], ids from the root to a node, padded by repeating the node.
         children: int32 [B, N, C], ids of a node's children in draft order, padded with -1.
         draft_rows: int32 [B, N], a node's row of a draft's log q; -1 for none.
-
-    Example:
-        >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
-        >>> topology = make(jnp.array([[-1, 0, 0, 1]], jnp.int32), 2, 2)
-        >>> topology.depth.tolist(), topology.children.tolist()
-        ([[0, 1, 1, 2]], [[[1, 2], [3, -1], [-1, -1], [-1, -1]]])
     """
 
     depth: Int[Array, "B N"]
@@ -170,6 +164,13 @@ def take_nodes(values, nodes):
         return jnp.asarray(values)[nodes]
     batch = jnp.arange(nodes.shape[0], dtype=jnp.int32).reshape(-1, *(1,) * (nodes.ndim - 1))
     return values[batch, nodes]
+
+
+def take_codes(values, nodes, ids: Int[Array, "B M K"]):
+    """Takes ``values`` [B, X, V] at ``nodes`` [M] (NumPy) or [B, M] and ids [B, M] or [B, M, K]."""
+    extra, nodes = (1,) * (ids.ndim - 2), with_batch(nodes, 2)
+    batch = jnp.arange(len(ids), dtype=jnp.int32).reshape(-1, 1, *extra)
+    return values[batch, nodes.reshape(*nodes.shape, *extra), ids]
 
 
 def drafted(field):

@@ -4,7 +4,7 @@ Axes: N nodes (root included), C children of the widest node.
 
 A tree is the set of its nodes' child-rank paths: ``(0, 2)`` is the third-best child of the root's best child. Node 0
 is the root (the last sampled token, without a path); the others follow level by level, in lexicographic order within a
-level, so a level is a contiguous range of ids in depth-first order.
+level, so a level is a contiguous range of ids in depth-first order. Needs no JAX.
 """
 
 import itertools
@@ -13,15 +13,11 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from importlib import resources
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, ClassVar
 
 import numpy as np
 
-from lantern_jax.decoding.fields import (
-    Made,
-    Range,
-    check_count,
-)
+from lantern_jax.decoding.fields import Made, Range, check_count
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
@@ -31,31 +27,31 @@ MOST_NODES, MOST_DEPTH = 4096, 64
 _LARGEST_FILE = 10**6
 
 
-class GuessTree(Protocol):
+class GuessTree:
     """What static, dynamic and gap trees have in common.
 
     Attributes:
-        num_nodes: N, root included.
-        max_depth: the greatest depth of a node.
-        max_rank: the largest child rank.
+        nodes: number of nodes, the root not counted.
+        max_depth: the greatest depth of a node; 0 for the root alone.
+        max_rank: the largest child rank; -1 for the root alone.
         expanded: how many nodes a drafter expands at each level from 1 to max_depth - 1.
         is_static: whether all rounds have the same nodes, with the guesses of ranks that are known beforehand.
     """
 
+    nodes: int
+    max_depth: int
+    max_rank: int
+    expanded: tuple[int, ...] = ()
+    is_static: ClassVar[bool] = False
+
     @property
-    def num_nodes(self) -> int: ...
-    @property
-    def max_depth(self) -> int: ...
-    @property
-    def max_rank(self) -> int: ...
-    @property
-    def expanded(self) -> tuple[int, ...]: ...
-    @property
-    def is_static(self) -> bool: ...
+    def num_nodes(self) -> int:
+        """Number of nodes N, root included."""
+        return self.nodes + 1
 
 
 @dataclass(frozen=True)
-class DraftTree:
+class DraftTree(GuessTree):
     """A static draft tree; its sorted ``paths`` decide hash and equality.
 
     Args:
@@ -78,6 +74,7 @@ class DraftTree:
     """
 
     paths: tuple[tuple[int, ...], ...]
+    is_static: ClassVar[bool] = True
 
     def __post_init__(self):
         object.__setattr__(self, "paths", _checked_paths(self.paths))
@@ -128,13 +125,13 @@ class DraftTree:
         return cls((*paths, *((0,) * length for length in range(levels + 1, depth + 1))))
 
     @property
-    def num_nodes(self) -> int:
-        """Number of nodes N, root included."""
-        return len(self.paths) + 1
+    def nodes(self) -> int:
+        """Number of nodes, the root not counted."""
+        return len(self.paths)
 
     @property
     def max_depth(self) -> int:
-        """Depth of the deepest node; 0 for the root alone."""
+        """Implements ``GuessTree.max_depth``."""
         return len(self.paths[-1]) if self.paths else 0
 
     @cached_property
@@ -207,18 +204,13 @@ class DraftTree:
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """Number of nodes with children at each level from 1 to max_depth - 1."""
+        """Implements ``GuessTree.expanded``."""
         return tuple(len(level) for level in self.internal_levels[1:])
 
     @property
     def max_rank(self) -> int:
-        """Largest child rank, so that drafting needs the best max_rank + 1 codes; -1 for the root alone."""
+        """Implements ``GuessTree.max_rank``."""
         return max((path[-1] for path in self.paths), default=-1)
-
-    @property
-    def is_static(self) -> bool:
-        """True."""
-        return True
 
     @property
     def is_chain(self) -> bool:
@@ -265,12 +257,6 @@ def load_tree(file: str | Path) -> DraftTree:
 
     Raises:
         LanternError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
-
-    Example:
-        >>> with open("tree.json", "w") as file:
-        ...     _ = file.write("[[0], [1], [0, 0]]")
-        >>> lantern_jax.load_tree("tree.json").paths
-        ((0,), (1,), (0, 0))
     """
     paths = read_json(Path(file), _LARGEST_FILE)
     if not isinstance(paths, list):

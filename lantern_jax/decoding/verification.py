@@ -6,7 +6,7 @@ Axes: B batch, N nodes (root included), V vocabulary, L path length = max depth 
 """
 
 from types import UnionType
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import jax
 import jax.numpy as jnp
@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
 from lantern_jax.decoding.acceptance import Codebook, Rule, as_rule, check_codebook, code_distance
-from lantern_jax.decoding.choices import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.concrete import check_ids, check_logits
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.record import Record
@@ -34,14 +34,6 @@ class Verification(Record):
         substituted: bool [B, L - 1], accepted tokens that the strict rule refuses on the same random numbers.
         distance: float32 [B, L - 1], the codebook distance of a substituted token from strict decoding's token; 0
             elsewhere.
-
-    Example:
-        >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
-        >>> log_probs = jnp.log(jnp.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]]]))
-        >>> verify = jax.jit(lantern_jax.verify_tree, static_argnames="coupling")
-        >>> verdict = verify(draft, log_probs, lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
-        >>> verdict.wanted.tolist(), verdict.path.tolist()
-        ([[2, 0, 2]], [[0, 1, 1]])
     """
 
     path: Int[Array, "B L"]
@@ -52,6 +44,7 @@ class Verification(Record):
     distance: Float[Array, "B L-1"]
 
 
+@runtime_checkable
 class Coupling(Protocol):
     """The way draft and target share randomness: a frozen, hashable value, static in a compiled program.
 
@@ -89,7 +82,7 @@ class Coupling(Protocol):
         codebook: Codebook | None,
         max_count: Int[Array, " B"],
     ) -> Verification:
-        """Verifies for ``verify_tree``, which has checked the arguments."""
+        """Does what ``verify_tree`` says, which has checked the arguments; in the loop they fit by themselves."""
 
 
 def verify_tree(
@@ -129,7 +122,12 @@ def verify_tree(
         >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
         ([1], [0])
     """
-    rule, coupling, tokens, topology = as_rule(rule), as_coupling(coupling), draft.tokens, draft.topology
+    rule, coupling, tokens, topology = (
+        as_rule(rule),
+        COUPLINGS.checked(coupling),
+        draft.tokens,
+        draft.topology,
+    )
     check_topology(topology)
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
         raise LanternError(
@@ -150,11 +148,6 @@ def verify_tree(
     draft, log_probs = jax.tree.map(jnp.asarray, draft), jnp.asarray(log_probs)
     max_count = jnp.broadcast_to(jnp.asarray(max_count, jnp.int32), tokens.shape[:1])
     return coupling.verify(draft, log_probs, draws, rule, codebook, max_count)
-
-
-def parents_of(draft: Draft):
-    """Returns the parent of every drafted node: int32 [M] (NumPy) or [B, M]."""
-    return drafted(draft.topology.parents)
 
 
 def first_of_siblings(topology: AnyTopology, chosen: Bool[Array, "B M"]) -> Bool[Array, "B M"]:

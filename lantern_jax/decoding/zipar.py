@@ -18,7 +18,7 @@ the same.
 Axes: H rows, M places of the schedule, C places of the longest row, T stream tokens, N places of a pass.
 """
 
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass
 from functools import lru_cache
 from typing import ClassVar, NamedTuple
 
@@ -26,7 +26,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
-from lantern_jax.decoding.fields import ByPlatform, Range, whole
+from lantern_jax.decoding.fields import ByPlatform, check_fields, whole
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Target
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.io.errors import LanternError
@@ -54,13 +54,12 @@ class Rows:
         135
     """
 
-    width: int
-    window: int = 16
-    guesses: int = 0
+    width: int = whole(MISSING, 1)
+    window: int = whole(16, 1)
+    guesses: int = whole(0)
 
     def __post_init__(self):
-        for name, least in (("width", 1), ("window", 1), ("guesses", 0)):
-            Range(int, least).check(name, getattr(self, name))
+        check_fields(self)
         # Longer windows do the same, so they are the same record: compiled programs are found by it.
         object.__setattr__(self, "window", min(self.window, self.width))
 
@@ -217,8 +216,8 @@ class ZipAR(Guessing):
         guesses: codes guessed in each row, which change the number of passes but no token.
 
     Example:
-        >>> lantern_jax.ZipAR(ahead=4).guesses
-        ByPlatform(cpu=0, gpu=7, tpu=None)
+        >>> str(lantern_jax.Method(lantern_jax.ZipAR(ahead=4)))
+        'zipar:ahead=4 strict gumbel'
     """
 
     ahead: int = whole(8, 1)

@@ -4,6 +4,14 @@ from itertools import pairwise
 
 import numpy as np
 
+from lantern_jax.decoding.acceptance import Rule, as_rule
+
+
+def rule_of(name: str, k: int, strength: float) -> Rule:
+    """Makes the rule that ``borrowed`` computes."""
+    number = {"lantern": "delta", "lantern++": "lam"}.get(name)
+    return as_rule(f"{name}:k={k},{number}={strength}" if number else name)
+
 
 def borrowed(rule_name, k, strength, p, x, table):
     """Returns A(x) as a list, and its mass."""

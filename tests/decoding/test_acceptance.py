@@ -3,7 +3,6 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -13,12 +12,12 @@ from lantern_jax.decoding.acceptance import (
     LanternPlusPlus,
     Probabilities,
     Strict,
+    as_rule,
     check_codebook,
 )
-from lantern_jax.decoding.rules.names import as_rule, rule_from_name
 from tests.refused import refused
 
-from .slow_verification import borrowed
+from .slow_verification import borrowed, rule_of
 
 
 def lend(rule, p, table, token=0):
@@ -45,28 +44,24 @@ def test_neighbour_mass_is_the_longest_prefix_within_the_bound(seed, name, k):
         np.int32
     )
     p_x = np.float32(rng.random() * 0.3 * (seed % 4 > 0))
-    rule = rule_from_name(name, k, delta=rng.random() * 0.6, lam=1 + 3 * rng.random())
-    strength = float(rule.delta if name == "lantern" else rule.lam)
-    lenders, lent = lend(rule, [p_x, *near], ids)
+    strength = rng.random() * 0.6 if name == "lantern" else 1 + 3 * rng.random()
+    lenders, lent = lend(rule_of(name, k, strength), [p_x, *near], ids)
     inside, expected = borrowed(name, k, strength, np.array([p_x, *near]), 0, ids[None])
     assert lenders == inside or not lent
     np.testing.assert_allclose(lent, expected, rtol=1e-5)
 
 
 def test_strict_by_name_and_by_k():
-    assert rule_from_name("strict").is_strict and rule_from_name("lantern", 0, delta=0.5).is_strict
-    assert not rule_from_name("lantern++", 1, lam=1.0).is_strict
-    assert Strict().k == 0
-    assert isinstance(rule_from_name("lantern", 3), Lantern)
+    assert as_rule("strict") == Strict() and Strict().is_strict and Strict().k == 0
+    assert Lantern(k=0, delta=0.5).is_strict and not LanternPlusPlus(k=1, lam=1.0).is_strict
     assert isinstance(as_rule("lantern++"), LanternPlusPlus) and as_rule("lantern++").k == 10
-    assert as_rule(Strict()) == Strict()
-    with pytest.raises(ValueError, match="rule 7 is not valid: give a Rule or one of strict"):
+    with refused("unknown rule 7: choose one of strict"):
         as_rule(7)
 
 
 def test_an_unsigned_neighbour_table_gives_the_same_loans():
     """Although it cannot hold -1, the entry of a neighbour that lends nothing."""
-    rule, p = rule_from_name("lantern", 3, delta=0.25), jnp.array([0.4, 0.2, 0.3, 0.1])
+    rule, p = Lantern(3, 0.25), jnp.array([0.4, 0.2, 0.3, 0.1])
     table = np.array([[1, 2, 3]] * 4)
     loans = [
         lent_by(rule, p, jnp.zeros(1, jnp.int32), Codebook(jnp.asarray(table, dtype), jnp.zeros((4, 2))))
@@ -79,11 +74,11 @@ def test_an_unsigned_neighbour_table_gives_the_same_loans():
 def test_codebooks_that_do_not_fit_are_refused():
     codebook = Codebook(neighbours=jnp.zeros((4, 2), jnp.int32), codes=jnp.zeros((4, 3)))
     check_codebook(Strict(), None)
-    check_codebook(rule_from_name("lantern", 2), codebook)
+    check_codebook(Lantern(2), codebook)
     below, beyond = (codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(each)) for each in (-2, 4))
     check_codebook(Strict(), codebook.replace(neighbours=codebook.neighbours.at[1, 1].set(-1)))
     for message, arguments in {
-        "needs a codebook": (rule_from_name("lantern", 2), None),
+        "needs a codebook": (Lantern(2), None),
         "the codebook has 4 rows of neighbours and 4 codes, the target 5": (Strict(), codebook, 5),
         "the codebook has 4 rows of neighbours and 3 codes, the target 4": (
             Strict(),
@@ -92,7 +87,7 @@ def test_codebooks_that_do_not_fit_are_refused():
         ),
         "the neighbour table holds ids from 0 to 4: give -1": (Strict(), beyond),
         "the neighbour table holds ids from -2 to 0: give -1": (Strict(), below),
-        "the table stores 2": (rule_from_name("lantern", 3), codebook),
+        "the table stores 2": (Lantern(3), codebook),
     }.items():
         with refused(message):
             check_codebook(*arguments)

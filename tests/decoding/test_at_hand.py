@@ -7,6 +7,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax import Completion, TokenConditioning
+from lantern_jax.decoding import cache as kv_cache
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -50,23 +51,18 @@ REFUSED = {
     "prompt 1 ends in padding on the right": lambda: foreign(mask=RIGHT),
     "prompt 2 ends in padding on the right": lambda: of_lumina(mask=jnp.arange(12).reshape(3, 4) < 11),
     "prompt 1 ends in padding on the right: pad on the left": lambda: captions([4, 2, 4]),
-    "prompt 0 ends in padding": lambda: foreign(mask=np.arange(9).reshape(3, 3) > 2),
     "of float32: give bool": lambda: foreign(mask=ADDED),
     r"the mask has shape \(3, 2\)": lambda: foreign(mask=RIGHT[:, :2]),
     "ids of prompts are float32": lambda: foreign(FLOATS),
-    "prompts are float32": lambda: foreign(FLOATS, RIGHT | True),
-    "are float32": lambda: of_lumina(tokens=toys.lumina(3)[2].tokens.astype(jnp.float32)),
     "labels are float32": lambda: labelled(LABELS.astype(jnp.float32)),
     r"conditioning\[0\]\[0\] has shape \(\) for 3 keys": lambda: foreign(TOKENS.tolist()),
     r"prompts have shape \(3,\): give ids \[B, P\]": lambda: foreign(TOKENS[:, 0]),
-    r"prompts have shape \(3, 0\): give ids": lambda: foreign(TOKENS[:, :0]),
     "ids of prompts are 0 to 30: give 0 to 29": lambda: foreign(np.where(TOKENS == 5, 30, TOKENS)),
     "ids of prompts are -1 to 5": lambda: foreign(np.where(TOKENS == 0, -1, TOKENS)),
     "give 0 to 19": lambda: of_lumina(tokens=toys.lumina(3)[2].tokens + 3),
     "labels are 6 to 8: give 0 to 5": lambda: labelled(LABELS + 6),
     "labels have shape": lambda: labelled(LABELS[:, :0]),
     "given tokens are 31 to 32: give 0 to 31": lambda: completed(jnp.array([[31, 32]] * 3)),
-    "given tokens are -1 to -1": lambda: completed(np.full((3, 2), -1)),
     "given tokens are float32": lambda: completed(jnp.full((3, 2), 1.5)),
     # A row has four codes and then its end.
     "given token 4 is not 12": lambda: of_lumina(given=np.full((3, 6), 3)),
@@ -118,9 +114,9 @@ def neighbours(table):
 
 def committed(path):
     layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
-    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
+    cache = kv_cache.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
     for _ in range(2):
-        cache = lantern_jax.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
+        cache = kv_cache.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
 
 
 def slots(number, dtype=np.int32):
@@ -130,13 +126,6 @@ def slots(number, dtype=np.int32):
     KNOWN.score(
         foreign_params(), cache, jnp.zeros((3, 1), jnp.int32), np.zeros(1, int), np.ones((1, 1), bool)
     )
-
-
-def of_llamagen(dtype, slots=3):
-    layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
-    cache = lantern_jax.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=slots)
-    path, count = jnp.zeros((1, 1), jnp.int32), jnp.array([1], jnp.int32)
-    lantern_jax.commit(cache.replace(length=jnp.zeros(1, dtype)), (layer,), path, count)
 
 
 def topology(*parents, depth=2, width=1):
@@ -151,8 +140,6 @@ PARTS = {
     "nodes of the path are 1 to 3: give 0 to 2": lambda: committed([[1, 3]]),
     "lengths of the cache are float32": lambda: slots(8, np.float32),
     "slots are float64: give whole numbers": lambda: slots(8.0),
-    "lengths of the cache are float32: give": lambda: of_llamagen(np.float32),
-    "slots are float64": lambda: of_llamagen(np.int32, 3.0),
     "vocab_size and num_tokens are float64": lambda: lantern_jax.Target(None, None, None, 24, 20.0),
     r"tokens have shape \(3,\): give batch x 3 tree nodes, under vmap tokens\[None\]": lambda: jax.vmap(
         verified

@@ -8,8 +8,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Block, Draft, DraftTree, Rejection, SharedNoise, Streams, verify_tree
-from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax import Block, Draft, DraftTree, verify_tree
+from lantern_jax.decoding.choices import COUPLINGS
+from lantern_jax.decoding.gumbel import SharedNoise
+from lantern_jax.decoding.rejection import Rejection, Streams
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -157,7 +159,7 @@ def test_bad_arguments():
     def verify(tree=CHAIN, log_q=None, draws=STREAMS, rule="strict"):
         draft = Draft(jnp.zeros((1, tree.num_nodes), jnp.int32), tree, log_q)
         log_probs = jnp.zeros((1, tree.num_nodes, VOCAB))
-        return verify_tree(draft, log_probs, draws, coupling=as_coupling("block"), rule=rule)
+        return verify_tree(draft, log_probs, draws, coupling=COUPLINGS.checked("block"), rule=rule)
 
     for arguments, message in (
         ({"tree": fork}, "verifies chains, and the tree of 3 nodes branches"),
@@ -168,4 +170,4 @@ def test_bad_arguments():
         with refused(message):
             verify(**arguments)
     assert int(jax.jit(lambda: verify(tree=DraftTree.empty()))().count[0]) == 0
-    assert isinstance(as_coupling("rejection"), Rejection)
+    assert isinstance(COUPLINGS.checked("rejection"), Rejection)

@@ -8,16 +8,14 @@ import math
 import re
 from dataclasses import replace
 from functools import partial
-from typing import NamedTuple
 
 import jax
-import jax.export
 import jax.numpy as jnp
 import pytest
 
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Codebook, LanternPlusPlus
-from lantern_jax.decoding.couplings import as_coupling
+from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
@@ -55,7 +53,7 @@ def abstract_inputs(batch: int, target: LlamaGenConfig = TARGET) -> Inputs:
         SamplingParams(
             shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32), filters=("top_k", "top_p")
         ),
-        LanternPlusPlus(shape((), jnp.float32), 10),
+        LanternPlusPlus(10, shape((), jnp.float32)),
         Codebook(shape((VOCAB, 10), jnp.int32), shape((VOCAB, 8), jnp.float32)),
     )
 
@@ -118,19 +116,11 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
     assert not [line for name, line in found if name in moves]
 
 
-# The last test covers the shared noise and a relaxed rule.
-@pytest.mark.parametrize(
-    ("method", "batch", "tree"),
-    [("plain", 3, None), pytest.param("rejection", 1, SMALL, marks=pytest.mark.exhaustive)],
-    ids=str,
-)
-def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device(method, batch, tree):
-    program = Program(llamagen_target(TARGET))
-    if method != "plain":
-        program = Program(program.target, eagle(eagle_drafter(DRAFTER), tree), as_coupling(method))
-    lowered = loop._decode_jit.lower(program, strict_inputs(batch))
+# The last test covers trees, the shared noise and a relaxed rule.
+def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device():
+    lowered = loop._decode_jit.lower(Program(llamagen_target(TARGET)), strict_inputs(3))
     lines = loop_lines(lowered.compile(compiler_options=AS_USERS_COMPILE).as_text())
-    check_caches(lines, batch, program.drafting.max_depth, 2 if method == "plain" else 4)
+    check_caches(lines, 3, 0, 2)
     check_lines(lines)
 
 
@@ -150,93 +140,31 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     assert not re.findall(rf"= f32\[(?:{kernels})\]", hlo)
 
 
-# A round on a mesh is exported in devices/test_mesh.py.
-@pytest.mark.exhaustive
-def test_the_loop_exports_for_eight_accelerators():
-    program = Program(llamagen_target(TARGET), eagle(eagle_drafter(DRAFTER), SMALL))
-    mesh = lowering.mesh("cuda", data=8)
-    function = jax.jit(
-        lambda inputs: loop._decode_sharded(program, mesh, "data", inputs),
-        in_shardings=jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec()),
-    )
-    # Kernels are kept as Triton's code, which may change between versions of JAX.
-    kernels = [jax.export.DisabledSafetyCheck.custom_call("__gpu$xla.gpu.triton")]
-    with lowering.on("cuda"):
-        exported = jax.export.export(function, platforms=["cuda"], disabled_checks=kernels)(
-            abstract_inputs(8)
-        )
-    assert exported.platforms == ("cuda",) and exported.nr_devices == 8
-    assert exported.out_avals[0].shape == (8, GRID * GRID)
-
-
-class Case(NamedTuple):
-    """A kind of program. ``stream``: "llamagen", or "lumina", whose rows end in forced tokens."""
-
-    platform: str
-    coupling: str
-    relaxed: bool
-    greedy: bool
-    batch: int
-    stream: str
-    traced: bool
-    compiled: bool = False
-
-
-# Every value of every field, not every combination. Compiling takes longest by far: few are compiled, and none for
-# cuda, whose kernels a CPU cannot compile. Draftings and rules by name are in tests/test_methods.py.
-CASES = [
-    Case("cuda", "rejection", True, False, 1, "llamagen", True),
-    Case("tpu", "gumbel", False, True, 3, "lumina", False),
-    Case("cpu", "gumbel", True, False, 3, "llamagen", False, compiled=True),
-]
-MORE = [
-    Case("cuda", "rejection", False, True, 3, "lumina", False),
-    Case("tpu", "gumbel", False, False, 3, "lumina", False),
-    Case("tpu", "rejection", True, True, 1, "lumina", True, compiled=True),
-]
-
-
-def small_program(case: Case) -> tuple[Program, Inputs]:
-    """Makes a program of that kind and its inputs."""
-    target, params, conditioning = toys.stream(case.stream, case.batch)
-    drafter, drafter_params = toys.random_drafter("eagle", case.stream)
+# Draftings and rules by name, lowered for a GPU, are in tests/test_methods.py; here tokens are forced.
+@pytest.mark.parametrize(
+    ("platform", "coupling", "greedy", "traced"),
+    [
+        ("tpu", "gumbel", True, False),
+        pytest.param("cuda", "rejection", False, True, marks=pytest.mark.exhaustive),
+        pytest.param("cpu", "rejection", False, True, marks=pytest.mark.exhaustive),
+    ],
+)
+def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling, greedy, traced):
+    """Branches are sought before compiling, which may fold here what stays elsewhere; the loop is the decoding loop."""
+    target, params, conditioning = toys.stream("lumina", 3)
+    drafter, drafter_params = toys.random_drafter("eagle", "lumina")
     drafting, vocab = eagle(drafter, SMALL), target.vocab_size
     inputs = Inputs(
-        params, drafter_params, conditioning, toys.sequence_keys(0, case.batch), jnp.full(case.batch, 2.0),
-        jnp.ones(case.batch, bool), SamplingParams.create(0.0 if case.greedy else 0.9, 5, 0.9),
-        loop.as_rule("strict"), None,
+        params, drafter_params, conditioning, toys.sequence_keys(0, 3), jnp.full(3, 2.0), jnp.ones(3, bool),
+        SamplingParams.create(0.0 if greedy else 0.9, 5, 0.9), loop.as_rule("lantern++:k=4"),
+        Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2))),
     )  # fmt: skip
-    if case.relaxed:
-        book = Codebook(jnp.zeros((vocab, 4), jnp.int32), jnp.zeros((vocab, 2)))
-        inputs = inputs.replace(rule=LanternPlusPlus(jnp.float32(2.0), 4), codebook=book)
-    drafting = traced_drafting(drafting) if case.traced else drafting
-    return Program(target, drafting, as_coupling(case.coupling)), inputs
-
-
-def branches(hlo: str) -> list[str]:
-    """Returns the lines of HLO that branch on data."""
-    return [line for line in hlo.splitlines() if re.search(r"= .*\bconditional\(", line)]
-
-
-def data_dependent_loops(compiled: str) -> list[str]:
-    """Returns the lines of compiled HLO that loop an unknown number of times."""
-    loops = [line for line in compiled.splitlines() if re.search(r"= .*\bwhile\(", line)]
-    return [line for line in loops if '"known_trip_count"' not in line]
-
-
-@pytest.mark.parametrize(
-    "case",
-    [*CASES, *(pytest.param(case, marks=pytest.mark.exhaustive) for case in MORE)],
-    ids=lambda case: "-".join(map(str, case)),
-)
-def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
-    """Branches are sought before compiling, which may fold here what stays elsewhere; the loop is the decoding loop."""
-    program, inputs = small_program(case)
-    program = lowering.lower(partial(loop.decode, program), inputs, platform=case.platform)
-    assert not branches(program.as_text(dialect="hlo"))
-    if case.compiled:
-        loops = data_dependent_loops(program.compile().as_text())
-        assert len(loops) == 1, loops
+    program = Program(target, traced_drafting(drafting) if traced else drafting, COUPLINGS.read(coupling))
+    lowered = lowering.lower(partial(loop.decode, program), inputs, platform=platform)
+    assert not re.search(r"= .*\bconditional\(", lowered.as_text(dialect="hlo"))
+    if platform == "cpu":
+        loops = re.findall(r"^.*= .*\bwhile\(.*$", lowered.compile().as_text(), re.MULTILINE)
+        assert len([line for line in loops if '"known_trip_count"' not in line]) == 1
 
 
 @pytest.mark.parametrize(
@@ -245,7 +173,9 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(case):
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes over its state's memory: every leaf is aliased to the result, and no cache is copied,
     inside the loop or around it. Inside it nothing is sorted and nothing leaves the device."""
-    program = Program(llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), as_coupling(coupling))
+    program = Program(
+        llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), COUPLINGS.checked(coupling)
+    )
     inputs = abstract_inputs(batch, DEEPER)
     state = jax.eval_shape(lambda inputs: programs.stack_scalars(loop.start(program, inputs)), inputs)
     running = inputs.replace(conditioning=None, active=None)

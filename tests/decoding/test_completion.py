@@ -10,7 +10,7 @@ import pytest
 from lantern_jax import Completion, DraftTree, Echo, LlamaGen, Rows, Window, eagle, jacobi, led_window
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.led import Led
+from lantern_jax.decoding.drafting.led import LedWindow
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode, start
 from lantern_jax.decoding.program import Inputs, Program
@@ -58,7 +58,7 @@ def draftings() -> dict:
     return {
         "plain": (PLAIN, None),
         "copy": (eagle(toys.noisy_drafter(toys.llamagen()), TREE), copy),
-        "jacobi": (jacobi(toys.VOCAB, 4, "above", 5), None),
+        "jacobi": (jacobi(toys.VOCAB, 4, None, "above", 5), None),
     }
 
 
@@ -115,7 +115,7 @@ def test_echo_recalls_nothing_of_given_tokens():
 
 def test_a_led_window_begins_with_its_drafter_alone():
     target, drafter = toys.llamagen(), toys.noisy_drafter(toys.llamagen())
-    led = Led(drafter, Window(toys.VOCAB, DraftTree.chain(3)), 0, Echo())
+    led = LedWindow(drafter, Window(toys.VOCAB, DraftTree.chain(3)), 0, Echo())
     program = Program(target, led_window(drafter, led.settings, led.refine))
     given = Completion(toys.conditioning(BATCH), jnp.asarray(plain(OTHER)[:, :CUT]))
     inputs = Inputs(

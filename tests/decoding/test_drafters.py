@@ -3,22 +3,10 @@
 import jax
 import jax.numpy as jnp
 import numpy as np
-import pytest
 
 from lantern_jax import DraftTree, Rows, drafter_from_target, eagle, named_tree
-from lantern_jax.families.drafters import DRAFTERS
 
 from . import toy_models as toys
-
-
-@pytest.mark.parametrize("kind", DRAFTERS)
-def test_a_drafter_is_one_record_per_dtype(kind):
-    config = toys.drafter_config(
-        kind, **toys.CONFIG.shared_with_drafter, num_codes=toys.VOCAB, **toys.KIND_SIZES
-    )
-    make = DRAFTERS[kind].make
-    assert make(config, jnp.float32) is make(config, np.dtype("float32")) is make(config=config)
-    assert make(config, jnp.bfloat16) is not make(config)
 
 
 def test_a_drafting_is_one_record_however_its_tree_is_written():

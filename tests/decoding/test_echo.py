@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, DraftTree, Outcome, Pending
+from lantern_jax import Draft, DraftTree
 from lantern_jax.decoding.echo import Echo, Memory, blended, mixed, recalled, remember
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
+from lantern_jax.decoding.protocols import Outcome, Pending
 from lantern_jax.decoding.verification import verify_tree
 
 VOCAB = 6

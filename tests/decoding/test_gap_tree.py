@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import GapTree, topology_of
-from lantern_jax.decoding.drafting.gaps import gap_draft
-from lantern_jax.decoding.gap_tree import BRANCHES, FRONT, TAIL
+from lantern_jax.decoding.gap_tree import BRANCHES, FRONT, TAIL, gap_draft
 
 VOCAB = 9
 
@@ -35,9 +34,7 @@ def test_pool_paths_leave_the_spine_freely_in_front_and_once_behind():
     assert TAIL > 6 and paths - {()} == wanted
 
 
-@pytest.mark.parametrize(
-    ("tree", "vocab"), [(GapTree(5, 9), VOCAB), (GapTree(12, 20, 1.0), VOCAB), (GapTree(4, 6), 3)]
-)
+@pytest.mark.parametrize(("tree", "vocab"), [(GapTree(5, 9), VOCAB), (GapTree(12, 20, 1.0), VOCAB)])
 def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
     """Recomputed from the definition over all nodes of the pool."""
     rng, batch = np.random.default_rng(0), 8
@@ -86,10 +83,7 @@ def test_trees_of_the_same_window_share_its_pool():
     ("sizes", "message"),
     [
         ((0, 4), "window 0 is not valid: give a whole number from 1 to 64"),
-        ((4, 1025), "nodes 1025 is not valid: give a whole number from 1 to 1024"),
         ((1, 9), "a gap tree of 1 places has 4 nodes: give no more, not 9"),
-        ((4, 6, 0.0), "sharpness 0.0 is not valid"),
-        ((4, 6, "a"), "sharpness 'a' is not valid"),
     ],
 )
 def test_sizes_that_do_not_fit_are_refused(sizes, message):

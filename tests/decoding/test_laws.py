@@ -17,9 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Block, DraftTree, SamplingParams, Streams, Window, speculative_decode, top_children
+from lantern_jax import Block, DraftTree, SamplingParams, Window, speculative_decode, top_children
 from lantern_jax.decoding import rejection
 from lantern_jax.decoding.drafting import jacobi as windows
+from lantern_jax.decoding.rejection import Streams
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi, speculative_jacobi
+from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 
@@ -70,11 +70,6 @@ def wanted_tokens(tokens, temperature):
     return np.argmax(scores, axis=-1).astype(np.int32)
 
 
-def test_a_rule_without_a_loan_is_refused_by_rejection():
-    with pytest.raises(ValueError, match="rule Hamming has no accept test for this coupling: define"):
-        decode(1, 1.0, coupling="rejection")
-
-
 # Forced tokens that are not codes: two rows of four codes and a row end, then one of two codes and two row ends.
 RAGGED = (-1, -1, -1, -1, 3, -1, -1, -1, -1, 3, -1, -1, 3, 3)
 
@@ -100,8 +95,7 @@ def test_guesses_that_are_no_codes_are_never_written(window, coupling):
     """Nor is a row end that a window repeats into a free place, where it is compared as the last code."""
     drafting = STUBBORN
     if window:
-        make = jacobi if coupling == "gumbel" else partial(speculative_jacobi, redraw="maximal")
-        drafting = make(3, window, initial="repeat")
+        drafting = jacobi(3, window, None if coupling == "gumbel" else "maximal", "repeat")
     # After a row end every code is equally likely to be wanted, the last one too.
     target, params = toys.markov_target(3, len(RAGGED), RAGGED), toys.markov_params(3).at[3].set(0)
     given = (target, params, jnp.zeros((BATCH, 1)), toys.sequence_keys(1, BATCH))

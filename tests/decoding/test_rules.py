@@ -9,15 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, DraftTree, Rule, Strict, gumbel_noise, rule_from_name, verify_tree
+from lantern_jax import Draft, DraftTree, Rule, Strict, gumbel_noise, verify_tree
 from lantern_jax.decoding.acceptance import code_distance
+from lantern_jax.decoding.choices import RULES
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
-from lantern_jax.decoding.rules.table import RULES, knobs_of
 from tests.refused import refused
 
 from . import toy_models as toys
-from .slow_verification import borrowed, positive
+from .slow_verification import borrowed, positive, rule_of
 
 VOCAB, ROW_END = 12, 11
 CODEBOOK = toys.random_codebook(VOCAB, 2, 4, seed=3, outside=1)
@@ -40,8 +40,8 @@ verify = jax.jit(partial(verify_tree, codebook=CODEBOOK), static_argnames="coupl
 @pytest.mark.parametrize(
     "rules",
     [
-        [rule_from_name(name, k=7) for name in ("lantern", "lantern++", "cool")],
-        [rule_from_name("near"), rule_from_name("typical"), OfTwoBounds(0.1, 0.2)],
+        [RULES[name](k=7) for name in ("lantern", "lantern++", "cool")],
+        [RULES["near"](), RULES["typical"](), OfTwoBounds(0.1, 0.2)],
     ],
     ids=lambda rules: ", ".join(type(rule).__name__ for rule in rules),
 )
@@ -72,7 +72,7 @@ FREE = {
 )
 def test_no_rule_writes_a_code_that_was_filtered_out(name, coupling):
     """Nor as the bonus token: here everything but codes 0 and 1 is filtered out, and all other codes are drafted."""
-    rule = rule_from_name(name, **FREE[name])
+    rule = RULES[name](**FREE[name])
     tree, batch = DraftTree.from_paths([(0,), (1,), (2,)]), 63
     # Each sequence drafts three of them, the next sequence the three that follow.
     drafted = 2 + (3 * np.arange(batch)[:, None] + np.arange(3)) % (VOCAB - 3)
@@ -157,7 +157,7 @@ BY_WANTED = {
 def test_rules_of_the_shared_noise_do_what_they_say(name, greedy):
     log_p, tokens, noise = cases()
     reference, knobs = BY_WANTED[name]
-    rule, given_noise = rule_from_name(name, **knobs), None if greedy else noise
+    rule, given_noise = RULES[name](**knobs), None if greedy else noise
     accepted, verdict = accepted_by_gumbel(rule, log_p, tokens, given_noise)
     scores = log_p if greedy else log_p + noise
     wanted = scores.argmax(-1)
@@ -177,8 +177,7 @@ def test_spacing_is_measured_once_over_codes_with_neighbours():
     assert measured.measured() is measured
     with_nan = CODEBOOK.replace(codes=CODEBOOK.codes.at[ROW_END].set(jnp.nan))
     np.testing.assert_allclose(with_nan.measured().spacing, SPACING, rtol=1e-6)
-    bare = CODEBOOK.replace(neighbours=CODEBOOK.neighbours[:, :0])
-    assert float(bare.measured().spacing) == 0
+    assert float(CODEBOOK.replace(neighbours=CODEBOOK.neighbours[:, :0]).measured().spacing) == 0
 
 
 def test_distances_of_float64_codes_are_float32():
@@ -192,13 +191,13 @@ def test_distances_of_float64_codes_are_float32():
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
-        ("near", {"tau": 0.0}), ("tolerance", {"samples": 1}), ("gsd", {"size": 1}), ("cool", {"omega": 1.0}),
-        ("lantern++", {"lam": 1.0}), ("lantern", {"delta": 0.0}), ("lantern", {"k": 0, "delta": 0.9}),
+        ("near", {"tau": 0.0}), ("tolerance", {"samples": 1}), ("gsd", {"size": 1}), ("cool", {"k": 4, "omega": 1.0}),
+        ("lantern++", {"k": 4, "lam": 1.0}), ("lantern", {"k": 4, "delta": 0.0}), ("lantern", {"k": 0, "delta": 0.9}),
     ],
 )  # fmt: skip
 def test_rules_with_no_freedom_are_strict(name, knobs):
     log_p, tokens, noise = cases(10)
-    rule, log_q = rule_from_name(name, **{"k": 4, **knobs}), np.repeat(distributions(10, 5), VOCAB, 0)
+    rule, log_q = RULES[name](**knobs), np.repeat(distributions(10, 5), VOCAB, 0)
     accepted, _ = accepted_by_gumbel(rule, log_p, tokens, noise)
     np.testing.assert_array_equal(accepted, tokens == (log_p + noise).argmax(-1))
     if name in ("near", "tolerance"):
@@ -211,7 +210,7 @@ def test_rules_with_no_freedom_are_strict(name, knobs):
 def test_cool_without_neighbours_needs_no_codebook():
     log_p, tokens, noise = cases(2)
     draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
-    log_probs, rule = jnp.stack([log_p, log_p], axis=1), rule_from_name("cool", 0, omega=8.0)
+    log_probs, rule = jnp.stack([log_p, log_p], axis=1), RULES["cool"](8.0, 0)
     for draws in (SharedNoise(jnp.stack([noise, noise], axis=1)), Greedy()):
         verdicts = [
             jax.jit(verify_tree, static_argnames="coupling")(
@@ -233,11 +232,11 @@ def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
     delta = 8.0
     cool = verify(
         Draft(jnp.asarray(tokens), tree), log_p, SharedNoise(jnp.asarray(noise)), coupling=Gumbel(),
-        rule=rule_from_name("cool", 4, omega=delta),
+        rule=RULES["cool"](delta, 4),
     )  # fmt: skip
     single = []
     for level in range(depth):
-        rule = rule_from_name("lantern++", 4, lam=1 + (delta - 1) * np.exp(-0.7 * (level + 1)))
+        rule = RULES["lantern++"](4, 1 + (delta - 1) * np.exp(-0.7 * (level + 1)))
         single.append(accepted_by_gumbel(rule, log_p[:, level], tokens[:, level + 1], noise[:, level])[0])
     expected = np.cumprod(np.stack(single, 1), axis=1).sum(1)
     np.testing.assert_array_equal(cool.count, expected)
@@ -292,8 +291,7 @@ def test_a_loan_pays_for_its_gain_with_distortion(rule):
     loans = [borrowed(*rule, p, x, NEIGHBOURS) for x in range(VOCAB)]
     masses = p + [mass for _, mass in loans]
     chances = np.minimum(1, masses / np.maximum(q, 1e-30))
-    made = rule_from_name(rule[0], rule[1], delta=min(rule[2], 0.9), lam=max(rule[2], 1.0))
-    law, expected = one_draft(made, log_p, log_q, chances), q * chances
+    law, expected = one_draft(rule_of(*rule), log_p, log_q, chances), q * chances
     for x, (inside, mass) in enumerate(loans):
         moved = p.copy()
         moved[inside] = 0
@@ -311,7 +309,7 @@ def test_cool_is_generous_early_and_strict_late(depth, delta):
     """Each depth has its own weight, which distorts no more than it must; where it is under 1 the law is still p."""
     log_p, log_q = distributions(2, 23)
     p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))
-    tree, rule = DraftTree.chain(depth), rule_from_name("cool", 0, omega=delta)
+    tree, rule = DraftTree.chain(depth), RULES["cool"](delta, 0)
     x = np.argmax(q / p * (p > 0.02))
     rows, q_rows = np.tile(log_p, (VOCAB, depth + 1, 1)), np.tile(log_q, (VOCAB, depth, 1))
     weights = []
@@ -340,7 +338,7 @@ def test_groups_are_tested_whole_and_refusals_are_strict(seed):
     groups = [group(np.exp(log_p), x) for x in range(VOCAB)]
     assert max(map(len, groups)) > 2 and groups[ROW_END] == [ROW_END]
     chances = np.array([min(1, p[codes].sum() / q[codes].sum()) if q[codes].sum() else 0 for codes in groups])
-    law = one_draft(rule_from_name("gsd", **GROUPED), log_p, log_q, chances)
+    law = one_draft(RULES["gsd"](**GROUPED), log_p, log_q, chances)
     residual = np.maximum(p - q, 0) / np.maximum(p - q, 0).sum()
     np.testing.assert_allclose(law, q * chances + (q * (1 - chances)).sum() * residual, atol=1e-6)
     assert np.abs(law - p).sum() > 1e-3
@@ -350,27 +348,5 @@ def test_groups_are_tested_whole_and_refusals_are_strict(seed):
 def test_rules_of_the_shared_noise_refuse_accept_tests(name):
     draft, zero = Draft(jnp.zeros((2, 2), jnp.int32), CHAIN), jnp.zeros(2, jnp.int32)
     draws = Streams(jax.random.split(jax.random.key(0), 2), zero, zero)
-    with refused(f"rule {type(rule_from_name(name)).__name__} .* use coupling gumbel"):
-        verify(draft, jnp.zeros((2, 2, VOCAB)), draws, coupling=Rejection(), rule=rule_from_name(name))
-
-
-@pytest.mark.parametrize(("name", "knobs", "message"), [
-    # Ranges of the settings' knobs: test_settings.py.
-    ("loose", {}, "unknown rule 'loose': choose one of strict, lantern"), ("lantern", {"k": 1.5}, "k 1.5"),
-    ("lantern++", {"k": 50, "vocab_size": 50}, "k 50 .* < 50"),
-    ("near", {"tau": -1}, "tau -1 is not valid: give a finite number >= 0"),
-    ("typical", {"delta_factor": float("inf")}, "delta_factor inf"),
-    ("gsd", {"size": 0}, "size 0"), ("gsd", {"p_gap": 0}, "p_gap 0"),
-    ("gsd", {"squared_distance": -1}, "squared_distance -1"),
-    ("near", {"tua": 1.0}, "no rule has a knob 'tua': choose from delta, .*tau"),
-])  # fmt: skip
-def test_bad_knobs(name, knobs, message):
-    with refused(message):
-        rule_from_name(name, **knobs)
-
-
-@pytest.mark.parametrize("name", RULES)
-def test_a_name_makes_its_rule_and_reads_only_its_own_knobs(name):
-    rule = rule_from_name(name, lam=2.0, tau=1.0, samples=2, k=2)
-    assert rule == rule_from_name(name, lam=2.0, tau=1.0, samples=2, k=2)
-    assert type(rule) is type(rule_from_name(name)) and type(rule).knobs == knobs_of(name)
+    with refused(f"rule {RULES[name].__name__} .* use coupling gumbel"):
+        verify(draft, jnp.zeros((2, 2, VOCAB)), draws, coupling=Rejection(), rule=RULES[name]())

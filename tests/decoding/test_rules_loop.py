@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, Rule, SamplingParams, eagle, rule_from_name, speculative_decode
+from lantern_jax import DraftTree, Rule, SamplingParams, eagle, speculative_decode
 
 from . import toy_models as toys
 
@@ -16,9 +16,9 @@ VOCAB, LENGTH, BATCH = 12, 20, 16
 FORCED = tuple(11 if i in (6, 13, 19) else -1 for i in range(LENGTH))
 TREE = DraftTree.from_paths([(0,), (1,), (2,), (0, 0), (0, 1), (1, 0)])
 CODEBOOK = toys.random_codebook(VOCAB, 2, 6, seed=0, outside=1)
-KNOBS = {
-    "near": {"tau": 1.5}, "typical": {}, "tolerance": {"samples": 3}, "cool": {"omega": 2.0, "k": 4},
-    "gsd": {"size": 8, "squared_distance": 4.0},
+RULES = {
+    "near": "near:tau=1.5", "tolerance": "tolerance:samples=3", "cool": "cool:omega=2,k=4",
+    "gsd": "gsd:size=8,squared_distance=4",
 }  # fmt: skip
 
 
@@ -29,7 +29,7 @@ def decode(rule, coupling, spread=False, greedy=False):
     decoded = speculative_decode(
         target, params, conditioning, toys.sequence_keys(1, BATCH), guidance=jnp.full(BATCH, 2.0),
         drafting=eagle(toys.noisy_drafter(target), tree), coupling=coupling, codebook=CODEBOOK,
-        rule=rule if isinstance(rule, Rule) else rule_from_name(rule, **KNOBS.get(rule, {})),
+        rule=RULES.get(rule, rule),
         drafting_params=toys.noisy_params(params, conditioning, 1.5),
         sampling=SamplingParams.create(0.0) if greedy else SamplingParams.create(0.9, 9, 0.98),
         mesh=jax.make_mesh((8,), ("data",)) if spread else None,

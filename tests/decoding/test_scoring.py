@@ -98,9 +98,3 @@ def test_tokens_that_are_not_a_stream_are_refused(name, changed, message):
     target, params, conditioning = toys.stream(name, 2)
     with refused(message):
         stream_log_probs(target, params, conditioning, changed(np.zeros((2, target.num_tokens), np.int32)))
-
-
-def test_labels_that_the_target_does_not_have_are_refused():
-    target, params, labels = toys.stream("llamagen", 2)
-    with refused("labels are 99"):
-        stream_log_probs(target, params, labels + 99, np.zeros((2, target.num_tokens), np.int32))

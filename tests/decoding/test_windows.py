@@ -3,15 +3,15 @@
 import numpy as np
 import pytest
 
-from lantern_jax import Drafter, DraftTree, Echo, GapTree, Window, jacobi, led_window, pac, speculative_jacobi
+from lantern_jax import Drafter, DraftTree, Echo, GapTree, Window, jacobi, led_window
 
 from . import toy_models as toys
 
 CHAIN, SIDEWAYS = DraftTree.chain(6), DraftTree.from_paths([(0,), (1,), (1, 0)])
 
 
-def of_chain(make, coupling):
-    toys.decode(make(toys.VOCAB, 6), name="chain", coupling=coupling)
+def of_chain(redraw, coupling):
+    toys.decode(jacobi(toys.VOCAB, 6, redraw), name="chain", coupling=coupling)
 
 
 def led(window, *refine):
@@ -19,12 +19,12 @@ def led(window, *refine):
 
 
 @pytest.mark.parametrize(
-    ("coupling", "make"),
-    [pytest.param("gumbel", jacobi, marks=pytest.mark.exhaustive), ("rejection", speculative_jacobi)],
+    ("coupling", "redraw"),
+    [pytest.param("gumbel", None, marks=pytest.mark.exhaustive), ("rejection", "maximal")],
 )
-def test_a_window_reaches_past_row_ends(coupling, make):
+def test_a_window_reaches_past_row_ends(coupling, redraw):
     target = toys.lumina(toys.BATCH)[0]
-    decoded = toys.decode(make(12, 6), name="lumina", coupling=coupling)
+    decoded = toys.decode(jacobi(12, 6, redraw), name="lumina", coupling=coupling)
     assert decoded.finite.all() and int(decoded.substituted.sum()) == 0
     ends = target.forced >= target.vocab_size
     assert ends.sum() == 5
@@ -41,9 +41,8 @@ def test_a_window_reaches_past_row_ends(coupling, make):
 
 def test_a_window_is_one_record_however_it_is_requested():
     """Compiled programs are found by it."""
-    assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6)) is pac(12, 6, 1, 0, redraw=None)
-    assert speculative_jacobi(12, 6) is speculative_jacobi(12, redraw="maximal", window=6)
-    assert jacobi(12, 6) is not jacobi(12, 7)
+    assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6), redraw=None)
+    assert jacobi(12, 6) is not jacobi(12, 6, "maximal")
     drafter, settings = toys.copy_drafter(), Window(toys.VOCAB, CHAIN)
     assert (
         led_window(drafter, settings)
@@ -53,19 +52,19 @@ def test_a_window_is_one_record_however_it_is_requested():
 
 
 REFUSED = {
-    "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: of_chain(jacobi, "rejection"),
-    "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: of_chain(speculative_jacobi, "gumbel"),
+    "redraw None was given Streams as draws: decode it with .* 'gumbel'": lambda: of_chain(None, "rejection"),
+    "redraw 'maximal' was given SharedNoise .* 'rejection'": lambda: of_chain("maximal", "gumbel"),
     "window 0 is not valid: give a whole number from 1 to 64": lambda: jacobi(12, window=0),
-    "window 2.5 is not valid: give a whole number from 1 to 64": lambda: speculative_jacobi(12, 2.5),
+    "window 2.5 is not valid: give a whole number from 1 to 64": lambda: jacobi(12, 2.5),
     "a gap tree needs a led window: give it to led_window": lambda: jacobi(12, GapTree(6, 8)),
-    "a gap tree needs the shared noise: give led_window": lambda: speculative_jacobi(12, GapTree(6, 8)),
+    "a gap tree needs the shared noise: give led_window": lambda: jacobi(12, GapTree(6, 8), "maximal"),
     "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(12, initial="below"),
     "row None is not valid: initial 'above' needs the length of a row": lambda: jacobi(12, initial="above"),
-    "row 0 is not valid: initial 'mixed' needs the length of a row": lambda: jacobi(12, initial="mixed", row=0),
-    "unknown redraw 'new': choose one of independent, maximal, shared": lambda: speculative_jacobi(12, 4, "new"),
-    "levels 5 is not valid: give a whole number from 0 to 4 .no more than the window": lambda: pac(12, 4, 2, 5),
-    "13 guesses for a position are more than 12 codes": lambda: pac(12, 4, 13),
-    "branches 0 is not valid: give a whole number from 1 to 4096": lambda: pac(12, 4, 0),
+    "row 0 is not valid: give a whole number >= 1": lambda: jacobi(12, initial="mixed", row=0),
+    "unknown redraw 'new': choose one of independent, maximal, shared": lambda: jacobi(12, 4, "new"),
+    "levels 5 is not valid: give a whole number from 0 to 4 .no more": lambda: DraftTree.window(4, 2, 5),
+    "13 guesses for a position are more than 12 codes": lambda: jacobi(12, DraftTree.window(4, 13, 2)),
+    "branches 0 is not valid: give a whole number from 1 to 4096": lambda: DraftTree.window(4, 0),
     "the tree has no path of best guesses as long as any other": lambda: jacobi(12, SIDEWAYS),
     "a led window needs the coupling gumbel": lambda: led(Window(toys.VOCAB, CHAIN, "maximal")),
     "refine -1 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), -1),

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 from hypothesis import strategies as st
 
-from lantern_jax import Draft, Drafting, DraftTree, Topology
+from lantern_jax import Draft, Drafting, DraftTree
+from lantern_jax.decoding.topology import Topology
 
 
 @st.composite

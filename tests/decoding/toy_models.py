@@ -7,7 +7,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import Codebook, Decoded, Drafter, DraftTree, KVCache, Prefix, Target, nearest_codes
+from lantern_jax import Codebook, Decoded, Drafter, DraftTree, Prefix, Target, nearest_codes
+from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode

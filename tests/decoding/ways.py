@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import Any
 
 import jax
@@ -19,11 +19,11 @@ from lantern_jax import (
     GapTree,
     Window,
     eagle,
+    jacobi,
     led_window,
 )
-from lantern_jax.decoding.drafting.jacobi import jacobi, pac, speculative_jacobi
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.names import INITIALS
+from lantern_jax.decoding.drafting.window import INITIALS
 from lantern_jax.decoding.sampling import process_logits, top_children
 
 from . import toy_models as toys
@@ -87,12 +87,11 @@ class Way:
 
 
 def window(width, redraw=None, initial="left"):
-    make = jacobi if redraw is None else partial(speculative_jacobi, redraw=redraw)
-    return lambda codes, row: make(codes, width, initial=initial, row=row)
+    return lambda codes, row: jacobi(codes, width, redraw, initial, row)
 
 
 def bushy(width, branches, levels, redraw=None, initial="left"):
-    return lambda codes, row: pac(codes, width, branches, levels, redraw, initial, row)
+    return window(DraftTree.window(width, branches, levels), redraw, initial)
 
 
 def led(tree, initial="left"):

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from lantern_jax.decoding.drafting.dynamic import DynamicTree
 
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands import arguments
@@ -20,7 +21,6 @@ from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.apps.sets.plan import SetPlan, shard_paths
 from lantern_jax.apps.sets.shards import open_pictures
-from lantern_jax.decoding.drafting.dynamic import DynamicTree
 from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
 from lantern_jax.io import archives, errors, files
 from lantern_jax.tensors.torch_pickle import read_pickle

@@ -5,6 +5,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
+from lantern_jax.settings.draftings import DRAFTINGS
 
 from lantern_jax.apps.measuring.random_models import SIZES, TINY, random_model
 from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes
@@ -12,7 +13,6 @@ from lantern_jax.apps.measuring.subject import random_subject
 from lantern_jax.decoding.methods import methods
 from lantern_jax.families.drafters import DRAFTERS, misfits
 from lantern_jax.families.registry import family_of
-from lantern_jax.settings.draftings import DRAFTINGS
 
 # One of each family with layers of its own; the others are exhaustive.
 FEW = ("llamagen-xl", "chameleon-7b", "janus-pro-1b")

@@ -16,14 +16,13 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.drafting.dynamic import DynamicTree, grow_dynamic
-from lantern_jax.decoding.drafting.growing import AtRoot, grow_static
+from lantern_jax.decoding.drafting.growing import AtRoot, DynamicTree, grow_dynamic, grow_static
 from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
 from lantern_jax.decoding.echo import MIXTURE, Echo, Memory, mixed, nothing, remember
 from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, Switch, field, whole
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.sampling import process_logits
-from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, TREE, DraftTree, resolve_tree
+from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, TREE, DraftTree, GuessTree, resolve_tree
 from lantern_jax.io.errors import LanternError
 
 
@@ -163,7 +162,7 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         >>> lantern_jax.eagle(drafter, lantern_jax.DynamicTree(nodes=25, depth=8)).max_depth
         8
     """
-    tree = resolve_tree(tree) if isinstance(tree, str) else tree
+    tree = tree if isinstance(tree, GuessTree) else resolve_tree(tree)
     if not tree.max_depth:
         raise LanternError("the tree has no node below its root: leave the drafting out to decode plainly")
     return _drafting_of(drafter, tree, echo)
@@ -220,9 +219,9 @@ class _Drafted(Guessing):
     mixture: Echo | None = field(None, MIXTURE, fitted=True, otherwise=Echo())
     drafts: ClassVar[bool] = True
 
-    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+    def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
         """Implements ``Guessing.settled``."""
-        made = super().settled(platform, coupling, fitted)
+        made = super().settled(platform, fitted)
         return made if self.echo else dataclasses.replace(made, mixture=None)
 
     @property
@@ -232,7 +231,7 @@ class _Drafted(Guessing):
 
     def make(self, parts: ModelParts) -> Drafting:
         """Implements ``Guessing.make``."""
-        return eagle(parts.drafter, self.tree, self.mixture if self.echo else None)
+        return eagle(parts.drafter, self.tree, self.mixture)
 
 
 # Small trees win where a round is bound by arithmetic, large ones where it is bound by reading the weights. On two
@@ -245,11 +244,12 @@ class Tree(_Drafted):
     """Fills a static tree with a drafter's best guesses (EAGLE, arXiv 2401.15077; LANTERN++, arXiv 2502.06352).
 
     Attributes:
-        tree: the guesses of every round; fitted, else few on CPUs and many elsewhere.
+        tree: a name, paths such as 0.0+1, or a JSON file of paths; fitted, else a small tree on CPUs, a large one
+            elsewhere.
 
     Example:
-        >>> str(lantern_jax.Tree(tree=[[0], [1], [0, 0]]).tree)
-        '1+0.0'
+        >>> lantern_jax.Tree(tree="0.0+1").tree.paths
+        ((0,), (1,), (0, 0))
     """
 
     tree: Any = field(None, TREE, fitted=True, otherwise=_USUAL)
@@ -263,8 +263,8 @@ class Dynamic(DynamicTree, _Drafted):
         sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes; fitted, else 2.
 
     Example:
-        >>> lantern_jax.Dynamic(nodes=25, frontier=8, children=6).drafts
-        330
+        >>> lantern_jax.Dynamic(nodes=25).settled("cpu", {}).tree.drafts
+        710
     """
 
     nodes: int | ByPlatform = whole(ByPlatform(16, 58, 26), 1, MOST_NODES)

@@ -47,7 +47,7 @@ class Guessing:
         verifies: whether guesses are verified by a rule and a coupling.
 
     Example:
-        >>> lantern_jax.Jacobi(nodes=8).settled("cpu", "gumbel", {}).tree.num_nodes
+        >>> lantern_jax.Jacobi(nodes=8).settled("cpu", {}).tree.num_nodes
         9
     """
 
@@ -59,7 +59,7 @@ class Guessing:
     def __post_init__(self):
         fields.check_fields(self)
 
-    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+    def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
         """Returns the record with a value in every field; arguments as of ``fields.settled``."""
         return fields.settled(self, platform, fitted)
 

@@ -3,14 +3,14 @@
 A window holds a guess for each of the W coming positions. A pass scores all of them and accepts a prefix; the rest move
 to the front and get new distributions to be drawn from. The coupling decides how they are drawn:
 
-    jacobi              ours, the shared noise: a guess is what plain decoding would put there after the guesses
-                        before it (Jacobi iteration; strict decoding is plain decoding with any guesses)
-    speculative_jacobi  rejection: independent draws (SJD, arXiv 2410.01699), or draws coupled to the last ones (SCD,
-                        arXiv 2510.24211), in ``redraws``
-    pac                 either: several guesses for each of the first positions (SJD-PAC, arXiv 2603.18599)
+    gumbel      ours, the shared noise: a guess is what plain decoding would put there after the guesses before it
+                (Jacobi iteration; strict decoding is plain decoding with any guesses)
+    rejection   independent draws (SJD, arXiv 2410.01699), or draws coupled to the last ones (SCD, arXiv 2510.24211),
+                in ``redraws``
 
-With every redraw the law of a guess, given the positions before it, is the distribution it was last drawn from, and
-that is the q it is tested against.
+With either, each of the first positions may have several guesses (SJD-PAC, arXiv 2603.18599). With every redraw
+the law of a guess, given the positions before it, is the distribution it was last drawn from, and that is the q it is
+tested against.
 
 Axes: B batch, W window (positions guessed), F first positions that may have several guesses, V codes.
 """
@@ -44,101 +44,35 @@ from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
 def jacobi(
-    vocab_size: int, window: int | DraftTree = 16, initial: str = "left", row: int | None = None
+    vocab_size: int,
+    window: int | DraftTree = 16,
+    redraw: str | None = None,
+    initial: str = "left",
+    row: int | None = None,
 ) -> Drafting:
-    """Makes our window for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses.
+    """Makes a window without a drafter, which has no parameters; arguments and errors as of ``Window``.
 
-    A guess changes only where the target's distribution moved enough for another code to win.
-
-    Args:
-        vocab_size: the target's.
-        window: W, positions guessed per round, 1 to 64; or a tree, as in ``Window``, whose guesses for a position are
-            the best few of its last perturbed distribution. No ``GapTree``: that needs a led window.
-        initial, row: as in ``Window``.
+    Without ``redraw`` it is for the coupling ``Gumbel``: guesses race with the noise that plain decoding uses, so one
+    changes only where the target's distribution moved enough for another code to win. With one it is for ``Rejection``.
+    SCD's released code keeps the old q for a kept guess; here q is always the law that the guess follows now. SJD-PAC's
+    deviates from the target's law in two ways; here siblings are drawn from the first one's distribution without that
+    one, and the first accepted sibling is taken, not the one with the longest path.
 
     Raises:
-        LanternError: as ``Window``; when traced, the coupling ``Rejection`` at a temperature above 0.
+        LanternError: as ``Window``, and a ``GapTree``; when traced and at a temperature above 0, a coupling that does
+            not fit ``redraw``, and ``Block`` with a redraw other than ``independent``.
 
     Example:
         >>> lantern_jax.jacobi(16384, window=8).max_depth
         8
-    """
-    return drafting_of(Window(vocab_size, _as_tree(window), None, initial, row))
-
-
-def speculative_jacobi(
-    vocab_size: int,
-    window: int | DraftTree = 16,
-    redraw: str = "maximal",
-    initial: str = "left",
-    row: int | None = None,
-) -> Drafting:
-    """Makes a window for the coupling ``Rejection``: SJD (redraw ``independent``) or SCD (``maximal``, ``shared``).
-
-    SCD's released code keeps the old q for a kept guess; here q is always the law that the guess follows now.
-
-    Args:
-        vocab_size: the target's.
-        window: W, positions guessed per round, 1 to 64; or a tree, as in ``Window`` and ``pac``.
-        redraw: how a guess is redrawn: ``independent`` of what it was; ``maximal``, kept with probability
-            min(1, p / q), else from the residual; ``shared``, with noise that stays the same for a position.
-        initial, row: as in ``Window``.
-
-    Raises:
-        LanternError: as ``Window``; when traced and at a temperature above 0, the coupling ``Gumbel``, and ``Block``
-            with a redraw other than ``independent``.
-
-    Example:
-        >>> lantern_jax.speculative_jacobi(16384, window=8, redraw="independent").max_depth
+        >>> lantern_jax.jacobi(16384, lantern_jax.DraftTree.window(8, branches=3, levels=2), "maximal").max_depth
         8
     """
-    if redraw not in REDRAWS:
-        raise errors.unknown("redraw", redraw, REDRAWS)
-    return drafting_of(Window(vocab_size, _as_tree(window), redraw, initial, row))
-
-
-def pac(
-    vocab_size: int,
-    window: int = 16,
-    branches: int = 3,
-    levels: int = 2,
-    redraw: str | None = "maximal",
-    initial: str = "left",
-    row: int | None = None,
-) -> Drafting:
-    """Makes SJD-PAC's window: several guesses for each of the first positions, and a chain below the best ones.
-
-    The released code deviates from the target's law in two ways; here siblings are drawn from the first one's
-    distribution without that one, and the first accepted sibling is taken, not the one with the longest path.
-
-    Args:
-        vocab_size: the target's.
-        window: W, the depth of the longest path, 1 to 64.
-        branches: guesses K for each of the first ``levels`` positions, 1 to V: K + K ** 2 + ... nodes.
-        levels: 0 to the window.
-        redraw: as in ``speculative_jacobi``, for ``Rejection``; None for ``Gumbel``, as in ``jacobi``.
-        initial, row: as in ``Window``.
-
-    Raises:
-        LanternError: as ``Window``; when traced, a coupling that does not fit ``redraw`` at a temperature above 0.
-
-    Example:
-        >>> lantern_jax.pac(16384, window=8, branches=3, levels=2).max_depth
-        8
-    """
-    tree = DraftTree.window(window, branches, levels)
-    if redraw is None:
-        return jacobi(vocab_size, tree, initial, row)
-    return speculative_jacobi(vocab_size, tree, redraw, initial, row)
-
-
-def _as_tree(window: int | DraftTree) -> DraftTree:
-    return DraftTree.window(window) if isinstance(window, int) else window
+    return drafting_of(Window(vocab_size, window, redraw, initial, row))
 
 
 @lru_cache(MOST_RECORDS)

@@ -271,8 +271,8 @@ class Led(GuessedWindow):
             fitted.
 
     Example:
-        >>> lantern_jax.Led(nodes=25).settled("cpu", "gumbel", {}).refine
-        1
+        >>> lantern_jax.Led(nodes=25).tree
+        GapTree(window=24, nodes=25, sharpness=2.83)
     """
 
     # Few nodes where each one costs, many where a pass costs no more than a step. By its compiler's account, a TPU v5e

@@ -27,8 +27,8 @@ class Plain(Guessing):
     """Guesses nothing: each pass gives one token.
 
     Example:
-        >>> lantern_jax.Plain().tree.num_nodes
-        1
+        >>> lantern_jax.Plain().tree.max_depth
+        0
     """
 
     def make(self, parts: ModelParts) -> Drafting:

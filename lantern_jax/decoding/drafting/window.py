@@ -14,18 +14,16 @@ import numpy as np
 from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding import fields
-from lantern_jax.decoding.drafting.gaps import gap_draft
 from lantern_jax.decoding.drafting.guessing import Guessing, ModelParts
 from lantern_jax.decoding.drafting.redraws import REDRAWS, Guesses
 from lantern_jax.decoding.echo import accepted_above
 from lantern_jax.decoding.fields import ByPlatform, named, whole
-from lantern_jax.decoding.gap_tree import GapTree
+from lantern_jax.decoding.gap_tree import GapTree, gap_draft
 from lantern_jax.decoding.protocols import Draft, Outcome
 from lantern_jax.decoding.sampling import first_argmax, top_children
 from lantern_jax.decoding.topology import with_batch
-from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.decoding.tree import DraftTree, GuessTree
 from lantern_jax.devices.partition import split
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 # Where the guesses at a window's new positions come from.
@@ -63,9 +61,10 @@ class Window:
 
     Attributes:
         vocab_size: V.
-        tree: its guesses. A node at depth d guesses the token d positions after the root's, the best guess where its
-            rank is 0; the path of best guesses is W long. Nodes of one depth and rank hold the same token. With a
-            ``GapTree`` the tree is chosen in each round; for led windows only.
+        tree: its guesses; a number is a chain of that length, 1 to 64. A node at depth d guesses the
+            token d positions after the root's, the best guess where its rank is 0; the path of best guesses is W long.
+            Nodes of one depth and rank hold the same token. With a ``GapTree`` the tree is chosen in each round; for
+            led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
             them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
@@ -85,18 +84,17 @@ class Window:
 
     vocab_size: int
     tree: DraftTree | GapTree
-    redraw: str | None = None
-    initial: str = "left"
-    row: int | None = None
+    redraw: str | None = named(None, REDRAWS)
+    initial: str = named("left", INITIALS)
+    row: int | None = whole(None, 1)
 
     def __post_init__(self):
-        if self.redraw is not None and self.redraw not in REDRAWS:
-            raise errors.unknown("redraw", self.redraw, REDRAWS)
-        if self.initial not in INITIALS:
-            raise errors.unknown("initial", self.initial, INITIALS)
-        if self.initial in _LOOK_UP and (self.row is None or self.row < 1):
+        if not isinstance(self.tree, GuessTree):
+            object.__setattr__(self, "tree", DraftTree.window(self.tree))
+        fields.check_fields(self)
+        if self.initial in _LOOK_UP and self.row is None:
             raise LanternError(
-                f"row {self.row} is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
+                f"row None is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
             )
         if not self.tree.is_static:
             if self.redraw is not None:
@@ -277,7 +275,7 @@ class GuessedWindow(Guessing):
         if self.window is None and (self.branches, self.levels) != (1, 0):
             raise LanternError("branches and levels shape a window: give window too")
 
-    def settled(self, platform: str, coupling: str, fitted: dict[str, Any]) -> Self:
+    def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
         """Implements ``Guessing.settled``."""
         return fields.settled(self, platform, fitted, but=() if self.window is None else ("nodes",))
 

@@ -39,6 +39,8 @@ class Grouped(Rule):
     """
 
     couplings: ClassVar = ("gumbel", "rejection")
+    # It tells which ids are codes.
+    k: ClassVar[int] = 1
     p_gap: Float[Array, ""] = fields.number(0.15, low_open=True)
     squared_distance: Float[Array, ""] = fields.number(0.5, low_open=True)
     size: int = fields.whole(14, low=1, note="1 is strict", traced=False)
@@ -47,11 +49,6 @@ class Grouped(Rule):
     def is_strict(self) -> bool:
         """Whether every code is alone in its group."""
         return self.size == 1
-
-    @property
-    def k(self) -> int:
-        """1: tells which ids are codes."""
-        return 1
 
     def claim(self, p, q, token, depth, max_depth, codebook):
         """Implements ``Rule.claim``."""

@@ -34,13 +34,10 @@ class Near(Rule):
     """
 
     couplings: ClassVar = ("gumbel",)
+    # Distances to the nearest code set the unit.
+    k: ClassVar[int] = 1
     tau: Float[Array, ""] = number(1.5, note="0 is strict")
     ratio: Float[Array, ""] = number(10.0, low=1)
-
-    @property
-    def k(self) -> int:
-        """1: distances to the nearest code set the unit."""
-        return 1
 
     def accepts(self, p, token, wanted, depth, codebook):
         """Implements ``Rule.accepts``."""
