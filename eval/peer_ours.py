@@ -16,11 +16,7 @@ from lantern_jax.models.llamagen import LlamaGenConfig
 
 PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"
 REPLACED = "lantern_jax: random weights"
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    PLAIN: ("ar", {}),
-    TREE: ("gumbel", {"tree": "mc_sim_7b_63"}),
-    WINDOW: ("jacobi", {"nodes": 18}),
-}
+METHODS = {PLAIN: "ar", TREE: "gumbel:tree=mc_sim_7b_63", WINDOW: "jacobi:nodes=18"}
 
 
 def random_subject(size: str, config: LlamaGenConfig, dtype: Any, prompts: int) -> Subject:
@@ -35,8 +31,7 @@ def way(
     subject: Subject, name: str, batch: int, guidance: float, top_k: int, lengths: AcceptLengths | None
 ) -> Way:
     """Returns a row; LanternError for accept lengths that its tree or window is too shallow for."""
-    method, knobs = METHODS[name]
-    asked = Configuration(method, knobs | {"top_k": top_k}, batch, guidance)
+    asked = Configuration(METHODS[name], {"top_k": top_k}, batch, guidance)
     groups, reasons = members(subject, [asked], lengths)
     if reasons:
         raise LanternError(reasons[0])
@@ -44,7 +39,7 @@ def way(
     tree = member.settings.tree
     title = {
         PLAIN: "lantern_jax, plain decoding",
-        TREE: f"lantern_jax, gumbel, {knobs.get('tree')}, EAGLE drafter",
+        TREE: f"lantern_jax, {METHODS[TREE]}, EAGLE drafter",
         WINDOW: f"lantern_jax, jacobi, window of {tree.num_nodes - 1}",
     }[name]
     return Way(name, title, partial(_decode, subject, member))

@@ -55,7 +55,7 @@ def main() -> None:
     # A folder's path is made absolute so that workers find it; otherwise it is "demo", or a repository on the hub.
     model = str(Path(given.model).absolute()) if Path(given.model).exists() else given.model
     prompts = read_prompts(given.prompts)
-    request = SetRequest(model, prompts, knobs={}, seed=given.seed, shard_size=given.shard_size)
+    request = SetRequest(model, prompts, options={}, seed=given.seed, shard_size=given.shard_size)
     directory = given.out.absolute()
 
     ray.init(address=given.address)
