@@ -5,7 +5,7 @@ from typing import Any
 
 from eval.peer_clones import Sample, Way
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.measure import Member, members
+from lantern_jax.apps.measuring.measure import Member, decode_batch, members
 from lantern_jax.apps.measuring.random_models import RandomModel, pixels_a_cell
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
@@ -46,16 +46,5 @@ def way(
 
 
 def _decode(subject: Subject, member: Member, repeat: int, rounds: int | None) -> Sample:
-    """Decodes a batch; one that is stopped early is assumed to continue as it began."""
-    batch = member.settings.batch
-    run = subject.start(member.job, repeat * batch, batch)
-    begun = run.timing.decoding
-    run = subject.engine.advance(run, rounds)
-    took, decoded = run.timing.decoding - begun, subject.finish(run)
-    made = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
-    share = made / (batch * (len(subject.free) - 1))
-    return Sample(
-        seconds=(begun + took / share) / batch,
-        ms=1e3 * took / int(decoded.rounds.max()),
-        tokens=made / int(decoded.rounds.sum()),
-    )
+    made = decode_batch(subject, member, rounds, repeat)
+    return Sample(seconds=made.seconds, ms=1e3 * made.pass_seconds, tokens=made.tokens / made.rounds)

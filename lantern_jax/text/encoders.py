@@ -135,7 +135,6 @@ class PromptEncoder(ABC):
         """Keeps a text encoder, once read, in memory inside this context."""
         yield
 
-    @abstractmethod
     def from_arrays(
         self,
         conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
@@ -143,8 +142,9 @@ class PromptEncoder(ABC):
     ) -> Conditioning:
         """Makes conditioning from arrays; ``mask`` None means no padding.
 
-        Raises LanternError for a shape, a type or ids that do not fit the target.
+        Raises LanternError for a shape, a type or ids that do not fit the target, or one that takes prompts alone.
         """
+        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""
@@ -329,9 +329,6 @@ class TokenEncoder(PromptEncoder):
         if negative is None:
             return made
         return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
-
-    def from_arrays(self, conditioning, mask=None):
-        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
         if unconditional is not None:

@@ -127,9 +127,7 @@ def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):
         "negative_prompt: ignored, after 20 tokens: the end of 'a castle by the lake' (21 tokens), "
         f"{repr('fog ' * 40)[:50]}... (160 tokens)",
     )
-    _, told = words_encoder().prepare(
-        ["a lake \U0001f332", "a castle by a lake"], negative=["fog, frog"] * 2
-    )
+    _, told = words_encoder().prepare(["a lake \U0001f332", "a castle by a lake"], negative=["fog, frog"] * 2)
     names = "'\U0001f332', 'castle'", "'frog' (did you mean fog?)"
     assert told[0] == f"ignored, the model does not know: {names[0]}" and told[1].startswith(
         "negative_prompt: ig"
