@@ -108,11 +108,7 @@ class PromptEncoder(ABC):
         negative ones, which it also warns with. Raises what ``encode`` would raise.
         """
         made = self.encode(prompts, dtype, **negative)
-        return lambda: made, self.ignored(prompts, **negative)
-
-    def ignored(self, prompts: Sequence[str | int], negative: Negatives = None) -> tuple[str, ...]:
-        """Returns the lines on what is ignored, and warns with them."""
-        return ()
+        return lambda: made, ()
 
     @abstractmethod
     def encode(
@@ -205,9 +201,9 @@ class LabelEncoder(PromptEncoder):
             against = vocabulary.label_ids(self._parsed(negative))
         return np.stack([labels, against], axis=1)
 
-    def ignored(self, prompts, negative=None):
-        vocabulary = self.parts.vocabulary
-        return () if vocabulary is None else _ignored(vocabulary.ignored_of, prompts, negative)
+    def prepare(self, prompts, dtype=np.float32, negative=None):
+        made, vocabulary = self.encode(prompts, dtype, negative), self.parts.vocabulary
+        return lambda: made, () if vocabulary is None else _ignored(vocabulary.ignored_of, prompts, negative)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
         _check_some(prompts)
@@ -219,11 +215,10 @@ class LabelEncoder(PromptEncoder):
         return self._checked(np.asarray(conditioning))
 
     def _checked(self, labels):
-        shape = (None, self.config.label_slots)
-        both = _fits(labels, (None, 2, self.config.label_slots))
-        if not (both or _fits(labels, shape)) or labels.dtype.kind not in "iu":
+        slots = self.config.label_slots
+        if not (_fits(labels, 2, slots) or _fits(labels, slots)) or labels.dtype.kind not in "iu":
             raise LanternError(
-                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers {_shown(shape)}"
+                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers [n, {slots}]"
             )
         if labels.min() < 0 or labels.max() >= self.config.num_labels:
             raise LanternError(
@@ -249,9 +244,8 @@ class CaptionEncoder(PromptEncoder):
             )
         tokenizer, length = self.parts.tokenizer, self.config.caption_length
         caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
-        if negative is not None:
-            with errors.of_negatives():
-                caption_tokens(tokenizer, negative, length, encoder.vocab_size)
+        with errors.of_negatives():
+            caption_tokens(tokenizer, negative or (), length, encoder.vocab_size)
         ignored = _ignored(partial(cut_of, tokenizer, length), prompts, negative)
         return partial(self._features, prompts, dtype, negative), ignored
 
@@ -281,9 +275,7 @@ class CaptionEncoder(PromptEncoder):
             self._read = outer
 
     def _parameters(self, dtype: np.dtype) -> PyTree:
-        held = self._read
-        if held is None:
-            return self.parts.read_text_encoder(dtype)
+        held = {} if self._read is None else self._read
         if dtype not in held:
             held[dtype] = self.parts.read_text_encoder(dtype)
         return held[dtype]
@@ -298,10 +290,10 @@ class CaptionEncoder(PromptEncoder):
         if negative is not None:
             made, against = self._checked(features, mask), self._checked(negative, negative_mask)
             return made.replace(negative=against.features, negative_mask=against.mask)
-        shape = (None, self.config.caption_length, self.config.caption_dim)
-        if not _fits(features, shape) or features.dtype.kind not in "fV":
+        row = self.config.caption_length, self.config.caption_dim
+        if not _fits(features, *row) or features.dtype.kind not in "fV":
             raise LanternError(
-                f"conditioning has shape {features.shape}, {features.dtype}: give features {_shown(shape)}"
+                f"conditioning has shape {features.shape}, {features.dtype}: give features [n, {row[0]}, {row[1]}]"
             )
         if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
             raise LanternError(
@@ -362,12 +354,8 @@ def _ignored(
     return lines
 
 
-def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
-    return array.ndim == len(shape) and len(array) > 0 and array.shape[1:] == shape[1:]
-
-
-def _shown(shape: tuple[int | None, ...]) -> str:
-    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+def _fits(array: np.ndarray, *row: int) -> bool:
+    return array.shape[1:] == row and len(array) > 0
 
 
 def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> None:

@@ -21,15 +21,10 @@ _COLUMNS = 4096
 
 
 class Bandwidth:
-    """Reads a large array in three ways, of which the quickest counts: which one that is differs between devices.
+    """Reads a large array in three ways, of which the quickest counts: which one that is differs between devices."""
 
-    Args:
-        size: bytes of the array; None for more than any cache holds.
-    """
-
-    def __init__(self, size: int | None = None):
-        size = size or _BYTES
-        self._array = jnp.ones((max(1, size // (4 * _COLUMNS)), _COLUMNS), jnp.float32)
+    def __init__(self):
+        self._array = jnp.ones((_BYTES // (4 * _COLUMNS), _COLUMNS), jnp.float32)
         times = 1 if jax.default_backend() == "cpu" else _ACCELERATOR_TIMES
         vector = jnp.ones(_COLUMNS, jnp.float32)
         ways = {
