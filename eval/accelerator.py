@@ -36,15 +36,20 @@ from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.measure import Member, Procedure, begin, measure, members
 from lantern_jax.apps.measuring.random_models import random_model
 from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, random_subject, sample_prompts
-from lantern_jax.apps.measuring.sweep import expand, parse_list, parse_methods
+from lantern_jax.apps.measuring.sweep import expand, parse_list
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.io.files import write_file
 
 SIZES = "llamagen-xl,chameleon-7b,llamagen-xxl"
-METHODS = "gumbel:tree=mc_sim_7b_63,jacobi:nodes=18,led:window=23,branches=3,levels=1,gumbel:tree=chain"
-METHODS_OF_MANY = "gumbel:tree=chain,jacobi:window=4"
-DEMO_METHODS = "led,gumbel,lantern-g,jacobi,eagle,echo"
+METHODS = (
+    "gumbel:tree=mc_sim_7b_63",
+    "jacobi:nodes=18",
+    "led:window=23,branches=3,levels=1",
+    "gumbel:tree=chain",
+)
+METHODS_OF_MANY = ("gumbel:tree=chain", "jacobi:window=4")
+DEMO_METHODS = ("led", "gumbel", "lantern-g", "jacobi", "eagle", "echo")
 # Expected of a part that has not been timed yet.
 _GUESS_SECONDS = 40.0
 # Compiling runs every program once, and several large batches may not fit together.
@@ -126,9 +131,7 @@ def measure_size(
 
     def compiled() -> list[float]:
         held["subject"] = subject = random_subject(size, dtype, prompts=batch)
-        groups, reasons = members(
-            subject, expand(parse_methods(methods).values(), batches=(batch,)), plan.profile
-        )
+        groups, reasons = members(subject, expand(methods, batches=(batch,)), plan.profile)
         held["group"] = group = groups[0]
         report.content.setdefault("reasons", []).extend(reasons)
         return compile_group(subject, group, _THREADS if batch <= _LARGEST_TOGETHER else 1)
@@ -150,7 +153,7 @@ def measure_demo(plan: Procedure) -> list[dict[str, Any]]:
     """Measures the demo's methods on whole pictures."""
     pipeline = lantern_jax.load("demo")
     subject = checkpoint_subject("demo", pipeline, sample_prompts(pipeline.checkpoint, 8))
-    groups, _ = members(subject, expand(parse_methods(DEMO_METHODS).values()))
+    groups, _ = members(subject, expand(DEMO_METHODS))
     compile_group(subject, groups[0], _THREADS)
     return measured(subject, groups[0], plan)
 

@@ -96,7 +96,7 @@ def on_device(shapes: Shapes, read: int, kept: int, device: Device) -> list[str]
     window, _ = choose("gpu" if device.platform == GPU else "tpu", BFLOAT16.itemsize, 2, {}, False)
     passes = free / window.tokens
     return [
-        f"{together}", f"{free * step:.1f}", f"{window.guesses}", f"{window.tokens:.2f}", f"{passes:.0f}",
+        f"{together}", f"{free * step:.1f}", window.method, f"{window.tokens:.2f}", f"{passes:.0f}",
         f"{passes * window.cost * step:.1f}",
     ]  # fmt: skip
 

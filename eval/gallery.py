@@ -21,7 +21,7 @@ import lantern_jax
 from eval.methods import PLAIN, is_strict
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
-from lantern_jax.decoding.methods import AUTO
+from lantern_jax.decoding.methods import AUTO, METHODS
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
@@ -83,7 +83,7 @@ class Run(NamedTuple):
     def cell(self) -> Cell:
         """Returns its whole picture."""
         lines = [f"**`{self.method}`**", self.pace]
-        if self.settings.rule != "strict":
+        if not self.settings.rule.is_strict:
             lines.append(f"{100 * self.made.statistics.substituted:.1f} % stand in")
         elif not is_strict(self.settings):
             lines.append("not lossless")
@@ -190,7 +190,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     landscapes = pipeline.generate(LANDSCAPES, seed=LANDSCAPES_SEED, method=PLAIN).pictures
     files = {"landscapes.webp": _webp(lantern_jax.grid(list(landscapes), 4))}
     runs = {}
-    for name in lantern_jax.methods():
+    for name in METHODS:
         if name != AUTO:
             made = pipeline.generate(PROMPT, seed=SEED, method=name, compare=True)
             runs[name] = Run(name, pipeline.check(PROMPT, method=name), made)

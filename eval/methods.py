@@ -1,9 +1,10 @@
 """Methods on the same prompts: tokens per target pass, speed, and what they cost in quality, all with intervals.
 
-    python -m eval.methods --work DIR [--model demo] [--methods a,b:knob=value] [--pictures 200] [--batch 8] [--seed 0]
+    python -m eval.methods --work DIR [--model demo] [--methods A B ...] [--pictures 200] [--batch 8] [--seed 0]
                            [--dtype float32] [--minutes M] [--replicates 1000] [--out FILE.jsonl] [--plot FILE.svg]
 
-Compares all methods of ``lantern_jax.methods()`` unless some are named; ``name:knob=value,knob=value`` is a variant.
+Compares all methods of ``lantern_jax.METHODS`` unless some are named, as ``lantern generate`` takes them; another
+rule follows after a space: ``--methods led "led near:tau=1"``.
 Plain decoding under two seeds and every method make the same pictures (same prompts, numbers and seed), a batch of each
 in turns, forwards and backwards, so that a slow minute of the machine slows all. DIR keeps what was made, by batch, and
 the same command continues from there, also with more methods, beside which plain decoding is timed again; a folder of
@@ -31,6 +32,7 @@ import json
 import math
 import platform
 import re
+import shlex
 import time
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -59,9 +61,10 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.apps.measuring.clock import alternate
-from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.metrics.agreement import agreement_scores, demo_features
 from lantern_jax.apps.terminal.console import Console
+from lantern_jax.decoding.methods import Method
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.devices.platform import core_count
 from lantern_jax.io.errors import LanternError
@@ -133,16 +136,16 @@ class Bench:
         first = number * self.setup.batch
         return range(first, min(first + self.setup.batch, self.setup.pictures))
 
-    def make(self, knobs: Mapping[str, Any], seed: int, number: int) -> lantern_jax.Generation:
+    def make(self, options: Mapping[str, Any], seed: int, number: int) -> lantern_jax.Generation:
         """Makes a batch of pictures."""
         rows, batch = self.rows(number), self.setup.batch
         return self.pipeline.generate_from(
-            self.labels[rows.start : rows.stop], first=rows.start, batch=batch, seed=seed, **knobs
+            self.labels[rows.start : rows.stop], first=rows.start, batch=batch, seed=seed, **options
         )
 
-    def make_batch(self, knobs: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
+    def make_batch(self, options: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
         """Makes a batch of pictures and returns what is kept of it."""
-        made = self.make(knobs, seed, number)
+        made = self.make(options, seed, number)
         prompts = [caption(self.scenes[row].indices()) for row in self.rows(number)]
         run = made.statistics
         substituted = round(run.substituted * run.tokens)
@@ -172,16 +175,15 @@ class Bench:
             "tokenizer": self.features(pictures, real=True),
         }
 
-    def described(self, knobs: Mapping[str, Any]) -> dict[str, Any]:
+    def described(self, options: Mapping[str, Any]) -> dict[str, Any]:
         """Describes a setting. Raises LanternError if the checkpoint cannot be decoded with it."""
-        settings = self.pipeline.check("a lake", batch=self.setup.batch, **knobs)
-        names = ("coupling", "rule", "guidance")
-        return {name: getattr(settings, name) for name in names} | {"strict": is_strict(settings)}
+        settings = self.pipeline.check("a lake", batch=self.setup.batch, **options)
+        return settings.method.texts | {"guidance": settings.guidance, "strict": is_strict(settings)}
 
 
 def is_strict(settings: lantern_jax.Settings) -> bool:
     """Tells whether decoded tokens follow the target's own distribution."""
-    return settings.is_plain or (settings.rule == "strict" and settings.drafting != "zipar")
+    return settings.is_plain or (settings.rule.is_strict and settings.drafting.verifies)
 
 
 def make_all(
@@ -217,8 +219,8 @@ def make_all(
             tell(f"batch {number + 1} of {batches}")
 
     makers: dict[str, Callable[[int], dict[str, Any]]] = {
-        name: partial(bench.make_batch, knobs, seed + (name == OTHER_SEED))
-        for name, knobs in settings.items()
+        name: partial(bench.make_batch, options, seed + (name == OTHER_SEED))
+        for name, options in settings.items()
     }
     makers[REAL] = bench.read_real
     alternate({name: partial(one, name) for name in makers}, batches)
@@ -233,8 +235,8 @@ def _compiles_beside() -> bool:
 
 def _compile(bench: Bench, settings: Mapping[str, Mapping[str, Any]], tell: Callable[[str], None]) -> None:
     """Compiles every setting's programs, several together, by making a batch with each."""
-    for knobs in settings.values():
-        job = bench.pipeline.job(bench.pipeline.check("a lake", batch=bench.setup.batch, **knobs))
+    for options in settings.values():
+        job = bench.pipeline.job(bench.pipeline.check("a lake", batch=bench.setup.batch, **options))
         if job.drafter is not None:
             bench.pipeline.engine.drafter(job.drafter)  # Threads would each read it.
 
@@ -298,13 +300,23 @@ def plot(rows: Sequence[Mapping[str, Any]], setup: Setup) -> Scatter:
     return Scatter(title, x_title, "Fréchet distance to rendered landscapes (less is better)", points)
 
 
+def named_settings(texts: Sequence[str]) -> dict[str, dict[str, str]]:
+    """Returns options by the text that describes them, of all methods for none; raises LanternError for a wrong one."""
+    found = {}
+    for text in texts or check_methods(()):
+        method, _, rule = text.partition(" ")
+        found[text] = {"method": method} | ({"rule": rule} if rule else {})
+        Method.of(**found[text])
+    return found
+
+
 def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     """Returns the script's options."""
     parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     add = parser.add_argument
     add("--work", type=arguments.working_folder, required=True, help="folder for what is made")
     add("--model", type=arguments.model, default="demo", help="checkpoint directory")
-    add("--methods", default="", help="with knobs if need be; all when left out")
+    add("--methods", nargs="+", default=(), help="each with its rule if need be; all when left out")
     add("--pictures", type=arguments.whole(), default=200, help="per setting (default: 200)")
     add("--batch", type=arguments.whole(), default=8, help="decoded together (default: 8)")
     add("--seed", type=arguments.whole(0), default=0, help="of the pictures (default: 0)")
@@ -314,7 +326,7 @@ def read_options(argv: Sequence[str] | None) -> argparse.Namespace:
     add("--out", type=arguments.new_file, help="file for the rows (default: DIR/quality.jsonl)")
     add("--plot", type=arguments.new_file, help="draw tokens per pass against quality as SVG")
     options = parser.parse_args(argv)
-    options.methods = parse_methods(options.methods)
+    options.methods = named_settings(options.methods)
     return options
 
 
@@ -327,9 +339,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     keep_compiled_programs()
     bench, settings, rows = Bench(setup), {}, {}
     plain = {name: {"method": PLAIN} for name in (PLAIN, OTHER_SEED)}
-    for name, knobs in (plain | options.methods).items():
+    for name, way in (plain | options.methods).items():
         try:
-            rows[name], settings[name] = bench.described(knobs), knobs
+            rows[name], settings[name] = bench.described(way), way
         except LanternError as error:
             print(f"left out: {name}: {error}", flush=True)
     versions = {"jax": jax.__version__, "lantern_jax": lantern_jax.__version__}
@@ -344,7 +356,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     numbers = rows_of(made, PLAIN, OTHER_SEED, measures, options.replicates)
     common |= {"kind": "quality", "model": setup.model, "batch": setup.batch, "seed": setup.seed}
     common["command"] = (
-        f"python -m eval.methods --work DIR --methods {','.join(options.methods)} --pictures {setup.pictures} "
+        f"python -m eval.methods --work DIR --methods {shlex.join(options.methods)} --pictures {setup.pictures} "
         f"--batch {setup.batch} --seed {setup.seed} --dtype {setup.dtype}"
     )
     lines = [{"method": name} | rows[name] | numbers[name] | common for name in settings]

@@ -46,23 +46,23 @@ def compare(pipeline: Pipeline, batch: int, seconds: float, tuned: Tuned | None 
     """Returns the row of a batch size, made in about this many seconds."""
     prompts = sample_prompts(pipeline.checkpoint, batch)
     names = WAYS if pipeline.checkpoint.drafters else (AUTO, "plain", "jacobi")
-    knobs = {name: WAYS[name] for name in names}
+    ways = {name: WAYS[name] for name in names}
     if tuned is not None and tuned.key.batch == batch:
-        knobs["tuned"] = dict(tuned.knobs)
-    spent: dict[str, list[float]] = {name: [] for name in knobs}
+        ways["tuned"] = dict(tuned.options)
+    spent: dict[str, list[float]] = {name: [] for name in ways}
 
     def run(name: str, first: int) -> float:
-        return pipeline.generate(prompts, batch=batch, first=first, seed=1, **knobs[name]).statistics.seconds
+        return pipeline.generate(prompts, batch=batch, first=first, seed=1, **ways[name]).statistics.seconds
 
     began = time.monotonic()
-    for name in knobs:
+    for name in ways:
         run(name, 0)
     compiling = time.monotonic() - began
     repeats, repeat = 1, 0
     while repeat < repeats:
         began = time.monotonic()
         # What ran before a program changes its time by a tenth: each turn has an order of its own.
-        for name in random.Random(repeat).sample(list(knobs), len(knobs)):
+        for name in random.Random(repeat).sample(list(ways), len(ways)):
             spent[name].append(run(name, repeat * batch))
         if not repeat:
             left = seconds - compiling

@@ -1,6 +1,6 @@
 """How few passes strict decoding takes with a given number of nodes, and whether its tokens are plain decoding's.
 
-    python -m eval.passes [--model demo] [--pictures 64] [--seed 555] [--prompts 2] [--methods A,B:knob=value]
+    python -m eval.passes [--model demo] [--pictures 64] [--seed 555] [--prompts 2] [--methods A B ...]
 
 Prompts are drawn with the seed ``--prompts``: neither they nor ``--seed`` are those that weights were fitted on (0).
 A row has the nodes of a round's draft, the drafter's passes per round, tokens per pass of the target with the
@@ -18,18 +18,17 @@ import numpy as np
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
-from lantern_jax.apps.measuring.costs import levels_of
 from lantern_jax.apps.measuring.subject import sample_prompts
-from lantern_jax.apps.measuring.sweep import parse_methods
+from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.decoding.sampling import gumbel_noise, sequence_keys
 from lantern_jax.engine.generation import Generation
 from lantern_jax.pipeline.pipeline import Pipeline, load
 
 METHODS = (
-    "led:nodes=5,refine=1,led:nodes=9,refine=2,led:nodes=16,refine=3,led:nodes=25,refine=3,led:nodes=56,refine=3,"
-    "jacobi:nodes=5,jacobi:nodes=16,jacobi:nodes=25,jacobi:nodes=56,echo:nodes=25"
-)
+    "led:nodes=5,refine=1", "led:nodes=9,refine=2", "led:nodes=16,refine=3", "led:nodes=25,refine=3",
+    "led:nodes=56,refine=3", "jacobi:nodes=5", "jacobi:nodes=16", "jacobi:nodes=25", "jacobi:nodes=56", "echo:nodes=25",
+)  # fmt: skip
 TITLES = ("method", "nodes", "drafter passes", "tokens per pass", "other tokens than plain's")
 
 
@@ -53,18 +52,18 @@ def partings(made: Generation, plain: Generation, seed: int, codes: int) -> Iter
 
 
 def rows(
-    pipeline: Pipeline, methods: dict[str, dict], prompts: Sequence[str | int], seed: int, batch: int
+    pipeline: Pipeline, methods: Sequence[str], prompts: Sequence[str | int], seed: int, batch: int
 ) -> Iterator[tuple[str, ...]]:
     """Yields a row for each method."""
     codes = pipeline.checkpoint.target_config.num_codes
     plain = pipeline.generate(prompts, method="ar", seed=seed, batch=batch, log_probs=True)
-    for name, knobs in methods.items():
-        made = pipeline.generate(prompts, seed=seed, batch=batch, log_probs=True, **knobs)
-        settings = pipeline.settings(knobs)
+    for name in methods:
+        made = pipeline.generate(prompts, method=name, seed=seed, batch=batch, log_probs=True)
+        drafting = pipeline.settings({"method": name}).drafting
         mean, error = tokens_per_pass(made)
         parting = "; ".join(partings(made, plain, seed, codes)) or "none"
         yield (
-            name, str(settings.tree.num_nodes - 1), str(levels_of(settings)), f"{mean:.2f} ± {error:.2f}", parting,
+            name, str(drafting.tree.num_nodes - 1), str(drafting.passes), f"{mean:.2f} ± {error:.2f}", parting,
         )  # fmt: skip
 
 
@@ -74,15 +73,16 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--model", type=arguments.model, default="demo", help="checkpoint directory (default: demo)")
     add(
         "--methods",
+        nargs="+",
         default=METHODS,
-        help="methods of the shared noise, with knobs (default: led and jacobi by nodes)",
+        help="methods of the shared noise (default: led, jacobi and echo by nodes)",
     )
     add("--pictures", type=arguments.whole(2), default=64, help="how many, at least 2 (default: 64)")
     add("--batch", type=arguments.whole(), default=16, help="pictures decoded together (default: 16)")
     add("--seed", type=arguments.whole(0), default=555, help="of the pictures (default: 555)")
     add("--prompts", type=arguments.whole(0), default=2, help="seed that prompts are drawn by (default: 2)")
     options = parser.parse_args(argv)
-    methods = parse_methods(options.methods)
+    methods = check_methods(options.methods)
     pipeline = load(options.model, "float32", tuned="off")
     prompts = sample_prompts(pipeline.checkpoint, options.pictures, options.prompts)
     Console().print(table(TITLES, rows(pipeline, methods, prompts, options.seed, options.batch)))

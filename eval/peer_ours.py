@@ -5,7 +5,7 @@ from typing import Any
 
 from eval.peer_clones import Sample, Way
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.measure import Member, members
+from lantern_jax.apps.measuring.measure import Member, decode_batch, members
 from lantern_jax.apps.measuring.random_models import RandomModel, pixels_a_cell
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
@@ -16,11 +16,7 @@ from lantern_jax.models.llamagen import LlamaGenConfig
 
 PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"
 REPLACED = "lantern_jax: random weights"
-METHODS: dict[str, tuple[str, dict[str, Any]]] = {
-    PLAIN: ("ar", {}),
-    TREE: ("gumbel", {"tree": "mc_sim_7b_63"}),
-    WINDOW: ("jacobi", {"nodes": 18}),
-}
+METHODS = {PLAIN: "ar", TREE: "gumbel:tree=mc_sim_7b_63", WINDOW: "jacobi:nodes=18"}
 
 
 def random_subject(size: str, config: LlamaGenConfig, dtype: Any, prompts: int) -> Subject:
@@ -35,8 +31,7 @@ def way(
     subject: Subject, name: str, batch: int, guidance: float, top_k: int, lengths: AcceptLengths | None
 ) -> Way:
     """Returns a row; LanternError for accept lengths that its tree or window is too shallow for."""
-    method, knobs = METHODS[name]
-    asked = Configuration(method, knobs | {"top_k": top_k}, batch, guidance)
+    asked = Configuration(METHODS[name], {"top_k": top_k}, batch, guidance)
     groups, reasons = members(subject, [asked], lengths)
     if reasons:
         raise LanternError(reasons[0])
@@ -44,23 +39,12 @@ def way(
     tree = member.settings.tree
     title = {
         PLAIN: "lantern_jax, plain decoding",
-        TREE: f"lantern_jax, gumbel, {knobs.get('tree')}, EAGLE drafter",
+        TREE: f"lantern_jax, {METHODS[TREE]}, EAGLE drafter",
         WINDOW: f"lantern_jax, jacobi, window of {tree.num_nodes - 1}",
     }[name]
     return Way(name, title, partial(_decode, subject, member))
 
 
 def _decode(subject: Subject, member: Member, repeat: int, rounds: int | None) -> Sample:
-    """Decodes a batch; one that is stopped early is assumed to continue as it began."""
-    batch = member.settings.batch
-    run = subject.start(member.job, repeat * batch, batch)
-    begun = run.timing.decoding
-    run = subject.engine.advance(run, rounds)
-    took, decoded = run.timing.decoding - begun, subject.finish(run)
-    made = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
-    share = made / (batch * (len(subject.free) - 1))
-    return Sample(
-        seconds=(begun + took / share) / batch,
-        ms=1e3 * took / int(decoded.rounds.max()),
-        tokens=made / int(decoded.rounds.sum()),
-    )
+    made = decode_batch(subject, member, rounds, repeat)
+    return Sample(seconds=made.seconds, ms=1e3 * made.pass_seconds, tokens=made.tokens / made.rounds)

@@ -62,8 +62,7 @@ def measure(
     pipeline: lantern_jax.Pipeline, method: str, pictures: int, batch: int, repeats: int
 ) -> dict[str, Any]:
     """Decodes the same pictures both ways, in turns."""
-    knobs = {"method": method, "batch": batch}
-    call, job = pipeline.prepare(pipeline.encode(prompts(pictures)), seed=1, **knobs)
+    call, job = pipeline.prepare(pipeline.encode(prompts(pictures)), seed=1, method=method, batch=batch)
     ways = {"without": False, "with": True}
     for refill in ways.values():
         decode(call, job, min(pictures, 2 * batch), refill)

@@ -4,18 +4,20 @@ import dataclasses
 from functools import partial
 
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
+from lantern_jax.apps.measuring.choose import Guesses
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.decoding.choices import DRAFTINGS
+from lantern_jax.decoding.methods import AUTO
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.drafter import drafter_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.auto import TOKENS, Guesses
+from lantern_jax.settings.auto import TOKENS
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Settings
-from lantern_jax.settings.tuned import AUTO
 
 # Class-conditional ones: no text is encoded.
 SIZES = (TINY, *(f"llamagen-{size}" for size in ("b", "l", "xl", "xxl", "3b")))
@@ -32,9 +34,9 @@ class Replaying(Recipe):
         if plain or settings.is_plain:
             return job
         depth = job.program.drafting.max_depth
-        refine = settings.refine if settings.drafting == "led" else None
-        guesses = Guesses(settings.drafting, settings.tree.num_nodes - 1, refine)
-        mean = TOKENS.get(guesses, sum(_CHANCE**level for level in range(depth + 1)))
+        drafting, nodes = settings.drafting, settings.tree.num_nodes - 1
+        window = Guesses(DRAFTINGS.name_of(drafting), nodes, getattr(drafting, "refine", None))
+        mean = TOKENS.get(str(window), sum(_CHANCE**level for level in range(depth + 1)))
         coupling = Forced(job.program.coupling, AcceptLengths(mean).over(depth))
         return dataclasses.replace(job, program=job.program._replace(coupling=coupling))
 

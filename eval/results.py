@@ -82,7 +82,7 @@ def read_accelerator(path: Path) -> list[dict[str, Any]]:
         parts = read_json(path, _LARGEST)["parts"]
         measured = [row for part in parts for row in part.get("rows", []) if isinstance(row, dict)]
         found = [row for row in measured if {"method", "versions"} <= row.keys()]
-        first = {(row["model"], row["batch"], row["method"], str(row["knobs"])): row for row in found[::-1]}
+        first = {(row["model"], row["batch"], row["method"], str(row["options"])): row for row in found[::-1]}
     except (ValueError, TypeError, KeyError, AttributeError):
         first = {}
     if not first:

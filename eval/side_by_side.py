@@ -38,15 +38,20 @@ BOUND = 1.03
 
 
 def rows() -> dict[str, dict]:
-    """Returns the knobs of every row: plain decoding, and every tree with each coupling, rule and path policy."""
-    found = {"plain": {"tree": "none"}}
-    for tree in ("chain", "naive_extend_57", "demo_57"):
+    """Returns the options of every row: plain decoding, and every tree with each coupling, rule and path policy."""
+    found = {"plain": {"method": "ar"}}
+    # A tree without a name is the demo's own.
+    for tree in ("tree", "tree:tree=naive_extend_57", "tree:tree=demo_57"):
         for coupling in ("gumbel", "rejection"):
-            for rule in ("strict", "lantern++"):
-                relaxed = (coupling, rule) == ("gumbel", "lantern++")
-                for path in ("longest", "exact_first") if relaxed else ("longest",):
-                    name = f"{tree} {coupling} {rule}" + (f" {path}" if relaxed else "")
-                    found[name] = {"tree": tree, "coupling": coupling, "rule": rule, "path": path}
+            for rule in ("strict", "lantern++:k=10,lam=2"):
+                relaxed = coupling == "gumbel" and rule != "strict"
+                for path in ("longest", "exact_first") if relaxed else ("",):
+                    way = {
+                        "drafting": tree,
+                        "rule": rule,
+                        "coupling": coupling + (f":path={path}" if path else ""),
+                    }
+                    found[" ".join(way.values())] = way
     return found
 
 
@@ -66,9 +71,9 @@ class Worker:
             text=True,
         )
 
-    def picture(self, prompt: str, seed: int, knobs: dict) -> dict[str, float]:
+    def picture(self, prompt: str, seed: int, options: dict) -> dict[str, float]:
         """Decodes a picture; returns wall and CPU seconds per pass, and passes."""
-        self.process.stdin.write(json.dumps({"prompt": prompt, "seed": seed, "knobs": knobs}) + "\n")
+        self.process.stdin.write(json.dumps({"prompt": prompt, "seed": seed, "options": options}) + "\n")
         self.process.stdin.flush()
         answer = self.process.stdout.readline()
         if not answer:
@@ -85,16 +90,16 @@ def measure(
     directories: dict[str, Path], pictures: int, restarts: int, wanted: list[str], cpu: int | None
 ) -> dict[str, dict]:
     """Returns ratios new / old of every row, with the fastest passes of either in milliseconds."""
-    methods = {name: knobs for name, knobs in rows().items() if all(word in name for word in wanted)}
+    methods = {name: way for name, way in rows().items() if all(word in name for word in wanted)}
     taken = {name: {"old": [], "new": []} for name in methods}
     with tempfile.TemporaryDirectory() as cache:
         for seed in range(restarts * (pictures + 1)):
             restart, picture = divmod(seed, pictures + 1)
             if not picture:
                 workers = {version: Worker(place, cpu, cache) for version, place in directories.items()}
-            for name, knobs in methods.items():
+            for name, way in methods.items():
                 for version in sorted(workers, reverse=seed % 2 == 0):
-                    made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, knobs)
+                    made = workers[version].picture(PROMPTS[seed % len(PROMPTS)], seed, way)
                     if picture:  # The first one compiles.
                         taken[name][version].append(made)
             done = f"\rstart {restart + 1} of {restarts}: {picture} of {pictures} pictures per row"

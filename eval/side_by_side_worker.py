@@ -20,11 +20,9 @@ def main() -> None:
     pipeline = lantern_jax.Pipeline(checkpoint)
     for line in sys.stdin:
         order = json.loads(line)
-        knobs = {"batch": 1, "temperature": 1.0, "k": 10, "lam": 2.0, **order["knobs"]}
-        if knobs["tree"] == "chain":  # The demo's own.
-            knobs["tree"] = checkpoint.defaults["tree"]["cpu"]
         wall, cpu = time.perf_counter(), time.process_time()
-        made = pipeline.generate(order["prompt"], seed=order["seed"], **knobs).statistics
+        asked = {"batch": 1, "temperature": 1.0, **order["options"]}
+        made = pipeline.generate(order["prompt"], seed=order["seed"], **asked).statistics
         wall, cpu = time.perf_counter() - wall, time.process_time() - cpu
         answer = {"wall": wall / made.rounds, "cpu": cpu / made.rounds, "rounds": made.rounds}
         print(json.dumps(answer), file=answers, flush=True)

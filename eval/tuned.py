@@ -27,16 +27,17 @@ from lantern_jax.apps.measuring.tune import Goal, Tuner
 from lantern_jax.apps.terminal.console import Console
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.files import write_file
-from lantern_jax.settings.tuned import SAMPLING, Key, Tuned, read_tuned
+from lantern_jax.settings.settings import SAMPLING
+from lantern_jax.settings.tuned import Key, Tuned, read_tuned
 
 TUNED, DEFAULT = "tuned", "default"
 PROMPTS, FIRST = 64, 10_000
 
 
 def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
-    """Returns the knobs of every setting that is compared, by name."""
-    named = {name: {"method": "gumbel", "tree": name} for name in lantern_jax.tree_names() if trees}
-    return {TUNED: dict(tuned.knobs), DEFAULT: {}, "plain": {"method": "ar"}} | named
+    """Returns the options of every setting that is compared, by name."""
+    named = {name: {"method": f"gumbel:tree={name}"} for name in lantern_jax.tree_names() if trees}
+    return {TUNED: dict(tuned.options), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 
 def compare(subject: Subject, tuned: Tuned, repeats: int, trees: bool = True) -> list[dict[str, Any]]:
@@ -110,10 +111,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS)
     subject = checkpoint_subject(options.model, pipeline, prompts)
     if tuned is None:
-        knobs = {"batch": options.batch}
-        settings = vars(subject.settings(knobs))
-        key = Key.of(pipeline.checkpoint, pipeline.recipe, settings, devices=pipeline.engine.devices)
-        tuned = Tuner(subject, Goal(knobs, minutes=options.minutes), key, print).run().tuned
+        asked = {"batch": options.batch}
+        key = Key.of(
+            pipeline.checkpoint, subject.settings(asked), pipeline.dtype, devices=pipeline.engine.devices
+        )
+        tuned = Tuner(subject, Goal(asked, minutes=options.minutes), key, print).run().tuned
     rows = compare(subject, tuned, options.repeats, not options.no_trees)
     show(rows, tuned)
     if options.out is not None:

@@ -34,7 +34,7 @@ from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.settings import NUMBERS
 from train import script
 from train.agreement import measure_batch
 from train.classifier import CHUNK, accuracy, scaled
@@ -121,9 +121,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
     record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
-    sampling = [
-        checkpoint.defaults.get(name, getattr(Settings(), name)) for name in ("guidance", "temperature")
-    ]
+    sampling = [checkpoint.defaults.get(name, NUMBERS[name].default) for name in ("guidance", "temperature")]
     vocabulary, tokens, labels, psnr, drafted = checkpoint.vocabulary, [], [], [], []
     for first in range(0, pictures - BATCH + 1, BATCH):
         drawn, scenes = render_batch(SEED, range(first, first + BATCH), side)

@@ -50,12 +50,11 @@ from lantern_jax.decoding import completion
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.sampling import sequence_keys
-from lantern_jax.decoding.tree import NO_TREE
 from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
 from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import LanternError
-from lantern_jax.settings.settings import Settings
+from lantern_jax.settings.settings import SAMPLING, Settings, resolve_settings
 from lantern_jax.text.encoders import Conditioning
 from train import script, target
 from train.claims import claim, claimed, parameters_digest
@@ -157,8 +156,8 @@ def claims(
     if taps:
         made["taps"] = repr(taps)
     if any(source.codes is None and source.count for source in sources):
-        knobs = {name: getattr(settings, name) for name in ("guidance", "temperature", "top_k", "top_p")}
-        made["settings"] = repr({"seed": seed, **knobs})
+        numbers = {name: getattr(settings, name) for name in SAMPLING}
+        made["settings"] = repr({"seed": seed, **numbers})
     return made | {source.name: f"{source.count} {source.digest}" for source in sources}
 
 
@@ -218,7 +217,7 @@ def extract(
     config, params = checkpoint.target_config, checkpoint.target_params
     record = target_record(config, batch_size, dtype, taps, mesh)
     settings = resolve_settings(
-        {"tree": NO_TREE}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
+        {"method": "ar"}, checkpoint.defaults, platform=jax.default_backend(), vocab_size=config.num_codes,
         drafters=(),
     )  # fmt: skip
     size = shard_size(sources, config.dim * max(len(taps), 1), config.num_tokens)

@@ -31,7 +31,7 @@ from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.led import Guessed, Led, led_window, window_noise
+from lantern_jax.decoding.drafting.led import Guessed, LedWindow, led_window, window_noise
 from lantern_jax.decoding.drafting.window import Window, window_draft
 from lantern_jax.decoding.echo import COMPARED, LEAST, Echo
 from lantern_jax.decoding.program import Inputs, Program
@@ -77,7 +77,7 @@ class Logged:
     places: Float[Array, "B I"]
 
 
-def logged(led: Led) -> Drafting:
+def logged(led: LedWindow) -> Drafting:
     """Makes a led chain's drafting that logs its rounds; beta is fitted with the chain's own mixture."""
     drafting = led_window(led.drafter, led.settings, led.refine, led.echo)
     width, vocab = led.settings.width, led.settings.vocab_size
@@ -198,7 +198,7 @@ def fit(pipeline: Pipeline, kind: str, conditioning: Conditioning, seed: int, ba
     window = Window(config.num_codes, DraftTree.chain(min(WINDOW, config.num_tokens - 1)))
 
     def run(echo: Echo) -> list[np.ndarray]:
-        program = Program(target, logged(Led(drafter, window, REFINE, echo)))
+        program = Program(target, logged(LedWindow(drafter, window, REFINE, echo)))
         go = jax.jit(lambda inputs: loop.advance(program, inputs, loop.start(program, inputs)).drafting)
         states = []
         for first in range(0, count - batch + 1, batch):
@@ -271,11 +271,11 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
 def tokens_of_guesses(subject: Subject, pictures: int, batch: int = 8) -> dict[str, float]:
     """Decodes ``pictures`` pictures with all guesses that this model has; returns tokens per pass by their text."""
     found = {}
-    for guesses in TOKENS:
-        if subject.recipe.drafters or not guesses.passes:
-            job = subject.job(subject.settings(guesses.knobs | {"batch": batch}))
+    for method in TOKENS:
+        if subject.recipe.drafters or not method.startswith("led"):
+            job = subject.job(subject.settings({"method": method, "batch": batch}))
             rounds = subject.decode(job, 0, pictures, min(batch, pictures)).rounds
-            found[str(guesses)] = round(tokens_a_pass(rounds, len(subject.free) - 1)[0], 3)
+            found[method] = round(tokens_a_pass(rounds, len(subject.free) - 1)[0], 3)
     return found
 
 

@@ -167,9 +167,9 @@ def encode_prompts(
     The text encoder is in memory only while they do.
     """
     encoder = prompt_encoder(checkpoint)
-    encoder.check_prompts(prompts)
+    encode, _ = encoder.prepare(prompts, dtype)
     if encoder.kind != "captions":
-        whole = encoder.encode(prompts)
+        whole = encode()
         return lambda rows: jax.tree.map(lambda leaf: leaf[rows], whole)
     unique = {prompt: row for row, prompt in enumerate(dict.fromkeys(prompts))}
     where = np.array([unique[prompt] for prompt in prompts])

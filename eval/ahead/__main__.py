@@ -1,6 +1,6 @@
 """What programs take on devices that are not at hand, according to the devices' own compilers.
 
-    python -m eval.ahead --for v5e,h100 --size chameleon-7b --methods ar,jacobi:nodes=18 --batch 1
+    python -m eval.ahead --for v5e,h100 --size chameleon-7b --methods ar jacobi:nodes=18 --batch 1
     python -m eval.ahead --for v5e:2x4 --mesh data=2,model=4 --size chameleon-7b --json ahead.json
     python -m eval.ahead --for v5e --size llamagen-xl --against ahead.json
 
@@ -16,7 +16,7 @@ from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 
-METHODS = "ar,jacobi:nodes=18,eagle"
+METHODS = ("ar", "jacobi:nodes=18", "eagle")
 
 
 def main(argv: Sequence[str] | None = None) -> None:
@@ -34,9 +34,10 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--size", default="demo", metavar="NAME", help="demo, or a published size such as llamagen-xl")
     add(
         "--methods",
+        nargs="+",
         default=METHODS,
-        metavar="LIST",
-        help=f"as `lantern bench` takes them (default: {METHODS})",
+        metavar="A",
+        help=f"as `lantern bench` takes them (default: {' '.join(METHODS)})",
     )
     add("--batch", default="1", metavar="B,...", help="pictures decoded together (default: 1)")
     add("--programs", default="start,advance", metavar="LIST", help="also refill, regroup, draw")
@@ -53,7 +54,7 @@ def _survey(arguments: argparse.Namespace) -> None:
     from eval.ahead.survey import survey
     from eval.ahead.tables import ahead_table, changes_table, parts_of_rounds
     from lantern_jax.apps.commands.report import working
-    from lantern_jax.apps.measuring.sweep import parse_list, parse_methods
+    from lantern_jax.apps.measuring.sweep import check_methods, parse_list
     from lantern_jax.apps.terminal.console import Console
     from lantern_jax.devices.compilation import search_tilings
 
@@ -63,7 +64,7 @@ def _survey(arguments: argparse.Namespace) -> None:
     old = [] if arguments.against is None else read_ahead_rows(arguments.against)
     if arguments.json is not None and not arguments.json.absolute().parent.is_dir():
         raise LanternError(f"--json {arguments.json} is in no folder: make it first")
-    methods, batches = parse_methods(arguments.methods), parse_list("batch", arguments.batch)
+    methods, batches = check_methods(arguments.methods), parse_list("batch", arguments.batch)
     rows = []
     with working("compiling") as tell:
         for row in survey(

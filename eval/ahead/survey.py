@@ -25,16 +25,16 @@ def shapes_of_size(size: str, dtype: Any = None) -> Shapes:
     return size_shapes(size, dtype)
 
 
-def job_for(shapes: Shapes, knobs: Mapping[str, Any], slice_: Slice) -> Job:
-    """Returns the job that decodes a model with these knobs on a device, with that device's defaults."""
+def job_for(shapes: Shapes, options: Mapping[str, Any], slice_: Slice) -> Job:
+    """Returns the job that decodes a model with these options on a device, with that device's defaults."""
     platform = "gpu" if slice_.device.platform == GPU else "tpu"
-    return shapes.recipe.job(shapes.recipe.settings(knobs, platform))
+    return shapes.recipe.job(shapes.recipe.settings(options, platform))
 
 
 def survey(
     slices: Sequence[Slice],
     size: str,
-    methods: Mapping[str, Mapping[str, Any]],
+    methods: Sequence[str],
     batches: Sequence[int] = (1,),
     kinds: Sequence[str] = ("start", "advance"),
     dtype: Any = None,
@@ -43,14 +43,14 @@ def survey(
     """Compiles every program of every method for every device, and yields its row.
 
     Args:
-        methods: knobs by the label of each row, as ``parse_methods`` returns them.
+        methods: their texts.
         kinds: some of ``KINDS``.
         dtype: dtype of parameters and products; None for each device's default (``parameter_dtype``).
         tell: called with what is compiled next.
 
     Raises:
         MissingExtra: a compiler that is not installed.
-        LanternError: a size, method or program that does not exist, or knobs that do not fit.
+        LanternError: a size, method or program that does not exist, or a method that does not fit.
     """
     for kind in kinds:
         if kind not in KINDS:
@@ -61,9 +61,9 @@ def survey(
     dtypes = [parameter_dtype(dtype, devices.flat[0]) for devices in places]
     shapes = {each: shapes_of_size(size, each) for each in dict.fromkeys(dtypes)}
     jobs = {
-        (slice_.name, name): job_for(shapes[own], knobs, slice_)
+        (slice_.name, name): job_for(shapes[own], {"method": name}, slice_)
         for slice_, own in zip(slices, dtypes, strict=True)
-        for name, knobs in methods.items()
+        for name in methods
     }
     for slice_, devices, own in zip(slices, places, dtypes, strict=True):
         for batch in batches:

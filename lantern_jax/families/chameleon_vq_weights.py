@@ -5,14 +5,9 @@ Tensor names are those of taming-transformers: `encoder.down.{l}.block.{b}`, `.d
 numbered like the encoder's, finest first. Codes are not normalized; attention is in the middle only.
 """
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
+from functools import partial
 
 from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
-from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.matching import Progress
 
 _MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
 
@@ -40,8 +35,4 @@ def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = F
 CHAMELEON = VQLayout("Chameleon VQGAN", taming_place, False, (r"loss\..*",))
 
 
-def convert_vqgan(
-    tensors: Mapping[str, Any], dtype: Any = np.float32, *, progress: Progress | None = None
-) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the published VQGAN's tensors as `convert_vq` does; returns (sizes, parameters in `dtype`)."""
-    return convert_vq(tensors, dtype=dtype, layout=CHAMELEON, progress=progress)
+convert_vqgan = partial(convert_vq, layout=CHAMELEON)

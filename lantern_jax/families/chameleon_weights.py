@@ -55,19 +55,12 @@ def convert_chameleon(
     layout: str = "anole",
     **reading: Any,
 ) -> tuple[ChameleonConfig, dict[str, Any]]:
-    """Converts published tensors to the config and ``{"params": ...}`` of a Chameleon model.
+    """Converts published tensors (``token_weights``); the picture encoder in them is left out on purpose.
 
     Args:
-        tensors: {name: array}; the picture encoder in them (``model.vqmodel.*``) is left out on purpose.
-        config: the model's ``config.json`` or a mapping of ``ChameleonConfig`` fields; or the whole config.
         order: published id of every stream id (``ChameleonVocabulary.order``).
         num_codes: V, how many of them are codes.
         layout: "anole" or "lumina"; also decides the grid unless ``config`` has it.
-        reading: ``dtype`` and ``progress`` of ``read_tensors``.
-
-    Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
-            contradicts the shapes.
     """
     if not isinstance(config, ChameleonConfig):
         config = chameleon_config_from_shapes(tensors, config, num_codes, layout)

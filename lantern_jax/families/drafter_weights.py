@@ -7,6 +7,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.families.config_files import config_from, normalize_settings
+from lantern_jax.families.token_weights import read_model
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterConfig
@@ -14,12 +15,11 @@ from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
     LLAMA_LAYER_NAMES,
-    buffers,
     deciding_shapes,
     heads_of_norm,
     layer_table,
 )
-from lantern_jax.tensors.matching import Entry, read_tensors, reordered_rows, transpose
+from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
 QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
@@ -33,17 +33,11 @@ def convert_drafter(
     order: Int[np.ndarray, " vocab"] | None = None,
     **reading: Any,
 ) -> tuple[DrafterConfig, dict[str, Any]]:
-    """Converts tensors to the config and ``{"params": ...}`` of a released drafter.
+    """Converts published tensors (``token_weights``); raises LanternError too for sizes that are not the target's.
 
     Args:
-        tensors: {name: array}.
-        config: the drafter's ``config.json`` or a mapping of ``DrafterConfig`` fields; or the whole config.
         target: the model it drafts for; gives what they share and (unless ``config`` has it) the number of heads.
         order: published id of every row of our table, if they differ (``ChameleonVocabulary.order``).
-        reading: ``dtype`` and ``progress`` of ``read_tensors``.
-
-    Raises:
-        ValueError: as ``convert_gpt``; also a drafter whose width or vocabulary is not the target's.
     """
     if not isinstance(config, DrafterConfig):
         config = drafter_config_from_shapes(tensors, config, target)
@@ -55,10 +49,7 @@ def convert_drafter(
                     f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
                 )
     norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None
-    params = read_tensors(
-        tensors, drafter_table(config, order, norm_rows), what="LANTERN drafter", ignored=buffers(tensors), **reading,
-    )  # fmt: skip
-    return config, {"params": params}
+    return config, read_model(tensors, drafter_table(config, order, norm_rows), "LANTERN drafter", **reading)
 
 
 def drafter_config_from_shapes(

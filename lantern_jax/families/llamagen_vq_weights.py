@@ -126,7 +126,6 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGE
 
 def convert_vq(
     tensors: Mapping[str, Any],
-    config: VQConfig | None = None,
     dtype: Any = np.float32,
     *,
     layout: VQLayout = LLAMAGEN,
@@ -134,10 +133,9 @@ def convert_vq(
 ) -> tuple[VQConfig, dict[str, Any]]:
     """Converts a published tokenizer's tensors; returns (sizes, `VQModel` parameters as NumPy arrays of `dtype`).
 
-    If `config` is None, sizes are inferred from the shapes. Raises ValueError, one line listing all missing, unexpected
-    and misshapen tensors.
+    Raises ValueError, one line listing all missing, unexpected and misshapen tensors.
     """
-    config = vq_config_from_shapes(tensors, layout) if config is None else config
+    config = vq_config_from_shapes(tensors, layout)
     ignored = [name for name in tensors if any(re.fullmatch(pattern, name) for pattern in layout.ignored)]
     params = read_tensors(
         tensors, vq_table(config, layout), what=layout.what, ignored=ignored, dtype=dtype, progress=progress

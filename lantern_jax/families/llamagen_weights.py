@@ -13,17 +13,17 @@ import jax.numpy as jnp
 import numpy as np
 
 from lantern_jax.families.config_files import config_from
+from lantern_jax.families.token_weights import read_model
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
-    buffers,
     count_layers,
     deciding_shapes,
     layer_table,
 )
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+from lantern_jax.tensors.matching import Entry, transpose
 
 ORIGINAL_NAMES = {
     "tokens": "tok_embeddings.weight",
@@ -54,33 +54,16 @@ HUGGING_FACE_NAMES = {
 
 
 def convert_gpt(
-    tensors: Mapping[str, np.ndarray],
-    config: LlamaGenConfig | Mapping[str, Any] | None = None,
-    dtype: Any = np.float32,
-    *,
-    progress: Progress | None = None,
+    tensors: Mapping[str, Any], config: LlamaGenConfig | Mapping[str, Any] | None = None, **reading: Any
 ) -> tuple[LlamaGenConfig, dict[str, Any]]:
-    """Converts published tensors of either layout to the config and ``{"params": ...}`` of a LlamaGen GPT.
+    """Converts published tensors of either layout (``token_weights``), class- or caption-conditional.
 
-    Args:
-        tensors: {name: array}, class- or caption-conditional.
-        config: what shapes do not tell: the number of heads (inferred from the shapes for published sizes) and the
-            grid (16 unless given), as a mapping of ``LlamaGenConfig`` fields; or the whole config.
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
-
-    Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
-            is missing or contradicts the shapes.
+    Shapes do not tell the number of heads, which is known for published sizes, and the grid, 16 unless given.
     """
     names = gpt_names(tensors)
     if not isinstance(config, LlamaGenConfig):
         config = gpt_config_from_shapes(tensors, config)
-    params = read_tensors(
-        tensors, gpt_table(config, names), what="LlamaGen GPT", ignored=buffers(tensors), dtype=dtype,
-        progress=progress,
-    )  # fmt: skip
-    return config, {"params": params}
+    return config, read_model(tensors, gpt_table(config, names), "LlamaGen GPT", **reading)
 
 
 def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
@@ -92,12 +75,7 @@ def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
 def gpt_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> LlamaGenConfig:
-    """Infers the config of a GPT from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
-
-    Raises:
-        ValueError: tensors that decide a size are missing; the number of heads is not known; a setting is
-            unknown or contradicts the shapes.
-    """
+    """Infers the config (``token_weights``); raises LanternError too where the number of heads is not known."""
     names = gpt_names(tensors)
     gate = names["gate"].format(i=0)
     wanted = {names["tokens"]: 2, gate: 2}

@@ -1,6 +1,7 @@
 """Converts Lumina-mGPT 2.0's published files, transformers' Chameleon and MoVQGAN, to our parameter trees."""
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
 from lantern_jax.families.chameleon_vq_weights import taming_place
@@ -11,11 +12,11 @@ from lantern_jax.families.token_weights import language_sizes, published_table, 
 from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
-from lantern_jax.tensors.matching import Progress
 
 WHAT = "Lumina-mGPT 2.0 model"
 # Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
+convert_movqgan = partial(convert_vq, layout=MOVQGAN)
 
 
 def convert_lumina2(
@@ -46,10 +47,3 @@ def movqgan() -> VQConfig:
         ch=256, ch_mult=(1, 2, 2, 4), z_channels=4, codebook_size=16384, codebook_dim=4, l2_norm=False,
         code_norm=True,
     )  # fmt: skip
-
-
-def convert_movqgan(
-    tensors: Mapping[str, Any], *, progress: Progress | None = None
-) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts MoVQGAN's tensors as ``convert_vq`` does."""
-    return convert_vq(tensors, layout=MOVQGAN, progress=progress)

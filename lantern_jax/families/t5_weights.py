@@ -9,7 +9,7 @@ import numpy as np
 from lantern_jax.families.config_files import config_from
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, Progress, module_table, named_by, read_tensors
+from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 
 # The embedding table goes by either name, and often by both.
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight")
@@ -30,40 +30,22 @@ DECODER = ("decoder.", "lm_head.")
 
 
 def convert_t5(
-    tensors: Mapping[str, np.ndarray],
-    config: T5Config | Mapping[str, Any] | None = None,
-    dtype: Any = np.float32,
-    *,
-    progress: Progress | None = None,
+    tensors: Mapping[str, Any], config: T5Config | Mapping[str, Any] | None = None, **reading: Any
 ) -> tuple[T5Config, dict[str, Any]]:
-    """Converts published tensors to the config and ``{"params": ...}`` of a T5 encoder.
+    """Converts published tensors (``token_weights``) of a whole model or its encoder, without decoder and head.
 
-    Args:
-        tensors: {name: array} of the whole model or its encoder; decoder and head are left out on purpose.
-        config: the model's ``config.json`` or a mapping of ``T5Config`` fields, for what shapes do not tell
-            (``max_distance`` and ``norm_eps``); or the whole config.
-        dtype: of the returned NumPy arrays.
-        progress: as in ``read_tensors``.
-
-    Raises:
-        ValueError: one line that lists every missing, unexpected and misshapen tensor, or says which setting
-            contradicts the shapes.
+    Shapes do not tell ``max_distance`` and ``norm_eps``.
     """
     if not isinstance(config, T5Config):
         config = t5_config_from_shapes(tensors, config)
     table = t5_table(config, tokens=_tokens_name(tensors))
     ignored = [name for name in tensors if name in TOKENS or name.startswith(DECODER)]
-    params = read_tensors(tensors, table, what="T5 encoder", ignored=ignored, dtype=dtype, progress=progress)
+    params = read_tensors(tensors, table, what="T5 encoder", ignored=ignored, **reading)
     return config, {"params": params}
 
 
 def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> T5Config:
-    """Infers the config of an encoder from names and shapes (anything with ``.shape``), and ``settings`` for the rest.
-
-    Raises:
-        ValueError: tensors that decide a size are missing; a setting is unknown or contradicts the shapes; the
-            feed-forward layers are of another kind (T5 1.0).
-    """
+    """Infers the config (``token_weights``); raises LanternError for the feed-forward layers of T5 1.0."""
     tokens = _tokens_name(tensors)
     query, gate = (f"{LAYER_NAMES[part].format(i=0)}.weight" for part in ("query", "gate"))
     shapes = deciding_shapes(tensors, dict.fromkeys((tokens, RELATIVE_BIAS, query, gate), 2), "T5 encoder")

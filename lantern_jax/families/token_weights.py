@@ -1,4 +1,4 @@
-"""What the converters of ``GuidedTokens`` models have in common: a published Llama among other parts.
+"""What converters have in common, above all those of ``GuidedTokens`` models: a published Llama among other parts.
 
 Each ``convert_*`` takes published tensors {name: array} of any layout, the model's config or what shapes do not tell
 (its ``config.json`` or a mapping of its config's fields), and the ``dtype`` and ``progress`` of ``read_tensors``; it

@@ -217,11 +217,10 @@ class LabelEncoder(PromptEncoder):
         return self._checked(np.asarray(conditioning))
 
     def _checked(self, labels):
-        shape = (None, self.config.label_slots)
-        both = _fits(labels, (None, 2, self.config.label_slots))
-        if not (both or _fits(labels, shape)) or labels.dtype.kind not in "iu":
+        slots = self.config.label_slots
+        if not (_fits(labels, 2, slots) or _fits(labels, slots)) or labels.dtype.kind not in "iu":
             raise LanternError(
-                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers {_shown(shape)}"
+                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers [n, {slots}]"
             )
         if labels.min() < 0 or labels.max() >= self.config.num_labels:
             raise LanternError(
@@ -290,10 +289,10 @@ class CaptionEncoder(PromptEncoder):
         if negative is not None:
             made, against = self._checked(features, mask), self._checked(negative, negative_mask)
             return made.replace(negative=against.features, negative_mask=against.mask)
-        shape = (None, self.config.caption_length, self.config.caption_dim)
-        if not _fits(features, shape) or features.dtype.kind not in "fV":
+        row = self.config.caption_length, self.config.caption_dim
+        if not _fits(features, *row) or features.dtype.kind not in "fV":
             raise LanternError(
-                f"conditioning has shape {features.shape}, {features.dtype}: give features {_shown(shape)}"
+                f"conditioning has shape {features.shape}, {features.dtype}: give features [n, {row[0]}, {row[1]}]"
             )
         if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
             raise LanternError(
@@ -352,12 +351,8 @@ def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives)
     return lines
 
 
-def _fits(array: np.ndarray, shape: tuple[int | None, ...]) -> bool:
-    return array.ndim == len(shape) and len(array) > 0 and array.shape[1:] == shape[1:]
-
-
-def _shown(shape: tuple[int | None, ...]) -> str:
-    return f"[{', '.join('n' if size is None else str(size) for size in shape)}]"
+def _fits(array: np.ndarray, *row: int) -> bool:
+    return array.shape[1:] == row and len(array) > 0
 
 
 def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> None:

@@ -16,7 +16,7 @@ from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.text.chameleon import BUCKETS, check_lengths
+from lantern_jax.text.chameleon import bucket_of, check_lengths
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import padded_rows
 
@@ -58,8 +58,7 @@ class GuidedEncoder(PromptEncoder):
         if negative is not None:
             with errors.of_negatives():
                 check_lengths(negative, [row for _, row in rows])
-        longest = max(len(row) for pair in rows for row in pair)
-        length = next(size for size in BUCKETS if size >= longest)
+        length = bucket_of([row for pair in rows for row in pair])
         parts = []
         for side in zip(*rows, strict=True):
             tokens, mask = padded_rows(side, length, left=True)
@@ -80,9 +79,6 @@ class GuidedEncoder(PromptEncoder):
                 "convert it with its own"
             )
         return found[0]
-
-    def from_arrays(self, conditioning, mask=None):
-        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def _checked(self, tokens, mask, unconditional, unconditional_mask):
         shape, advice = tokens.shape, "encode the prompts again"

@@ -111,12 +111,12 @@ def test_t5s_embedding_table_goes_by_two_names():
         name: StoredTensor(array.shape, array.dtype, lambda array=array: array)
         for name, array in tensors_of(published.t5_shapes(layouts.TINY_T5, decoder=False)).items()
     }
-    expected = convert_t5(tensors, T5_SETTINGS, np.float16)
+    expected = convert_t5(tensors, T5_SETTINGS, dtype=np.float16)
     assert expected[0] == T5
     both = tensors | {TOKENS[1]: tensors[TOKENS[0]]}
     other = {name: both[name] for name in both if name != TOKENS[0]}
     for given in (both, other):
-        same(convert_t5(given, T5_SETTINGS, np.float16)[1], expected[1])
+        same(convert_t5(given, T5_SETTINGS, dtype=np.float16)[1], expected[1])
 
 
 def test_a_t5s_config_tells_what_its_shapes_do_not():

@@ -10,7 +10,7 @@ from eval import accelerator
 @pytest.mark.exhaustive  # A script that people run and watch where there is an accelerator.
 def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     monkeypatch.setattr(accelerator, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(accelerator, "METHODS", "gumbel:tree=chain,jacobi:window=2")
+    monkeypatch.setattr(accelerator, "METHODS", ("gumbel:tree=chain", "jacobi:window=2"))
     file = tmp_path / "all.json"
     small = ["--sizes", "tiny", "--batch", "1", "--passes", "3", "--pictures", "3", "--no-demo"]
     accelerator.main([*small, "--out", str(file), "--accept-lengths", "2.5"])
@@ -22,7 +22,12 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
         "tiny, batch 1, jacobi:window=2, batch 1",
     ]  # fmt: skip
     plain, row = parts["tiny, batch 1, gumbel:tree=chain, batch 1"]["rows"]
-    assert (plain["method"], row["method"], row["nodes"], row["forced"]) == ("ar", "gumbel", 5, True)
+    assert (plain["method"], row["method"], row["nodes"], row["forced"]) == (
+        "ar",
+        "gumbel:tree=chain",
+        5,
+        True,
+    )
     assert row["dtype"] == "bfloat16" and row["parts"]["score"] > 0
 
 

@@ -8,9 +8,8 @@ import numpy as np
 import pytest
 from PIL import Image
 
-import lantern_jax
 from eval import gallery
-from lantern_jax.decoding.methods import AUTO
+from lantern_jax.decoding.methods import AUTO, METHODS
 from lantern_jax.pictures import race
 from tests.refused import refused_each
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS
@@ -33,7 +32,7 @@ def methods_of(text: str) -> list[str]:
 def test_the_page_shows_every_method_once():
     page = (DOCS / "gallery.md").read_text(encoding="utf-8")
     shown = [name for kind in ("same", "draws", "relaxed") for name in methods_of(table(page, kind))]
-    assert sorted([*shown, AUTO]) == sorted(lantern_jax.methods()) and f"`{AUTO}`" in page
+    assert sorted([*shown, AUTO]) == sorted(METHODS) and f"`{AUTO}`" in page
     assert methods_of(table(page, "races")) == list(gallery.RACES)
     assert f'"{gallery.PROMPT}"' in page and f"stopped after {gallery.PASSES}." in page
     there = {path.name for path in (DOCS / gallery.FOLDER).iterdir()}
@@ -45,8 +44,8 @@ def test_the_page_shows_every_method_once():
 @pytest.fixture
 def made(tiny_demo, tmp_path, monkeypatch):
     """Returns a folder in which the script has made a page of a few methods of the tiny model."""
-    few = {name: lantern_jax.methods()[name] for name in FEW}
-    monkeypatch.setattr(lantern_jax, "methods", lambda: few)
+    few = {name: METHODS[name] for name in FEW}
+    monkeypatch.setattr(gallery, "METHODS", few)
     monkeypatch.setattr(gallery, "MAPS", ("jacobi",))
     monkeypatch.setattr(gallery, "RACES", ("jacobi",))
     monkeypatch.setattr(gallery, "PASSES", 3)

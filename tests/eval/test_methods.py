@@ -136,23 +136,26 @@ def test_a_window_covers_what_chance_does(sets):
 
 def test_strict_and_relaxed_settings_are_told_apart():
     bench = Bench(Setup(pictures=1, batch=1), tiny_pipeline())
-    for knobs, strict in (("ar", True), ("eagle", True), ("led", True), ("near", False), ("zipar", False)):
-        assert bench.described({"method": knobs})["strict"] == strict, knobs
+    given = {"ar": True, "eagle": True, "led": True, "near": False, "led near:tau=1": False, "zipar": False}
+    for text, options in methods.named_settings(list(given)).items():
+        assert bench.described(options)["strict"] == given[text], text
 
 
 def test_speeds_of_added_methods_are_compared_within_their_call(tmp_path):
     """The machine is slower by then. A turn that was cut short is repeated."""
     setup, taken, made = Setup(pictures=4, batch=2), {"ar": 1.0, "gumbel": 0.5}, []
 
-    def make_batch(knobs, seed, number):
-        made.append((knobs["method"], seed, number))
+    def make_batch(options, seed, number):
+        made.append((options["method"], seed, number))
         rows = dict.fromkeys(methods.READERS, np.ones((2, 1))) | {"tokens": np.zeros((2, 4), int)}
         sums = dict.fromkeys(quality.SUMS, 1.0)
         del sums["plain_seconds"]
-        return rows | sums | {"seconds": taken[knobs["method"]]}
+        return rows | sums | {"seconds": taken[options["method"]]}
 
-    def make(knobs, seed, number):
-        return SimpleNamespace(statistics=SimpleNamespace(seconds=make_batch(knobs, seed, number)["seconds"]))
+    def make(options, seed, number):
+        return SimpleNamespace(
+            statistics=SimpleNamespace(seconds=make_batch(options, seed, number)["seconds"])
+        )
 
     bench = SimpleNamespace(
         setup=setup, make_batch=make_batch, make=make, read_real=lambda number: {"tokens": np.zeros(2)}
@@ -235,13 +238,13 @@ def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     # What the checkpoint cannot do is reported, and is no error.
     described = Bench.described
 
-    def without_eagle(self, knobs):
-        if knobs["method"] == "eagle":
+    def without_eagle(self, options):
+        if options["method"] == "eagle":
             raise LanternError("no drafter")
-        return described(self, knobs)
+        return described(self, options)
 
     monkeypatch.setattr(Bench, "described", without_eagle)
-    methods.main([*command, "--methods", "gumbel,eagle"])
+    methods.main([*command, "--methods", "gumbel", "eagle"])
     assert "left out: eagle: no drafter" in capsys.readouterr().out and len(rows()) == 3
     retrained = jax.tree.map(lambda leaf: leaf + 1, tiny_checkpoint().target_params)
     save(model, dataclasses.replace(tiny_checkpoint(), target_params=retrained), overwrite=True)

@@ -9,12 +9,10 @@ import pytest
 
 from eval import peers
 from eval.peer_clones import (
-    LANTERN,
     LLAMAGEN,
     ForcedLuck,
     Sample,
     Way,
-    check_clone,
     commit_of,
     config_of,
     extrapolated,
@@ -33,16 +31,6 @@ def clone(tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("raise ImportError('no such name')\n")
     return tmp_path
-
-
-def test_a_folder_that_is_no_clone_is_named_with_what_to_clone(tmp_path, clone):
-    check_clone(clone, LLAMAGEN)
-    with pytest.raises(
-        LanternError, match=r"is not a clone of https://github\.com/jadohu/LANTERN .*: clone that"
-    ):
-        check_clone(clone, LANTERN)
-    with pytest.raises(LanternError, match=r"has no models/ea_model_llamagen\.py"):
-        peers.parsed(["--lantern", str(tmp_path)])
 
 
 def test_rows_without_their_clone_are_left_out_or_refused_if_asked_for(clone):
@@ -166,10 +154,3 @@ def test_official_code_that_does_not_run_costs_its_rows_alone(clone, monkeypatch
 def test_the_smallest_size_is_for_trying():
     config = config_of("tiny")
     assert config.num_tokens == 256 and config.num_layers == 2 and config_of("XL").num_layers == 36
-
-
-@pytest.mark.exhaustive  # A script that people run and watch; the tests of `lantern bench` compile the same programs.
-def test_our_rows_decode_with_replayed_lengths(capsys):
-    peers.main(["--size", "tiny", "--batch", "1", "--rounds", "12", "--only", "ours", "ours-tree"])
-    lines = [line for line in capsys.readouterr().out.splitlines() if line.startswith("│ ours")]
-    assert [line.split("│")[4].strip() for line in lines] == ["1.00", "3.00"]

@@ -30,7 +30,7 @@ def quality_row(method, less, outside=(), **more):
 def speed_row(method, speedup, **more):
     row = Row(
         model="demo", pixels=128, dtype="float32", device="2 cores", batch=1, guidance=4.0, method=method,
-        knobs={"window": 5}, nodes=5, depth=5, passes=90.0, tokens_a_pass=2.75, acceptance=[0.9], ms_a_pass=8.25,
+        options={}, nodes=5, depth=5, passes=90.0, tokens_a_pass=2.75, acceptance=[0.9], ms_a_pass=8.25,
         seconds=0.5, quartiles=[0.4, 0.6], repeats=3, plain_seconds=1.0, pictures_a_second=2.0,
         speedup=speedup, speedup_quartiles=[speedup - 0.1, speedup + 0.1], efficiency=0.5, floor_share=0.125,
         bandwidth=1e9, peak_memory=1, substituted=None, distortion=None,
@@ -49,7 +49,11 @@ def write(folder, name, rows):
 def test_the_page_matches_the_rows(tmp_path):
     pytest.importorskip("matplotlib")
     write(tmp_path, "pictures", [quality_row("ar", 0.0, strict=True), quality_row("near", 0.5, ["frechet"])])
-    write(tmp_path, "speed", [speed_row("led", 1.5), speed_row("led", 2.5, model="random XL", forced=True)])
+    write(
+        tmp_path,
+        "speed",
+        [speed_row("led:window=5", 1.5), speed_row("led", 2.5, model="random XL", forced=True)],
+    )
     results.main(["--docs", str(tmp_path)])
     page = (tmp_path / "results.md").read_text(encoding="utf-8")
     for text in (

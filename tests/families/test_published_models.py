@@ -184,7 +184,7 @@ def test_lumina_rows_are_closed(loaded):
     rows = rows[:, :-1].reshape(2, 8, 9)
     assert (rows[..., 8] == config.row_end).all() and (rows[..., :8] < config.num_codes).all()
     vocabulary = pipeline._encoder.vocabulary
-    np.testing.assert_array_equal(vocabulary.to_published([config.row_end, config.image_end]), [8803, 8196])
+    np.testing.assert_array_equal(vocabulary.order[[config.row_end, config.image_end]], [8803, 8196])
 
 
 def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(converted, loaded):

@@ -41,7 +41,7 @@ def test_rows_go_to_the_table_and_to_a_file_that_a_later_run_compares_with(folde
     assert "efficiency" not in printed and all(len(line) <= 80 for line in printed.splitlines())
     for text in ("gumbel", "speed-up", "picture", "demo, 16 px, float32", "wrote old.jsonl"):
         assert text in printed
-    assert main([*QUICK, "--methods", "gumbel,medusa", "--against", "old.jsonl", "--guidance", "2"]) == 0
+    assert main([*QUICK, "--methods", "gumbel", "medusa", "--against", "old.jsonl", "--guidance", "2"]) == 0
     printed = capsys.readouterr().out
     assert "new / old.jsonl" in printed and "left out: medusa" in printed
     assert main([*QUICK, "--against", "old.jsonl", "--guidance", "4", "--verbose"]) == 0
@@ -55,22 +55,21 @@ def test_what_does_not_fit_the_model_is_reported_before_the_others_are_measured(
         raise KeyboardInterrupt
 
     monkeypatch.setattr(measure, "measure", stop)
-    assert main([*QUICK, "--methods", "gumbel,jacobi:tree=dynamic"]) == 130
+    assert main([*QUICK, "--methods", "gumbel", "lantern-g:k=20"]) == 130
     told = capsys.readouterr().err
-    assert "lantern: left out: jacobi:tree=dynamic, batch 1: drafting jacobi has no dynamic tree" in told
+    assert "lantern: left out: lantern-g:k=20, batch 1: " in told and "the table stores 12" in told
 
 
 def test_a_random_model_with_forced_acceptance(folder, capsys):
-    given = "--methods gumbel --trees chain --accept-lengths 3 --pictures 1 --passes 6 --temperature 0.9 --window 7"
+    given = "--methods gumbel:tree=chain --accept-lengths 3 --pictures 1 --passes 6 --temperature 0.9"
     given += " --size tiny --random --mesh data=1 --out b.jsonl"
     assert main(["bench", *given.split()]) == 0
     rows = read_rows("b.jsonl")
-    assert [row.knobs.get("tree") for row in rows] == [None, "chain"]
+    assert [row.method for row in rows] == ["ar", "gumbel:tree=chain"]
     assert [row.forced for row in rows] == [False, True] and [row.nodes for row in rows] == [0, 5]
-    assert all(row.knobs["temperature"] == 0.9 for row in rows)
+    assert all(row.options["temperature"] == 0.9 for row in rows)
     told = capsys.readouterr()
     assert "(forced)" in told.out and "stopped after 6 passes" in told.out
-    assert "--window has no effect with drafting eagle: gumbel" in told.err
     assert files(folder) == {"b.jsonl"}
 
 
@@ -92,7 +91,8 @@ def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch
 
 @pytest.mark.parametrize(("arguments", "line"), [
     (["--methods", "owl"], "unknown method 'owl'"), (["--methods", ""], "--methods is given nothing"),
-    (["--methods", "led:batch=2"], "batch is not a variant's: give --batch"),
+    (["--methods", "led,jacobi"], "give methods with spaces between them"),
+    (["--methods", "led:batch=2"], "method led has no field 'batch'"), (["--rules", "lax"], "unknown rule 'lax'"),
     (["--pictures", "0"], "--pictures 0 is not valid"), (["--size", "llamagen-b"], "--size and --random go together"),
     (["--size", "llamagen-b", "--random", "--model", "x"], "takes no --model and no --prompts"),
     (["--prompts", "nowhere.txt"], "nowhere.txt is not a file"),
@@ -102,7 +102,7 @@ def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch
     (["--out", "there.jsonl", "--against", "there.jsonl", "--overwrite"], "there.jsonl"),
     (["--out", "no/folder.jsonl"], "no is not a folder"),
     (["--model", "nowhere"], "nowhere"),
-    (["--window", "0"], "window 0 is not valid"),
+    (["--methods", "led:window=0"], "window 0 is not valid"),
     (["--accept-lengths", "9", "--methods", "gumbel"], "need a tree of depth 8"),
 ], ids=lambda value: " ".join(value) if isinstance(value, list) else "")  # fmt: skip
 def test_bad_input_is_refused_in_one_line_and_nothing_is_done(arguments, line, capsys, monkeypatch):

@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.measuring import choose
-from lantern_jax.apps.measuring.choose import Budget, best_trees, climb, tokens_a_second
+from lantern_jax.apps.measuring.choose import Budget, Guesses, best_trees, climb, tokens_a_second
 from lantern_jax.apps.measuring.costs import Costs, Drafts, _rising, chains, draft_costs, filler
 from lantern_jax.apps.measuring.paths import path_counts
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.settings.auto import Guesses
 
 PASSES = {1: 4.0, 2: 5.0, 3: 5.5, 5: 6.1, 9: 8.6}
 

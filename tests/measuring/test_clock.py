@@ -11,7 +11,8 @@ from lantern_jax.apps.measuring.clock import Clock
 from lantern_jax.apps.measuring.paths import MAX_DEPTH
 from lantern_jax.apps.measuring.subject import Decodings, Subject, checkpoint_subject, sample_prompts
 from lantern_jax.engine.generation import Timing
-from lantern_jax.settings.tuned import Key, read_tuned, steers
+from lantern_jax.settings.settings import steers
+from lantern_jax.settings.tuned import Key, read_tuned
 from tests.tiny_checkpoint import tiny_pipeline
 
 
@@ -85,7 +86,7 @@ def machine(monkeypatch):
 
         settings = subject.settings({"batch": 1})
         goal = tune.Goal({"batch": 1}, choose.Budget(most), pictures=2, minutes=minutes)
-        key = Key.of(pipeline.checkpoint, pipeline.recipe, vars(settings))
+        key = Key.of(pipeline.checkpoint, settings, pipeline.dtype)
         return tune.Tuner(subject, goal, key, told, Clock(60 * minutes, now))
 
     tuner.now, tuner.subject = now, subject
@@ -137,7 +138,7 @@ def test_rounds_that_were_not_seen_are_not_shown(machine):
     tuner.clock.keep(3600)
     row = tuner._default([plain])
     assert row.name == tune.DEFAULT and row.tokens_a_pass is None
-    made = [machine.subject.decode(tuner._job(row.knobs), 0, 1, 1) for _ in range(2)]
+    made = [machine.subject.decode(tuner._job(row.options), 0, 1, 1) for _ in range(2)]
     measured = tuner._measured(row, made, made)
     rounds = np.concatenate([part.rounds for part in made])
     assert (
@@ -145,8 +146,8 @@ def test_rounds_that_were_not_seen_are_not_shown(machine):
     )
 
 
-@pytest.mark.parametrize("defaults", [{}, {"tree": [[0], [1]]}, {"method": "gumbel", "tree": [[0], [1]]},
-    {"window": 3}, {"rule": "near", "tau": 1.5}, {"method": "near"}])  # fmt: skip
+@pytest.mark.parametrize("defaults", [{}, {"method": "gumbel", "tree": [[0], [1]]}, {"method": "led:window=3"},
+    {"rule": "near:tau=1.5"}, {"method": "near"}])  # fmt: skip
 @pytest.mark.parametrize("budget", [None, 0.5])
 def test_the_default_is_written_by_name_where_it_is_the_fastest(defaults, budget, machine, tmp_path):
     """So that a call with the file decodes the same way; a relaxed default is written only with a budget."""
@@ -156,9 +157,11 @@ def test_the_default_is_written_by_name_where_it_is_the_fastest(defaults, budget
     tuner.costs = costs.Costs({1: 1.0})
     plain = tuner._candidate(tune.PLAIN, {"method": "ar"}, 1, np.full(2, 9), 1.0)
     settings, row = subject.settings(tuner.base), tuner._default([plain])
-    assert subject.settings(tuner.base | row.knobs) == settings
-    is_relaxed, found = settings.rule != "strict", tuner._tuned([row, plain], "", {row.name, plain.name})
+    assert subject.settings(tuner.base | row.options) == settings
+    is_relaxed, found = not settings.rule.is_strict, tuner._tuned([row, plain], "", {row.name, plain.name})
     assert (found.name == tune.DEFAULT) == (budget is not None or not is_relaxed)
     (tmp_path / "a.json").write_text(found.to_json())
-    read = read_tuned(tmp_path / "a.json").knobs
-    assert steers(read) and read.get("rule", "strict") == (settings.rule if budget else "strict")
+    read = read_tuned(tmp_path / "a.json").options
+    assert steers(read) and read.get("rule", "strict") == (
+        settings.method.texts["rule"] if budget else "strict"
+    )

@@ -20,7 +20,8 @@ from lantern_jax import (
 )
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.forced import Forced
-from lantern_jax.decoding.tree import DraftTree, DynamicTree
+from lantern_jax.decoding.drafting.dynamic import DynamicTree
+from lantern_jax.decoding.tree import DraftTree
 from tests.decoding import toy_models as toys
 
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])

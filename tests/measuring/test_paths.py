@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree
+from lantern_jax import DraftTree, Tree
 from lantern_jax.apps.measuring import paths
 from lantern_jax.apps.measuring.ranks import collect_ranks, rank_of
 from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, sample_prompts
@@ -26,8 +26,8 @@ def subject() -> Subject:
     return checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 4), SEED)
 
 
-def settings(**knobs):
-    return subject().settings(knobs)
+def settings(**options):
+    return subject().settings(options)
 
 
 @cache
@@ -42,14 +42,15 @@ RARE = [pytest.param(kind, 1.0, marks=pytest.mark.exhaustive) for kind in drafte
 @pytest.mark.parametrize(("kind", "temperature"), [("eagle", 0.0), *RARE])
 def test_rounds_from_ranks_match_real_decoding(kind, temperature):
     """With every kind of drafter, exactly, picture by picture."""
-    known, knobs = plain(temperature), {"temperature": temperature, "drafting": kind}
-    ranks = collect_ranks(subject(), kind, settings(**knobs), known.tokens, first=1, batch=4, depth=4)
+    known, plainly = plain(temperature), settings(method="ar", temperature=temperature)
+    ranks = collect_ranks(subject(), kind, plainly, known.tokens, first=1, batch=4, depth=4)
     assert ranks.shape == (PICTURES, TOKENS, 4)
     # Every position but the first is a root; there is nothing past the picture's end.
     ahead = np.arange(TOKENS)[:, None] + np.arange(4)[None]
     none = np.broadcast_to((ahead >= TOKENS) | (ahead[:, :1] == 0), ranks.shape)
     np.testing.assert_array_equal(ranks == -1, none)
-    made = subject().decode(subject().job(settings(tree=TREE, **knobs)), 1, PICTURES, PICTURES)
+    drafted = settings(drafting=Tree(drafter=kind, tree=TREE), temperature=temperature)
+    made = subject().decode(subject().job(drafted), 1, PICTURES, PICTURES)
     np.testing.assert_array_equal(made.tokens, known.tokens)
     rounds = paths.rounds_of(ranks, TREE, Stream(subject().recipe.target()).run)
     np.testing.assert_array_equal(rounds, made.rounds)

@@ -10,7 +10,7 @@ from lantern_jax.settings.draftings import DRAFTINGS
 from lantern_jax.apps.measuring.random_models import SIZES, TINY, random_model
 from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes
 from lantern_jax.apps.measuring.subject import random_subject
-from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.methods import METHODS
 from lantern_jax.families.drafters import DRAFTERS, misfits
 from lantern_jax.families.registry import family_of
 
@@ -40,11 +40,10 @@ def test_every_method_has_its_drafter_at_a_published_size(size):
     assert [misfits(drafter, config) for drafter in drafters.values()] == [[]] * len(drafters)
     jobs = {}
     for platform in ("cpu", "gpu", "tpu"):
-        for method in methods():
+        for method in METHODS:
             settings = shapes.recipe.settings({"method": method}, platform)
             job = shapes.recipe.job(settings)
-            wanted = () if settings.is_plain else DRAFTINGS[settings.drafting].drafters()
-            assert job.drafter in (wanted or (None,)), method
+            assert job.drafter == settings.drafting.drafter, method
             jobs[job.drafter] = job
     assert set(jobs) == {None, *DRAFTERS}
     for drafter, job in jobs.items():
@@ -77,7 +76,7 @@ def test_drafters_are_about_as_large_as_a_layer(size):
 )
 def test_only_the_drafter_that_a_method_needs_is_made(kind):
     subject = random_subject(TINY, "float32", prompts=2, mesh="data=1")
-    settings = subject.settings({"drafting": kind, "tree": [[0], [1], [0, 0]]})
+    settings = subject.settings({"method": f"gumbel:drafter={kind},tree=0.0+1"})
     plain = subject.decode(subject.job(settings, plain=True), 0, 2, 2)
     assert not subject.engine.parameters.drafters
     drafted = subject.decode(subject.job(settings), 0, 2, 2)

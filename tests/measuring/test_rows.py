@@ -11,7 +11,7 @@ from tests.refused import refused
 
 ROW = Row(
     model="tiny", pixels=16, dtype="float32", device="cpu", batch=1, guidance=2.0, method="led",
-    knobs={"window": 8, "tree": [[0], [0, 0]]}, nodes=8, depth=8, passes=90.5, tokens_a_pass=2.8,
+    options={"temperature": 0.5}, nodes=8, depth=8, passes=90.5, tokens_a_pass=2.8,
     acceptance=[0.9, 0.5], ms_a_pass=4.5, seconds=0.4, quartiles=[0.39, 0.42], repeats=8,
     plain_seconds=0.8, pictures_a_second=2.5, speedup=2.0, speedup_quartiles=[1.9, 2.1], efficiency=0.71,
     floor_share=0.5, bandwidth=2e10, peak_memory=1 << 30, substituted=0.05,
@@ -54,7 +54,7 @@ def test_an_older_file_is_compared_row_by_row():
     """With the row of the same configuration, regardless of its numbers, and with the last of several."""
     newest = changed(seconds=0.8, speedup=1.0, versions={"jax": "0.9"})
     old = [changed(seconds=9.0), newest, changed(batch=8, seconds=7.0)]
-    others = changed(guidance=1.0), changed(knobs={"window": 9})
+    others = changed(guidance=1.0), changed(options={"temperature": 0.9})
     new = [changed(seconds=0.2), others[0], changed(batch=8, seconds=3.5), others[1]]
     pairs = against(new, old)
     assert [row for row, _ in pairs] == [new[0], new[2]]

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.measuring import tune
-from lantern_jax.apps.measuring.choose import Budget, Candidate
+from lantern_jax.apps.measuring.choose import PLAIN, Budget, Candidate, Goal
 from lantern_jax.apps.measuring.costs import Costs
-from lantern_jax.apps.measuring.goal import PLAIN, Goal
 from lantern_jax.apps.measuring.subject import Decodings
 from lantern_jax.engine.generation import Timing
 

@@ -65,7 +65,7 @@ def test_what_was_tuned_is_used(folder, capsys):
     assert len(confirmed) in (4, 5) and "plain" in names
     assert written["name"] == max(confirmed, key=lambda row: row["measured"][0])["name"]
     # Without a budget nothing is relaxed.
-    assert all("rule" not in row["knobs"] for row in written["found"]["candidates"])
+    assert all("rule" not in row["options"] for row in written["found"]["candidates"])
     assert set(written["found"]["costs"]["passes"]) == {"1", "4"}
 
     one = ["generate", "a lake", *common, "--seed", "4"]
@@ -95,7 +95,7 @@ def test_a_budget_lets_relaxed_rules_in(folder, capsys):
     assert main(["tune", *model, *more.split()]) == 0
     written = json.loads(Path("mine.json").read_text())
     assert not list(folder.glob("tuned-*")) and written["budget"] == {"max_substituted": 0.9}
-    relaxed = [row for row in written["found"]["candidates"] if "rule" in row["knobs"]]
+    relaxed = [row for row in written["found"]["candidates"] if "rule" in row["options"]]
     assert relaxed and all(0 <= row["substituted"] <= 0.9 for row in relaxed)
     assert written["found"]["prompts"] == 2
     capsys.readouterr()

@@ -37,17 +37,6 @@ def test_clips_preprocessing_matches_pillow(size, resized, corner):
     np.testing.assert_allclose(pixels(preprocessing.clip_input(picture, SIDE)), expected, atol=1e-3)
 
 
-def test_clips_preprocessing_matches_transformers():
-    """Where no half pixel has to be rounded."""
-    pil = pytest.importorskip("transformers.models.clip.image_processing_pil_clip")
-    processor = pil.CLIPImageProcessorPil(size={"shortest_edge": SIDE}, crop_size=SIDE)
-    for picture in random_pictures([(56, 56), (60, 40), (28, 44), (200, 300)]):
-        expected = processor(Image.fromarray(picture), return_tensors="np").pixel_values[0]
-        np.testing.assert_allclose(
-            preprocessing.clip_input(picture, SIDE), expected.transpose(1, 2, 0), atol=1e-5
-        )
-
-
 @pytest.mark.parametrize("size", SIZES)
 def test_the_middle_square_matches_pillow(size):
     (picture,) = random_pictures([size])

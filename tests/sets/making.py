@@ -10,10 +10,9 @@ from lantern_jax.apps.metrics.features import FeatureReader
 from lantern_jax.apps.sets.plan import SetPlan, Worker, begin
 from lantern_jax.apps.sets.request import OpenedSet
 from lantern_jax.apps.sets.worker import make_set
-from lantern_jax.settings.settings import settings_json
 from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
 
-KNOBS, SHARD = {"batch": 4}, 3
+OPTIONS, SHARD = {"batch": 4}, 3
 READER = FeatureReader(
     "toy mean, none/plain", 3, lambda picture: picture.astype(np.float32) / 255,
     lambda pictures: pictures.mean(axis=(1, 2)), batch=4,
@@ -22,7 +21,7 @@ SUMS = f"moments/{READER.name}"
 
 
 def a_plan(**parts) -> SetPlan:
-    settings = settings_json(tiny_pipeline().settings(KNOBS))
+    settings = tiny_pipeline().settings(OPTIONS).to_json()
     held = {
         "prompts": PROMPTS, "num": 2, "seed": 3, "model": "tiny", "dtype": "float32", "settings": settings,
         "format": "png", "shard_size": SHARD, "sums": READER.name, "tar": True,
@@ -30,11 +29,11 @@ def a_plan(**parts) -> SetPlan:
     return SetPlan(**held | parts)
 
 
-def make(directory, plan=None, worker="1/1", pipeline=None, knobs=KNOBS, **options):
+def make(directory, plan=None, worker="1/1", pipeline=None, options=OPTIONS, **more):
     plan = a_plan() if plan is None else plan
     begin(directory, plan)
-    opened = OpenedSet(pipeline or tiny_pipeline(), plan, knobs, reader=READER if plan.sums else None)
-    return make_set(opened, directory, Worker.parse(worker), **options)
+    opened = OpenedSet(pipeline or tiny_pipeline(), plan, options, reader=READER if plan.sums else None)
+    return make_set(opened, directory, Worker.parse(worker), **more)
 
 
 def contents(directory: Path) -> dict[str, bytes]:

@@ -9,7 +9,6 @@ import pytest
 from lantern_jax.apps.sets import plan as plans
 from lantern_jax.apps.sets.plan import Worker, begin, read_plan
 from lantern_jax.apps.sets.reading import is_set, merge, read_set
-from lantern_jax.settings.settings import settings_json
 from tests.refused import refused
 from tests.sets.making import a_plan, contents
 from tests.tiny_checkpoint import PROMPTS, tiny_pipeline
@@ -22,7 +21,7 @@ CHANGES = {
     'format "png", not "webp"': {"format": "webp"}, "shard size 3, not 4": {"shard_size": 4},
     "sums .*, not null": {"sums": None}, "temperature 1.0, not 0.5": {"settings": {"temperature": 0.5}},
     "tar true, not false": {"tar": False}, 'negative prompt 1 null, not "fog"': {"negatives": ("fog",)},
-    "tree {.*": {"settings": {"tree": "chain"}},
+    'drafting ".*, not "jacobi:.*"': {"settings": {"method": "jacobi"}},
 }  # fmt: skip
 
 
@@ -30,11 +29,11 @@ def test_another_set_is_refused(whole):
     before = contents(whole)
     for line, parts in CHANGES.items():
         if "settings" in parts:
-            parts = {"settings": settings_json(tiny_pipeline().settings(parts["settings"]))}
+            parts = {"settings": tiny_pipeline().settings(parts["settings"]).to_json()}
         with refused(rf"holds another set \({line}\): name another folder"):
             begin(whole, a_plan(**parts))
     assert contents(whole) == before
-    assert a_plan(settings=settings_json(tiny_pipeline().settings({"batch": 2}))) == a_plan()
+    assert a_plan(settings=tiny_pipeline().settings({"batch": 2}).to_json()) == a_plan()
     assert read_plan(whole) == a_plan()
     with refused("is not a folder: make it first"):
         begin(whole / "none" / "set", a_plan())
@@ -88,7 +87,7 @@ def test_the_largest_possible_set_is_looked_through_quickly(tmp_path):
         a_plan(prompts=("a lake",), num=plans.MOST_SHARDS + 1, shard_size=1)
     # A set may have more pictures than one call.
     encoded = tiny_pipeline().encode("a lake")
-    assert tiny_pipeline().prepare(encoded, num=50_000)[0].num == 50_000
+    assert tiny_pipeline().prepare(encoded, num=50_000)[0].call.num == 50_000
 
 
 def test_every_shard_has_exactly_one_worker():

@@ -60,12 +60,12 @@ def test_a_set_in_two_parts(capsys):
 
 def test_a_complete_set_computes_nothing(capsys, monkeypatch, tiny_folder):
     """Nor does a command for another set; a shard that was cut short is made again."""
-    assert main(command("--num", "1", "--tau", "0.3")) == 0
-    assert "lantern: --tau has no effect with rule " in capsys.readouterr().err
+    assert main(command("--num", "1")) == 0
+    capsys.readouterr()
     before, shards = written(), contents(Path("set"))
     with monkeypatch.context() as patch:
         patch.setattr(lantern_jax.engine.engine.Engine, "start", must_not_run)
-        assert main(command("--batch", "2", "--tau", "0.3")) == 0
+        assert main(command("--batch", "2")) == 0
         assert "wrote 0 pictures in 0 shards" in capsys.readouterr().out
         said = assert_refused(command("--seed", "1"), capsys)
         assert "set holds another set (seed 0, not 1)" in said
@@ -73,7 +73,7 @@ def test_a_complete_set_computes_nothing(capsys, monkeypatch, tiny_folder):
         assert "holds another set (model " in said
     assert written() == before
     Path("set/shard-00001/00000002.png").write_bytes(shards["shard-00001/00000002.png"][:200])
-    assert main(command("--tau", "0.3", "--resume")) == 0
+    assert main(command("--resume")) == 0
     printed = capsys.readouterr()
     assert "shard 1 of set is damaged: it is made again" in printed.err
     assert "wrote 2 pictures in 1 shards" in printed.out
@@ -168,7 +168,7 @@ def test_a_set_killed_at_a_random_moment_can_be_completed(tiny_folder, tmp_path,
     # Its own cache keeps programs that compile quickly too.
     environment.pop("JAX_COMPILATION_CACHE_DIR", None)
     # The set does not depend on how pictures are decoded; plain decoding compiles fastest.
-    arguments = command("--num", "6", "--tree", "none", "--model", str(tiny_folder))
+    arguments = command("--num", "6", "--method", "ar", "--model", str(tiny_folder))
     killed = Path("killed")
 
     def start() -> subprocess.Popen:

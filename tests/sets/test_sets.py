@@ -23,9 +23,8 @@ from lantern_jax.apps.sets.worker import discard_damaged
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pipeline import plan as call_plan
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
-from tests.sets.making import KNOBS, READER, SUMS, a_plan, contents, make, refused
+from tests.sets.making import OPTIONS, READER, SUMS, a_plan, contents, make, refused
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS, pipeline_on, tiny_pipeline
 
 
@@ -43,7 +42,7 @@ def copied(whole, directory, **changed) -> Path:
 
 
 def test_the_pictures_are_those_of_generate(whole):
-    made = tiny_pipeline().generate(list(PROMPTS), num=2, seed=3, **KNOBS)
+    made = tiny_pipeline().generate(list(PROMPTS), num=2, seed=3, **OPTIONS)
     pictures = list(read_set(whole))
     assert [picture.number for picture in pictures] == list(range(14))
     assert tuple(picture.prompt for picture in pictures) == made.prompts
@@ -74,7 +73,7 @@ def test_the_bytes_do_not_depend_on_the_time_or_the_batch(whole, tmp_path, monke
     now = time.time()
     monkeypatch.setattr(time, "time", lambda: now + 1e6)
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
-    make(tmp_path / "again", knobs={"batch": 1})
+    make(tmp_path / "again", options={"batch": 1})
     assert contents(tmp_path / "again") == contents(whole)
 
 
@@ -97,9 +96,9 @@ def test_workers_make_the_same_files(whole, tmp_path):
 
 
 def test_several_devices_make_the_same_tokens_in_refilled_slots(whole, tmp_path):
-    directory, pipeline, knobs = tmp_path / "set", pipeline_on(2), {"method": "ar", **KNOBS}
-    plan = a_plan(settings=settings_json(pipeline.settings(knobs)))
-    make(directory, plan, pipeline=pipeline, knobs=knobs)
+    directory, pipeline, options = tmp_path / "set", pipeline_on(2), {"method": "ar", **OPTIONS}
+    plan = a_plan(settings=pipeline.settings(options).to_json())
+    make(directory, plan, pipeline=pipeline, options=options)
     kinds = [key.kind for key in pipeline.engine.programs]
     assert kinds.count("start") == 1 and "refill" in kinds
     ours, theirs = list(read_set(directory)), list(read_set(whole))
@@ -337,26 +336,24 @@ def test_the_example_of_the_page_runs(whole, tmp_path, monkeypatch, capsys):
 
 
 def test_the_plan_has_the_tuned_settings_that_are_used(tiny_folder, tiny_loaded, monkeypatch):
-    request = SetRequest(str(tiny_folder), PROMPTS, {"batch": 4, "tau": None})
+    request = SetRequest(str(tiny_folder), PROMPTS, {"batch": 4, "rule": None})
     opened = open_set(request)
-    assert (opened.knobs, opened.notes, opened.reader) == (KNOBS, (), None)
-    found = Found({"tree": "chain"}, "tuned: a chain")
-    monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **knobs: found)
+    assert (opened.options, opened.notes, opened.reader) == ({"batch": 4, "rule": None}, (), None)
+    found = Found({"method": "jacobi:nodes=3"}, "tuned: a window")
+    monkeypatch.setattr(Pipeline, "tuning", lambda self, pictures, **options: found)
     opened = open_set(request)
-    assert (opened.knobs, opened.notes) == ({"tree": "chain", "batch": 4}, ("tuned: a chain",))
-    assert opened.plan.settings == settings_json(tiny_pipeline().settings({"tree": "chain"}))
-    idle = open_set(dataclasses.replace(request, knobs={"tau": 2.0})).notes
-    assert idle == ("tuned: a chain", "tau has no effect with rule strict")
+    assert opened.options["method"] == "jacobi:nodes=3" and opened.notes == ("tuned: a window",)
+    assert opened.plan.settings == tiny_pipeline().settings({"method": "jacobi:nodes=3"}).to_json()
 
 
 def test_a_set_continues_with_the_guesses_that_were_chosen_for_it(
     tiny_folder, tiny_loaded, tmp_path, monkeypatch
 ):
-    request, pipeline = SetRequest(str(tiny_folder), PROMPTS, KNOBS), tiny_pipeline()
+    request, pipeline = SetRequest(str(tiny_folder), PROMPTS, OPTIONS), tiny_pipeline()
     monkeypatch.setattr(pipeline, "_chooses", True)
-    found = pipeline.tuning(len(PROMPTS), **KNOBS)
-    other = next(row.guesses for row in found.rows if row.guesses.knobs != found.knobs)
-    chosen = settings_json(pipeline.settings({**other.knobs, **KNOBS}))
+    found = pipeline.tuning(len(PROMPTS), **OPTIONS)
+    other = next(row.method for row in found.rows if row.method != found.options["method"])
+    chosen = pipeline.settings({"method": other, **OPTIONS}).to_json()
     begun = dataclasses.replace(open_set(request).plan, settings=chosen)
     begin(tmp_path / "set", begun)
     opened = open_set(request, tmp_path / "set")

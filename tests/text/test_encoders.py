@@ -97,7 +97,7 @@ def test_text_that_is_not_utf8_is_refused(captions):
     for encoder in (words_encoder(), captions[0]):
         for prompts in ({"prompts": [half]}, {"prompts": ["a lake"], "negative": [half]}):
             with refused(said):
-                encoder.check_prompts(**prompts)
+                encoder.prepare(**prompts)
 
 
 def test_errors_in_negative_prompts_say_so(captions):
@@ -107,38 +107,36 @@ def test_errors_in_negative_prompts_say_so(captions):
             (("a lake", "#"), "negative_prompt: "),
         ):  # fmt: skip
             with pytest.raises(ValueError, match=f"^{said}"):
-                encoder.check_prompts([prompts[0]], negative=[prompts[1]])
+                encoder.prepare([prompts[0]], negative=[prompts[1]])
 
 
 def test_similar_words_are_looked_up_only_for_the_ignored_words_that_are_shown(monkeypatch):
     asked = []
     monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")
-    (line,) = words_encoder().check_prompts(["a lake " + " ".join(f"w{number}" for number in range(9))])
+    _, (line,) = words_encoder().prepare(["a lake " + " ".join(f"w{number}" for number in range(9))])
     assert re.search(r"'w0' \(did you mean mine\?\), .* and 4 more$", line)
     assert asked == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):
     long = "a castle by the lake"
-    assert captions[0].check_prompts([long[1:], "x"], negative=["x"]) == ()
-    told = captions[0].check_prompts([long, "x", long], negative=[long, "fog " * 40])
+    assert captions[0].prepare([long[1:], "x"], negative=["x"])[1] == ()
+    _, told = captions[0].prepare([long, "x", long], negative=[long, "fog " * 40])
     assert told == (
         "ignored, after 20 tokens: the end of 'a castle by the lake' (21 tokens)",
         "negative_prompt: ignored, after 20 tokens: the end of 'a castle by the lake' (21 tokens), "
         f"{repr('fog ' * 40)[:50]}... (160 tokens)",
     )
-    told = words_encoder().check_prompts(
-        ["a lake \U0001f332", "a castle by a lake"], negative=["fog, frog"] * 2
-    )
+    _, told = words_encoder().prepare(["a lake \U0001f332", "a castle by a lake"], negative=["fog, frog"] * 2)
     names = "'\U0001f332', 'castle'", "'frog' (did you mean fog?)"
     assert told[0] == f"ignored, the model does not know: {names[0]}" and told[1].startswith(
         "negative_prompt: ig"
     )
-    assert words_encoder().check_prompts(["a lake"], negative=["fog"]) == ()
+    assert words_encoder().prepare(["a lake"], negative=["fog"])[1] == ()
     with pytest.warns(errors.IgnoredWords, match="negative_prompt: ignored, after 20 tokens"):
-        captions[0].check_prompts(["x"], negative=[long])
+        captions[0].prepare(["x"], negative=[long])
     with refused("^negative_prompt: 'no' before 'fog' is not understood"):
-        words_encoder().check_prompts(["a lake"], negative=["no fog"])
+        words_encoder().prepare(["a lake"], negative=["no fog"])
 
 
 def test_encoded_prompts_of_another_size_are_refused():

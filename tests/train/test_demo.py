@@ -66,24 +66,7 @@ def test_a_flag_changes_its_own_stage_alone(tmp_path):
     assert len(changed["features"]) == len(plain["features"])
 
 
-def test_changes_that_are_not_possible_are_refused_before_any_stage(tmp_path):
-    def stages(*words):
-        return lambda: demo.stages("demo", tmp_path, demo.changes_of(words))
-
-    refused_each({
-        "unknown experiment 'huge': choose one of demo, tiny": lambda: demo.stages("huge", tmp_path),
-        "unrecognized arguments: more": stages("more"),
-        "unrecognized arguments: --steps=3": stages("--steps=3"),
-        "unknown stage 'owl'": stages("--owl.steps=3"),
-        "unknown name '--target.stepz'": stages("--target.stepz=3"),
-        "--target.steps 'many' is not valid": stages("--target.steps=many"),
-        "--target.steps -1 is not valid": stages("--target.steps=-1"),
-        "unknown name '--tokens.seed': choose one of pictures, validation": stages("--tokens.seed=3"),
-        "--features.samples 'x' is not valid": stages("--features.samples=x"),
-    })  # fmt: skip
-
-
-def test_seconds_of_stages_add_up_over_calls(tmp_path, monkeypatch):
+def test_done_stages_are_skipped_and_seconds_add_up_over_calls(tmp_path, monkeypatch):
     clock, calls = iter(range(0, 1000, 10)), []
 
     def run(command, **_):
@@ -99,26 +82,11 @@ def test_seconds_of_stages_add_up_over_calls(tmp_path, monkeypatch):
     demo.train("tiny", tmp_path)
     taken = dict.fromkeys(demo.STAGES, 10) | {"tokens": 20}
     assert json.loads((tmp_path / "seconds.json").read_text()) == taken
+    assert [command[2] for command in calls[2:]] == [
+        words[1] for _, words in demo.stages("tiny", tmp_path)[1:]
+    ]
     (tmp_path / "seconds.json").write_text("[")
     refused_each({"seconds.json cannot be used": lambda: demo.train("tiny", tmp_path)})
-
-
-def test_done_stages_are_skipped_and_a_failed_one_stops(tmp_path, monkeypatch):
-    names = [name for name, _ in demo.stages("tiny", tmp_path)]
-    ran = []
-
-    def run(command, **_):
-        ran.append(command[2])
-        if len(ran) == 2:
-            raise subprocess.CalledProcessError(1, command)
-
-    monkeypatch.setattr(demo, "run_stage", run)
-    with pytest.raises(subprocess.CalledProcessError):
-        demo.train("tiny", tmp_path)
-    assert ran == ["train.tokenizer", "train.encode"]
-    demo.train("tiny", tmp_path)
-    assert ran[2:] == [arguments[1] for _, arguments in demo.stages("tiny", tmp_path)[1:]]
-    assert all((tmp_path / f"{name}.done").exists() for name in names)
 
 
 def test_a_stage_that_was_done_with_other_values_is_refused(tmp_path, monkeypatch):

@@ -9,13 +9,12 @@ import pytest
 
 import lantern_jax
 from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
-from lantern_jax.checkpoints.store import load, save
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
 from tests.fixtures import published_layouts as layouts
-from tests.train.families import FLOAT32, config_of, families, retrained, target_drafter
+from tests.train.families import FLOAT32, config_of, families, target_drafter
 from train import chains, drafter, export, target
 from train.feature_store import FeatureStore
 
@@ -113,12 +112,3 @@ def test_the_documented_command_trains_a_drafter_of_another_size(extracted, tmp_
     ])  # fmt: skip
     config, _ = export.with_drafters(model, [tmp_path / "run"]).drafters["eagle"]
     assert config.hidden_dim == published_config("L").transformer.hidden_dim
-
-
-def test_features_of_another_target_are_refused(extracted, converted, tmp_path):
-    model, workdir = extracted("c2i")
-    other = save(tmp_path / "retrained", retrained(load(model, None)))
-    for name, folder in (("lumina", converted("lumina")), ("c2i", other)):
-        with pytest.raises(ValueError, match="holds features of another target"):
-            drafter.train(config_of(name), folder, workdir, tmp_path / "run")
-    assert not (tmp_path / "run").exists()

@@ -61,7 +61,7 @@ def test_fitting_takes_other_pictures_than_features_and_measures_windows_with_th
     subject = seen["subject"]
     assert not np.array_equal(seen["labels"], trained) and 0 not in (seen["seed"], subject.seed)
     np.testing.assert_array_equal(subject.conditioning, seen["labels"])
-    assert Echo.of(subject.settings({"method": "led"}).mixture) == echo
+    assert subject.settings({"method": "led"}).drafting.mixture == echo
     assert subject.recipe.defaults == found.defaults and found.defaults["sharpness"] == 2.0
     assert found.metadata[TOKENS_PER_PASS] == {}
 

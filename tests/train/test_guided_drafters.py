@@ -50,7 +50,7 @@ def test_a_drafter_is_trained_exported_and_drafts(name, extracted, tmp_path, mon
     assert 0 < found["match"][0] <= 1
     pipeline = Pipeline(made, devices=jax.devices()[:1])
     record, both = pipeline.recipe.target(), {"drafter": made.drafters["eagle"][1], "head": head}
-    settings = pipeline.settings({"method": "gumbel", "tree": [[0], [1], [0, 0]]})
+    settings = pipeline.settings({"method": "gumbel:tree=0.0+1"})
     keys = jax.vmap(lambda row: jax.random.fold_in(jax.random.key(1), row))(np.arange(2))
     drafted = speculative_decode(
         record, made.target_params, pipeline._encoder.encode(PROMPTS, np.float32), keys,

@@ -180,45 +180,6 @@ def test_shapes_are_those_of_training(name):
     assert jax.tree.map(np.shape, DRAFTERS[name].shapes(sizes)["params"]) == jax.tree.map(np.shape, params)
 
 
-def test_an_element_of_the_parallel_pass_sees_its_root_and_its_own_masks():
-    """Each is compared with that element alone: the committed positions up to its root, then its masks, causally."""
-    sizes, params = sizes_and_params("parallel")
-    params = jax.device_put(params)
-    model, head = chains.kind_of(sizes).model(sizes), target_params()["head"]["kernel"]
-    _, tokens, stored, prefix = examples()
-    twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
-    inputs, _ = chains.drafter_inputs(stored[..., -SIZES.dim :], prefix, twice)
-    length = inputs.tokens.shape[-1]
-
-    @jax.jit
-    def alone(root, depth):
-        """Keeps what follows the element: nothing before sees it."""
-        rotary = chains.sequence_rotary(sizes, inputs.valid)
-        read = model.apply({"params": params}, inputs.features, inputs.tokens, method="read")
-        at = jnp.arange(length) - root - 1
-        masks = params["masks"][jnp.clip(at, 0, len(params["masks"]) - 1)]
-        x = jnp.where((at < 0)[:, None], read, masks[None, None])
-        causal = np.tril(np.ones((length, length), bool))[None, None]
-        hidden, _ = model.apply({"params": params}, x, rotary, causal, method="run")
-        token = jnp.take(twice, root + depth - FIRST, axis=2)
-        return hidden[:, :, root + depth] @ head + model.apply({"params": params}, token, method="after")
-
-    whole = predictions(sizes, params)
-    few = ConfigDict({"anchors_kept": 0.7, "anchors_least": 0.2})
-    passes = partial(chains.parallel_chain, model, params, head, inputs, DEPTHS)
-    some = jax.jit(lambda key: passes(key, few))(jax.random.key(5))
-    anchors = [len(part.where) for part in some]
-    assert anchors == [15, 8, 6, 4]
-    for made in (whole, some):
-        for depth in range(1, DEPTHS):
-            np.testing.assert_array_equal(made[depth].where[:4] - depth, made[1].where[:4] - 1)
-            for row in (0, 3):
-                expected = alone(made[depth].where[row] - depth, depth)
-                np.testing.assert_allclose(made[depth].logits[:, :, row], expected, atol=1e-3)
-    with pytest.raises(ValueError, match="6 passes: the drafter has depth 0 and 3 masks"):
-        chains.parallel_chain(model, params, head, inputs, 6)
-
-
 # EAGLE-3's gradients are compared with finite differences below.
 @pytest.mark.parametrize("name", ["medusa", "medusa_own_heads", "parallel"])
 @pytest.mark.usefixtures("optax_promotion")

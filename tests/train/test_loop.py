@@ -1,6 +1,7 @@
 """The shared training loop: data order, several devices, metrics, and resumption to the same bits."""
 
 import dataclasses
+import json
 import os
 import re
 import signal
@@ -17,7 +18,6 @@ from ml_collections import ConfigDict
 from configs.tiny_tokenizer import get_config
 from lantern_jax.apps.commands import command_line
 from tests.refused import refused_each
-from tests.train.resumption import read_metrics
 from train.loop import (
     LoopConfig,
     Task,
@@ -40,6 +40,11 @@ def test_each_epoch_shows_every_example_once():
     assert not np.array_equal(epoch_indices(4, 0, 8, 20), drawn[:8])
     with pytest.raises(ValueError, match="a batch of 21 exceeds"):
         epoch_indices(3, 0, 21, 20)
+
+
+def read_metrics(workdir):
+    lines = [json.loads(line) for line in (workdir / "metrics.jsonl").read_text().splitlines()]
+    return [{name: value for name, value in line.items() if name != "examples_per_second"} for line in lines]
 
 
 def regression_task():

@@ -49,12 +49,6 @@ def test_features_are_those_of_one_device(stores):
     np.testing.assert_allclose(one[0].astype(np.float32), several[0].astype(np.float32), atol=2e-3)
 
 
-def test_a_batch_that_does_not_divide_is_refused(stores, tmp_path):
-    checkpoint = Checkpoint(model="tiny", target_config=SIZES, target_params=stores[0], vocabulary=LANDSCAPES)
-    with pytest.raises(ValueError, match="batch_size 3 does not divide over 2 devices"):
-        features.extract(checkpoint, (), tmp_path, batch_size=3, mesh=mesh_of(device_grid(MESH)))
-
-
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_drafter_trains_split_and_continues_on_other_devices(stores, tmp_path):
     params, made = stores

@@ -1,4 +1,4 @@
-"""Training of the target: recipe, falling loss, and resumption to the same bits."""
+"""Training of the target: recipe and falling loss."""
 
 from functools import partial
 
@@ -12,7 +12,6 @@ from ml_collections import ConfigDict
 from configs import tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.refused import refused_each
-from tests.train.resumption import read_metrics, train_whole_and_killed
 from train import averaging, target
 from train.encode import write_tokens
 from train.loop import loop_config, run, write_config
@@ -166,22 +165,6 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     assert without > with_labels + 0.03
 
 
-# tests/sets/test_set_command.py has a killed process, and test_loop.py steps that continue.
-@pytest.mark.exhaustive
-def test_killed_training_resumes_to_the_same_bits(tmp_path, tokens_folder):
-    arguments = ["train.target", "--config", "configs/tiny_target.py", "--tokens", str(tokens_folder)]
-    arguments += ["--config.model.num_layers=1", "--config.steps=60"]
-    whole, killed = train_whole_and_killed(arguments, tmp_path)
-    task = target.make_task(get_config(), *simple_tokens(8))
-    for name in ("params", "average"):
-        expected, actual = (averaging.restore_parameters(task, run, name) for run in (whole, killed))
-        jax.tree.map(np.testing.assert_array_equal, expected, actual)
-    assert read_metrics(whole) == read_metrics(killed)
-    sizes, params = target.export(killed)
-    assert sizes.vocab_size == CODES
-    jax.tree.map(np.testing.assert_array_equal, params, expected)
-
-
 def test_a_run_continues_with_its_own_tokens_alone(tmp_path, tokens_folder, monkeypatch):
     """A run from before such notes gets one."""
     monkeypatch.setattr(target, "run", lambda *_: None)
@@ -192,14 +175,3 @@ def test_a_run_continues_with_its_own_tokens_alone(tmp_path, tokens_folder, monk
     refused_each({
         "run holds work on another tokens: name": lambda: target.train(get_config(), tokens_folder, tmp_path / "run")
     })  # fmt: skip
-
-
-def test_bad_tokens_are_refused_before_training(tmp_path, tokens_folder):
-    config, run = get_config(), tmp_path / "run"
-    config.model.vocab_size = 32
-    refused_each({
-        r"train\.npz is missing; run": lambda: target.train(get_config(), tmp_path / "nothing", run),
-        "expected 16 per picture below 32": lambda: target.train(config, tokens_folder, run),
-        r"holds no config\.json": lambda: target.export(run),
-    })  # fmt: skip
-    assert not run.exists()

@@ -1,18 +1,16 @@
 """The tokenizer's training: codebook averages and restarts, losses, and that it learns."""
 
 from functools import partial
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from PIL import Image
 
-from configs import demo_tokenizer, tiny_tokenizer
+from configs import tiny_tokenizer
 from lantern_jax.models.vq import VQModel
-from tests.refused import refused, refused_each
+from tests.refused import refused
 from tests.tiny_checkpoint import random_parameters
 from train import codebook as cb
 from train import tokenizer
@@ -142,42 +140,6 @@ def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
     for lit in (rows, columns):
         assert set(lit.sum(axis=1).tolist()) == {16}
         assert set(jnp.argmax(lit, axis=1).tolist()) == {0, 1, 2, 3}
-
-
-def test_the_demo_has_256_pixels_and_tokens():
-    config = demo_tokenizer.get_config()
-    vq = tokenizer.vq_config(config)
-    assert (config.size, config.size // vq.downsampling, vq.codebook_size) == (256, 16, 4096)
-    assert config.loss.adversarial_start < config.loss.restart_until < config.steps
-
-
-def test_sizes_that_a_step_cannot_divide_are_refused():
-    """Of 48 pixels, which are six codes and three cells, and 44 of a shifted critic."""
-
-    def check(**changes):
-        config = tiny_tokenizer.get_config()
-        config.update({"size": 48} | changes)
-        return lambda: tokenizer.check_sizes(config, vq_config(config))
-
-    check()()
-    check(loss={"contrast": 0.0}, size=40)()
-    refused_each({
-        "size is 36, no multiple of a code's pixels, 8": check(size=36),
-        r"size is 48, no multiple of 2 \*\* loss.pyramid_levels, 32": check(loss={"pyramid_levels": 5}),
-        "size is 40, no multiple of the cells of loss.contrast, 16": check(size=40),
-        "size less loss.shift is 45, no multiple of critic.fold, 4": check(loss={"shift": 3}),
-        "held_out is 0, expected at least 1": check(held_out=0),
-    })  # fmt: skip
-
-
-def test_fewer_pictures_than_a_row_are_drawn(tmp_path, monkeypatch):
-    """The upper half shows the originals, the lower half what a model that changes nothing makes of them."""
-    model = SimpleNamespace(apply=lambda variables, pictures: pictures)
-    monkeypatch.setattr(tokenizer, "VQModel", lambda config: model)
-    pictures = np.random.default_rng(0).integers(0, 256, (5, 16, 16, 3), np.uint8)
-    tokenizer.write_reconstructions(tmp_path / "five.png", None, {}, pictures)
-    drawn = np.asarray(Image.open(tmp_path / "five.png"))
-    np.testing.assert_array_equal(drawn, np.tile(np.concatenate(list(pictures), axis=1), (2, 1, 1)))
 
 
 def test_landscapes_are_rendered_once(tmp_path, monkeypatch):

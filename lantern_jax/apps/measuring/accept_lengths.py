@@ -1,8 +1,8 @@
 """The accepted lengths that a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens per round."""
 
 import math
+import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from lantern_jax.decoding.fields import MOST_INT
@@ -65,7 +65,8 @@ def parse_accept_lengths(text: str) -> AcceptLengths:
     """
     given = text.strip()
     try:
-        if _is_file(given):
+        # Many chances are longer than a file's name may be: then this is False.
+        if os.path.isfile(given):
             given = read_text(given, _LARGEST).strip()
     except (OSError, ValueError) as error:
         raise LanternError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
@@ -82,13 +83,6 @@ def parse_accept_lengths(text: str) -> AcceptLengths:
     if min(numbers) < 0 or abs(total - 1) > 1e-3:
         raise LanternError(f"accept lengths {quoted(text)} sum to {total:g}: give {_WANTED}")
     return AcceptLengths(chances=tuple(number / total for number in numbers))
-
-
-def _is_file(text: str) -> bool:
-    try:
-        return Path(text).is_file()
-    except (OSError, ValueError):  # Many chances are longer than a file name may be.
-        return False
 
 
 def _is_number(value: Any) -> bool:

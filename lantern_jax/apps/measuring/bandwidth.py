@@ -16,22 +16,16 @@ from lantern_jax.devices.compilation import run_timed
 # More than any cache holds: processors with 480 MB were seen.
 _BYTES = 1 << 30
 # An accelerator reads it in less than a millisecond, and starting and ending take time too.
-_TIMES = {"cpu": 1}
 _ACCELERATOR_TIMES = 16
 _COLUMNS = 4096
 
 
 class Bandwidth:
-    """Reads a large array in three ways, of which the quickest counts: which one that is differs between devices.
+    """Reads a large array in three ways, of which the quickest counts: which one that is differs between devices."""
 
-    Args:
-        size: bytes of the array; None for more than any cache holds.
-    """
-
-    def __init__(self, size: int | None = None):
-        size = size or _BYTES
-        self._array = jnp.ones((max(1, size // (4 * _COLUMNS)), _COLUMNS), jnp.float32)
-        times = _TIMES.get(jax.default_backend(), _ACCELERATOR_TIMES)
+    def __init__(self):
+        self._array = jnp.ones((_BYTES // (4 * _COLUMNS), _COLUMNS), jnp.float32)
+        times = 1 if jax.default_backend() == "cpu" else _ACCELERATOR_TIMES
         vector = jnp.ones(_COLUMNS, jnp.float32)
         ways = {
             "sum": (partial(_sums, times), (self._array,), times),

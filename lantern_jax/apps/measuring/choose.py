@@ -12,8 +12,10 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.apps.measuring.paths import MAX_DEPTH, MAX_NODES, TreePath, growth, slowest
+from lantern_jax.settings.tuned import Tuned
 
 Point = TypeVar("Point")
+PLAIN = "plain"
 # Nodes of the trees considered, the root not counted.
 SIZES = (*range(1, 13), *range(14, 33, 2), *range(36, 65, 4), *range(80, MAX_NODES, 20), MAX_NODES)
 # Fields that a candidate's entry in a file has under their own names.
@@ -98,6 +100,40 @@ class Budget:
         error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
         within = self.substituted is None or float(np.mean(substituted)) + error <= self.substituted
         return self.allows_relaxed and within and (self.distance is None or distance <= self.distance)
+
+
+@dataclass(frozen=True)
+class Goal:
+    """What a tuning is for, and how far it goes.
+
+    Attributes:
+        options: batch, guidance and sampling of the calls that it is for; None for the defaults.
+        budget: what relaxed rules may cost.
+        pictures: the number that trees grow on, and as many again that everything is estimated on; decoded together.
+        minutes: how long it takes, unless decoding the pictures plainly and a short confirming run take longer.
+    """
+
+    options: Mapping[str, Any] = field(default_factory=dict)
+    budget: Budget = field(default_factory=Budget)
+    pictures: int = 16
+    minutes: float = 5.0
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """What a tuning found.
+
+    Attributes:
+        tuned: the settings to be written.
+        rows: all candidates: confirmed ones sorted by measured speed, then the others by predicted speed.
+        default: the name of the candidate that a call decodes with without tuning; empty if Ctrl-C came first.
+        is_stopped: whether Ctrl-C came before the end.
+    """
+
+    tuned: Tuned
+    rows: tuple[Candidate, ...]
+    default: str
+    is_stopped: bool = False
 
 
 def tokens_a_second(

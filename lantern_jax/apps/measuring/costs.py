@@ -122,7 +122,7 @@ def measure(
         if on_line(rough, nodes) > MOST_STEPS * rough[1]:
             break
         report(f"timing passes of {nodes} nodes")
-        jobs[nodes] = _filled(plain, nodes)
+        jobs[nodes] = replace(plain, program=plain.program._replace(drafting=filler(nodes - 1)))
         with clock.piece("program"):
             rough[nodes] = _first(watch, jobs[nodes])
     window = DraftTree.window(_WINDOW)
@@ -188,12 +188,3 @@ def _rising(measured: Mapping[int, float]) -> dict[int, float]:
 def _first(watch: Stopwatch, job: Job) -> float:
     watch.round(job)
     return watch.round(job)
-
-
-def _filled(plain: Job, nodes: int) -> Job:
-    program = plain.program._replace(drafting=filler(nodes - 1))
-    return Job(program, plain.guidance, plain.sampling)
-
-
-def _tree_job(subject: Subject, settings: Settings, kind: str, tree: DraftTree) -> Job:
-    return subject.job(replace(settings, method=Method(Tree(drafter=kind, tree=tree))))

@@ -72,8 +72,7 @@ class Member:
     @property
     def group(self) -> tuple:
         """Members of a group have the same plain decoding."""
-        chosen = self.settings
-        return chosen.batch, chosen.guidance, chosen.temperature, chosen.top_k, chosen.top_p
+        return self.settings.batch, *(getattr(self.settings, name) for name in SAMPLING)
 
 
 @dataclass(frozen=True)
@@ -161,9 +160,13 @@ def measure(
         profiles.append(plan.parts and plan.parts(subject.engine, run))
         del run
     bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
+
+    def decode(member: Member, repeat: int) -> Batch:
+        report(f"{member.configuration}, decoding {repeat + 1} of {repeats}")
+        return decode_batch(subject, member, plan.passes, repeat)
+
     tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
-    for number, member in enumerate(group):
-        tasks[str(number)] = partial(_decode, subject, member, plan, report)
+    tasks |= {str(number): partial(decode, member) for number, member in enumerate(group)}
     taken = alternate(tasks, repeats)
     speeds, plain = taken["bandwidth"], taken["0"]
     return [
@@ -177,14 +180,11 @@ def begin(subject: Subject, member: Member, repeat: int) -> Run:
     return subject.start(member.job, repeat * batch, batch)
 
 
-def _decode(
-    subject: Subject, member: Member, plan: Procedure, report: Callable[[str], None], repeat: int
-) -> Batch:
-    """Decodes one batch; one that is stopped early is assumed to continue as it began."""
-    report(f"{member.configuration}, decoding {repeat + 1} of {plan.repeats(member.settings.batch)}")
+def decode_batch(subject: Subject, member: Member, passes: int | None, repeat: int) -> Batch:
+    """Decodes one batch; one that is stopped after some passes is assumed to continue as it began."""
     run = begin(subject, member, repeat)
     begun = run.timing.decoding
-    run = subject.engine.advance(run, plan.passes)
+    run = subject.engine.advance(run, passes)
     took, decoded = run.timing.decoding - begun, subject.finish(run)
     batch, rounds = len(decoded.tokens), decoded.rounds
     tokens = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch

@@ -5,13 +5,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from lantern_jax.apps.measuring.rows import PLAIN
 from lantern_jax.decoding.methods import METHODS, Method
 from lantern_jax.io import errors
 from lantern_jax.settings.settings import NUMBERS
 
 # The options of which a benchmark takes lists.
 SWEPT = ("method", "rule", "batch", "guidance")
-PLAIN = "ar"
 
 
 @dataclass(frozen=True)

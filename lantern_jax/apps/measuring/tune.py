@@ -12,10 +12,9 @@ from dataclasses import asdict, replace
 import numpy as np
 
 from lantern_jax.apps.measuring import choose, costs, paths
-from lantern_jax.apps.measuring.choose import Candidate, Guesses
+from lantern_jax.apps.measuring.choose import PLAIN, Candidate, Goal, Guesses, Tuning
 from lantern_jax.apps.measuring.clock import Clock, alternate
 from lantern_jax.apps.measuring.costs import Costs
-from lantern_jax.apps.measuring.goal import PLAIN, Goal, Tuning
 from lantern_jax.apps.measuring.paths import TreePath
 from lantern_jax.apps.measuring.ranks import collect_ranks
 from lantern_jax.apps.measuring.subject import Decodings, Subject

@@ -18,7 +18,7 @@ from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 
 MODEL = random_model("tiny")
-KNOBS = {"method": "gumbel", "tree": [[0]]}
+OPTIONS = {"method": "gumbel:tree=0"}
 
 
 @pytest.fixture(scope="module")
@@ -58,7 +58,7 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
 
     compiled = compiler.compile_ahead
     monkeypatch.setattr(compiler, "compile_ahead", recorded)
-    job = shapes.job(KNOBS)
+    job = shapes.job(OPTIONS)
     engine = Engine(
         lambda where: MODEL.read(np.dtype("float32"), where), None, devices,
         lambda name, parameters, where: MODEL.read_drafter(np.dtype("float32"), name, parameters, where),
@@ -101,7 +101,7 @@ def test_programs_of_this_machine_become_rows(shapes):
 def test_a_need_matches_the_arrays(shapes):
     """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
     here = np.array(jax.devices()[:1])[:, None]
-    batches = [Batch(shapes, shapes.job(KNOBS), count, here) for count in (2, 4)]
+    batches = [Batch(shapes, shapes.job(OPTIONS), count, here) for count in (2, 4)]
     two, four = (need_there(batch, None, 10**9, ("start", "advance")) for batch in batches)
     config, drafter = shapes.recipe.config, shapes.recipe.drafters["eagle"]
     of_drafter = jax.tree.leaves(DRAFTERS["eagle"].shapes(drafter))
