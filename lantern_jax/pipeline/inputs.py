@@ -123,7 +123,7 @@ class Grid:
             return None
         if not settings.drafting.verifies:
             raise LanternError(
-                f"{settings.method.texts['drafting']} cannot go on with a picture: choose another method"
+                f"drafting {settings.method.texts['drafting']} cannot go on with a picture: choose another method"
             )
         return self.starts(start, prompts), self.rows_kept(keep_rows)
 

@@ -164,7 +164,7 @@ def _bodies(model: Path, seed: int) -> int:
         try:
             request = read_request(decoded(body.content), Limits(), "tiny", "16x16", scales=False)
             with contextlib.suppress(ValueError):  # For these errors the server finds the field to blame.
-                pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.knobs)
+                pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.options)
         except Refused as refusal:
             fault = wrong_error(body, refusal.to_json()["error"])
             assert not fault, (body.field, body.name, fault, refusal.message[:300])

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from lantern_jax.apps.serve.requests import HARMLESS, OWN
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import OPTIONS
 from tests.hostile.mutations import damage
 
 PATH = "/v1/images/generations"
@@ -24,7 +24,7 @@ VALUES = {
     "long text": json.dumps("x" * 5000), "steering text": json.dumps("a\x1b[2J\x00\u202e\r\nHTTP/1.1 200 OK"),
     "half a character": '"\\ud800"',
 }  # fmt: skip
-FIELDS = (*OWN, *HARMLESS, *KNOBS, "x" * 400, "a\x1b[2J")
+FIELDS = (*OWN, *HARMLESS, *OPTIONS, "x" * 400, "a\x1b[2J")
 # An answer that repeats more than this is an echo.
 QUOTED = 200
 GET = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
@@ -49,7 +49,7 @@ def bodies() -> Iterator[Body]:
 def wrong_error(body: Body, error: dict) -> str:
     """Returns what is wrong with the refusal of a body; empty where it is one line that names the field."""
     message, param = error["message"], error["param"]
-    if body.field in (*OWN, *HARMLESS, *KNOBS) and param != body.field:
+    if body.field in (*OWN, *HARMLESS, *OPTIONS) and param != body.field:
         return f"blames {param}"
     if not message.isprintable() or (param and not param.isprintable()):
         return "unprintable"

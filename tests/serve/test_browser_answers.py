@@ -32,7 +32,7 @@ def test_a_tie_has_no_winner(page):  # noqa: F811
     page.select_option("#other", "plain")
     page.click("#compare")
     done(page, "Exact decodes plainly on this machine: 15 rounds each, so neither is faster; 100 %")
-    assert plain["method"] == "ar"
+    assert plain["drafting"] == "plain"
 
 
 def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
@@ -49,3 +49,17 @@ def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
     done(page)
     page.reload()
     api.expect(page.locator("#pictures img")).to_have_count(2)
+
+
+def test_lambda_is_a_field_of_the_method(page):  # noqa: F811
+    page.click("#advanced summary")
+    assert page.locator("#lam").is_hidden()
+    page.select_option("#method", "lantern-g")
+    page.fill("#lam", "3")
+    with page.expect_request("**/generations") as asked:
+        page.click("#paint")
+    assert asked.value.post_data_json["method"] == "lantern-g:lam=3"
+    done(page)
+    page.reload()
+    api.expect(page.locator("#method")).to_have_value("lantern-g")
+    assert page.locator("#lam").input_value() == "3"

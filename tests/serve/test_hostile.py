@@ -37,17 +37,34 @@ BODIES = {
     "address of a stream": ({**LAKE, "response_format": "url", "stream": True}, "leave response_format"),
     "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
     "unknown field": ({**LAKE, "image": "x"}, "unknown field 'image'"),
-    "file of this machine": ({**LAKE, "tree": "/etc/passwd"}, "unknown tree"),
-    "huge tree": ({**LAKE, "tree": [[i] for i in range(100)]}, "tree"),
-    "huge window": ({**LAKE, "method": "jacobi", "window": 4000}, "window 4000"),
-    "a billion samples": ({**LAKE, "rule": "tolerance", "samples": 10**9}, "samples 1000000000"),
-    "huge dynamic tree": ({**LAKE, "tree": "dynamic", "nodes": 4096}, "nodes 4096"),
+    "field of a method": ({**LAKE, "nodes": 9}, "write method led:nodes=..."),
     "batch": ({**LAKE, "batch": 512}, "batch"),
     "partial images": ({**LAKE, "stream": True, "partial_images": 4}, "from 0 to 3"),
     "no object": ([LAKE], "object"), "no JSON": (b"prompt=a lake", ""), "nothing": (b"", ""),
     "no text": (b'{"prompt": "\xff\xfe"}', ""), "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
     "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
 }  # fmt: skip
+# Ways to decode that are misspelt or impossible, and what the line that refuses them says.
+WAYS = (
+    ({"method": "letern"}, "unknown method 'letern'"), ({"method": "lantern:lam=3"}, "has no field 'lam'"),
+    ({"method": "led:nodes=-1"}, "nodes -1 is not valid"), ({"method": "led:nodes=" + "9" * 400}, "nodes"),
+    ({"method": "led:" * 3000}, "give name:field=value"), ({"method": "led:nodes=led:nodes=9"}, "nodes"),
+    ({"method": ["led"]}, "is not text"), ({"method": {"led": {"nodes": 9}}}, "is not text"),
+    ({"drafting": "tree:tree=/etc/tree.json"}, "files are not read here"),
+    ({"drafting": "tree:tree=/etc/passwd"}, "unknown tree"),
+    ({"drafting": "oak"}, "unknown drafting 'oak'"), ({"rule": "nearr"}, "did you mean near?"),
+    ({"rule": "auto"}, "unknown rule 'auto'"), ({"rule": "near:tua=1"}, "choose one of tau, ratio"),
+    ({"rule": "near:tau=nan"}, "tau nan"), ({"rule": "near:tau=1,tau=2"}, "twice"),
+    ({"coupling": "gumble"}, "did you mean gumbel?"), ({"coupling": "gumbel:noise=1"}, "has no field 'noise'"),
+    # More than a server takes.
+    ({"drafting": "tree:tree=" + "+".join(f"{i}.{i}.{i}" for i in range(30))}, "has 90 nodes: this server takes 64"),
+    ({"method": "jacobi:window=4000"}, "window 4000"), ({"method": "jacobi:window=1|4000|1"}, "window 4000"),
+    ({"rule": "tolerance:samples=1000000"}, "samples 1000000"), ({"drafting": "dynamic:nodes=4096"}, "nodes 4096"),
+    # Parts that fit neither each other nor the model.
+    ({"rule": "near", "coupling": "rejection"}, "rule near needs the coupling gumbel"),
+    ({"coupling": "rejection", "method": "led"}, "drafting led"), ({"method": "medusa"}, "medusa is wanted to guess"),
+    ({"drafting": "tree:tree=9999", "temperature": 1}, "child rank"),
+)  # fmt: skip
 
 
 def error_of(response: httpx.Response) -> dict:
@@ -83,13 +100,21 @@ def test_wrong_bodies_are_refused(server):
         assert response.status_code == 413 and error_of(response)
 
 
+@pytest.mark.parametrize(("way", "words"), WAYS, ids=range(len(WAYS)))
+def test_a_way_to_decode_that_is_misspelt_or_impossible_is_refused_in_the_librarys_line(server, way, words):
+    answer = server.ask(**way)
+    error = error_of(answer)
+    assert answer.status_code == 422 and words in error["message"] and len(error["message"]) < 700, error
+    assert error["param"] in way
+
+
 def test_no_field_is_echoed_and_each_is_named(server):
     wrong = []
     for body in bodies():
         if body.field in ("user", "prompt") and body.content.endswith(b'"}'):
             continue  # Any text is accepted, and in a prompt the words are to blame.
         response = posted(server, body.content)
-        if response.status_code not in (400, 404):
+        if response.status_code not in (400, 404, 422):
             wrong.append((body.field, body.name, response.status_code, response.text[:80]))
         elif fault := wrong_error(body, error_of(response)):
             wrong.append((body.field, body.name, fault, response.text[:80]))

@@ -25,7 +25,7 @@ from lantern_jax.apps.serve.outputs import Output
 from lantern_jax.apps.serve.requests import OWN
 from lantern_jax.apps.serve.server import log_to_stderr
 from lantern_jax.pictures.images import fitted
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import OPTIONS
 from tests.hostile.requests import PATH
 from tests.serve.running import LIMITS, in_threads, running
 from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
@@ -222,7 +222,6 @@ WRONG = {
     "another size": (LAKE, {"image": GOOD, "mask": mask(2, 20)}, "20x20, the picture 40x40"),
     "twice": ({**LAKE, "keep_rows": "2"}, {"image": GOOD, "mask": mask(2)}, "give each once"),
     "no number": ({**LAKE, "n": "two"}, {"image": GOOD}, "'n' of the form cannot be read"),
-    "no tree": ({**LAKE, "tree": "oak"}, {"image": GOOD}, "unknown tree 'oak'"),
     "unknown": ({**LAKE, "strength": "1"}, {"image": GOOD}, "unknown field 'strength'"),
     "no prompt": ({}, {"image": GOOD}, "prompt"),
 }  # fmt: skip
@@ -279,8 +278,7 @@ async def given_at_once(body: bytes) -> dict:
 ])  # fmt: skip
 def test_a_form_has_the_same_fields_as_json(kind):
     given = {
-        "n": "2", "stream": "true", "prompt": "207", "method": "ar", "temperature": "0.5", "tree": "chain",
-        "mixture": "1,2",
+        "n": "2", "stream": "true", "prompt": "207", "method": "ar", "temperature": "0.5", "rule": "near:tau=1",
     }  # fmt: skip
     expected = {**given, "n": 2, "stream": True, "temperature": 0.5}
 
@@ -295,8 +293,6 @@ def test_a_form_has_the_same_fields_as_json(kind):
         return asyncio.run(read_form(Request(scope, lambda: given_at_once(body)), 16384))[0]
 
     assert read(given) == expected
-    assert read({"tree": "[[0], [1]]", "mixture": "[1]"}) == {"tree": [[0], [1]], "mixture": [1]}
-    assert read({"tree": "[" * 9000, "mixture": '"1,2"'}) == {"tree": "[" * 9000, "mixture": "1,2"}
 
 
 def test_others_are_answered_while_a_form_is_read(server, monkeypatch):
@@ -331,7 +327,7 @@ def test_the_description_has_every_field_and_path(scaling):
     told = scaling.get("/openapi.json", headers={"Authorization": ""}).json()
     assert told["openapi"] == "3.1.0" and told["info"]["title"] == "lantern serve: pictures"
     (schema,) = told["paths"]["/v1/images/generations"]["post"]["requestBody"]["content"].values()
-    assert {*OWN, *KNOBS} - {"batch"} <= set(schema["schema"]["properties"])
+    assert {*OWN, *OPTIONS} - {"batch"} <= set(schema["schema"]["properties"])
     (form,) = told["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"].values()
     taken = set(schema["schema"]["properties"])
     assert set(form["schema"]["properties"]) == taken - {"start"} | {"image", "mask"}

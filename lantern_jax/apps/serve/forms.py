@@ -19,15 +19,13 @@ from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import fitted, open_image, upright
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS
 
 MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
-# Fields that are not text, besides knobs that are numbers.
-_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream")
-# Names, or lists in JSON.
-_EITHER = ("tree", "mixture")
+# Fields that are not text.
+_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream", *NUMBERS)
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
@@ -71,13 +69,10 @@ async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[s
 
 
 def _value(name: str, text: str) -> Any:
-    is_json = name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float))
     try:
-        return json.loads(text) if is_json or name in _EITHER else text
+        return json.loads(text) if name in _JSON else text
     except (ValueError, RecursionError):
-        if not is_json:
-            return text
-        raise _unreadable(name, "a number, true, false or a list") from None
+        raise _unreadable(name, "a number, true or false") from None
 
 
 def _unreadable(name: str, wanted: str) -> Refused:

@@ -4,8 +4,9 @@ from typing import Any
 
 import lantern_jax
 from lantern_jax.apps.serve.outputs import FORMATS
-from lantern_jax.apps.serve.requests import HARMLESS, OWN, PARTIAL_IMAGES
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.apps.serve.requests import HARMLESS, PARTIAL_IMAGES
+from lantern_jax.decoding.choices import meanings
+from lantern_jax.settings.settings import NUMBERS, SAMPLING, Settings
 
 # Schemas of the endpoint's own fields, with a line each.
 _WHOLE, _TEXT, _FLAG = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
@@ -25,7 +26,12 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "start": {"type": "array", "items": _WHOLE, "description": "codes of a picture to go on with"},
     "stream": {**_FLAG, "default": False, "description": "send events while the pictures are made"},
 }  # fmt: skip
-_TYPES = {int: "integer", float: "number", str: "string"}
+_OPTIONS = {
+    "method": "how to decode",
+    "drafting": "where guesses come from, in place of the method's",
+    "rule": "what is accepted, in place of the method's",
+    "coupling": "how draft and target share randomness, in place of the method's",
+}
 
 
 def document(name: str) -> dict[str, Any]:
@@ -80,10 +86,12 @@ def _fields() -> dict[str, Any]:
         name: _TEXT if values is None else {**_TEXT, "enum": list(values)}
         for name, values in HARMLESS.items()
     }
-    knobs = {}
-    for knob in KNOBS.values():
-        if knob.name != "batch":
-            kind = {"type": _TYPES[knob.type]} if knob.type in _TYPES else {}
-            choices = {"enum": list(knob.choices)} if knob.choices else {}
-            knobs[knob.name] = {**kind, **choices, "description": knob.help}
-    return {**knobs, **harmless, **{name: _FIELDS[name] for name in OWN}}
+    options = {
+        name: {**_TEXT, "description": f"{what}, as text: name or name:field=value,field=value"}
+        for name, what in _OPTIONS.items()
+    }
+    for name in SAMPLING:
+        allowed = NUMBERS[name].metadata["allowed"]
+        kind = "integer" if allowed.type is int else "number"
+        options[name] = {"type": kind, "description": f"{meanings(Settings)[name]}: {allowed.words}"}
+    return {**options, **harmless, **_FIELDS}

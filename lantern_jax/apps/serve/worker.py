@@ -25,17 +25,19 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.settings import Settings, steers
+from lantern_jax.settings.settings import PARTS, Settings, steers
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
-# Besides knobs, words that an error can begin with, and the fields that they blame.
+# Besides options, words that an error can begin with, and the fields that they blame.
 _FIELDS = {"codes": "start"} | {
     name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
 }
+# Fields that say how to decode.
+_METHOD = ("method", *PARTS)
 _STOPPING = "the server is stopping: ask again later"
 _FAILED = "the server has failed: start it again, and please report the lines of its log"
 
@@ -119,18 +121,22 @@ class Worker:
     def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
         """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
         Refused where it does not fit the model."""
+        part = next((name for name in _METHOD if name in request.options), None)
+        blame = part
         try:
+            self.pipeline.settings(request.options)
+            blame = None
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
-            message = str(error)
-            raise Refused(400, message, _blamed(message, request)) from None
+            param = _blamed(str(error), request.options, part) or blame
+            raise Refused(422 if param in _METHOD else 400, str(error), param) from None
         nodes = plan.call.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
-            raise Refused(422, message, "method")
+            raise Refused(422, message, part)
         return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
 
     def submit(self, ticket: Ticket) -> int:
@@ -375,8 +381,9 @@ class Worker:
             return_memory()
 
 
-def _blamed(message: str, request: PictureRequest) -> str | None:
+def _blamed(message: str, options: Mapping[str, Any], part: str | None) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
-    fields = _FIELDS | {name: name for name in request.knobs}
+    # A method has parts that the request does not name.
+    fields = _FIELDS | dict.fromkeys(_METHOD, part) | {name: name for name in options}
     return next((fields[word] for word in words if word in fields), None)
