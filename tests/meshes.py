@@ -23,7 +23,7 @@ from tests.decoding.toy_models import drafter_config
 from tests.tiny_checkpoint import random_leaves
 
 DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
-TREE = [[0], [1], [2], [0, 0], [0, 1], [0, 0, 0]]
+TREE = "0.0.0+0.1+1+2"
 TARGETS = {
     "llamagen": LlamaGenConfig(
         DIM, LAYERS, HEADS, vocab_size=CODES, grid=4, hidden_dim=HIDDEN, num_labels=8, qk_norm="rms"
