@@ -29,8 +29,7 @@ def user_cache_directory() -> Path:
         return Path(local) if local else _home() / "AppData" / "Local"
     if sys.platform == "darwin":
         return _home() / "Library" / "Caches"
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    return Path(xdg) if xdg else _home() / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
 
 
 def _home() -> Path:
@@ -72,19 +71,14 @@ def keep_compiled_programs() -> Path | None:
 
 @contextlib.contextmanager
 def apart(wanted: bool) -> Iterator[None]:
-    """Keeps JAX's cache from touching programs inside a block: a CPU program loaded from it cannot be serialised again.
-
-    Args:
-        wanted: False changes nothing.
+    """Keeps JAX's cache, if that is wanted, from touching programs inside a block: a CPU program loaded from it cannot
+    be serialised again.
     """
-    if not wanted:
-        yield
-        return
-    _count_apart(1)
+    _count_apart(wanted)
     try:
         yield
     finally:
-        _count_apart(-1)
+        _count_apart(-wanted)
 
 
 def _count_apart(more: int) -> None:
@@ -92,7 +86,7 @@ def _count_apart(more: int) -> None:
     global _apart
     with _counting:
         before, _apart = _apart, _apart + more
-        if not (before and _apart):
+        if bool(before) != bool(_apart):
             _set({"jax_enable_compilation_cache": not _apart})
 
 

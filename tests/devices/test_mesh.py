@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import Mesh
 
 import lantern_jax
-from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
+from lantern_jax.devices.partition import device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline import pipeline as pipeline_module
@@ -167,7 +167,7 @@ def test_a_mesh_changes_no_tokens_of_a_tree_and_slots_are_refilled():
 @pytest.mark.exhaustive
 def test_the_loop_alone_takes_a_mesh_with_a_model_axis():
     mesh = Mesh(device_grid("data=2,model=4"), ("data", "model"))
-    params = place({"target": meshes.target_parameters("llamagen")}, Layout(mesh))["target"]
+    params = place({"target": meshes.target_parameters("llamagen")}, mesh)["target"]
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(np.arange(4, dtype=np.uint32))
     made = lantern_jax.autoregressive_decode(
         meshes.job("llamagen", method="ar").program.target, params, meshes.prompts("llamagen", 4), keys,
