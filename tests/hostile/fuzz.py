@@ -7,7 +7,7 @@ Kinds are ``commands`` (whole command lines), ``streams`` (the same with standar
 ``tests.hostile.scripts`` lists), ``special`` (pipes, devices and the like for every option that takes a name),
 ``texts`` (in files, that steer a terminal), every kind of ``tests.hostile.files``, ``configs``, ``flips`` (bits and
 pages of a checkpoint), ``folders`` (what ``tests.hostile.folders`` makes of a checkpoint of several files) and
-``clients`` (of ``lantern serve``: bodies, and streams of bytes).
+``clients`` (of ``lantern serve``: streams of bytes).
 
 A seed stands for some cases of a kind; each is a process of its own, which must end within seconds, by itself, without
 a traceback, in little more memory than one that works, and with one line where it refuses. It must never go on
@@ -16,7 +16,6 @@ with anything other than what was written. Faults are printed, and their kinds a
 """
 
 import argparse
-import contextlib
 import hashlib
 import importlib
 import itertools
@@ -117,7 +116,6 @@ def of_configs(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
 
 
 def of_clients(seed: int, folder: Path) -> Iterator[tuple[str, Work]]:
-    yield "bodies", partial(_bodies, folder / "tiny", seed)
     yield "streams", partial(_streams, folder / "tiny", seed)
 
 
@@ -150,25 +148,6 @@ KINDS = {
     "special": of_special, "texts": of_texts, **{kind: partial(of_files, kind) for kind in FILES},
     "configs": of_configs, "flips": of_flips, "folders": of_folders, "clients": of_clients,
 }  # fmt: skip
-
-
-def _bodies(model: Path, seed: int) -> int:
-    """Reads bodies with a hostile field: each is accepted, or refused in a line that names the field."""
-    from lantern_jax.apps.serve.limits import Limits, Refused
-    from lantern_jax.apps.serve.requests import decoded, read_request
-    from lantern_jax.pipeline.pipeline import load
-    from tests.hostile.requests import bodies, wrong_error
-
-    pipeline = load(str(model), tuned="off")
-    for body in random.Random(seed).sample(list(bodies()), 4 * CASES):
-        try:
-            request = read_request(decoded(body.content), Limits(), "tiny", "16x16", scales=False)
-            with contextlib.suppress(ValueError):  # For these errors the server finds the field to blame.
-                pipeline.check(request.prompt, num=request.num, seed=request.seed, **request.options)
-        except Refused as refusal:
-            fault = wrong_error(body, refusal.to_json()["error"])
-            assert not fault, (body.field, body.name, fault, refusal.message[:300])
-    return 0
 
 
 def _streams(model: Path, seed: int) -> int:

@@ -5,13 +5,12 @@ from PIL import Image
 
 api = pytest.importorskip("playwright.sync_api")
 
-from tests.serve.test_browser import browser, done, page, paint, pytestmark  # noqa: E402, F401
+from tests.serve.test_browser import browser, done, page, paint, painted, pytestmark  # noqa: E402, F401
 
 
 @pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page):  # noqa: F811
-    paint(page, "a lake with a castle")
-    done(page)
+    painted(page, "a lake with a castle")
     assert "ignored, the model does not know: 'castle'" in page.locator("#stage figcaption").inner_text()
     assert page.locator("#stage").bounding_box()["y"] < 400, "on a phone the picture is above the form"
     page.fill("#prompt", "octopus")
@@ -25,8 +24,7 @@ def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page
 
 def test_a_tie_has_no_winner(page):  # noqa: F811
     """As a race with Exact is where that decodes plainly."""
-    paint(page, method="ar")
-    done(page)
+    painted(page, method="ar")
     plain = page.evaluate("shown[0].end.settings")
     page.evaluate("shown[0].request = { ...shown[0].request, method: 'auto' }; equip()")
     page.select_option("#other", "plain")

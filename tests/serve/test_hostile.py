@@ -94,10 +94,6 @@ def test_wrong_bodies_are_refused(server):
         assert word in error["message"], (name, error)
         assert error["type"] == "invalid_request_error"
     assert server.ask(model="gpt-image-1").status_code == 404
-    # With and without an announced length.
-    for body in (b'{"prompt": "' + b"lake " * 10000 + b'"}', iter([b"{" + b" " * 9000, b" " * 9000])):
-        response = posted(server, body)
-        assert response.status_code == 413 and error_of(response)
 
 
 @pytest.mark.parametrize(("way", "words"), WAYS, ids=range(len(WAYS)))
@@ -122,12 +118,13 @@ def test_no_field_is_echoed_and_each_is_named(server):
 
 
 def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
+    """With and without an announced length."""
     content = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}'
     for body in (content, (content[start : start + 65536] for start in range(0, len(content), 65536))):
         with monkeypatch.context() as unread:
             unread.setattr("lantern_jax.apps.serve.application.read_request", None)
             response = posted(server, body)
-        assert response.status_code == 413 and len(response.content) < 500
+        assert response.status_code == 413 and error_of(response) and len(response.content) < 500
 
 
 def test_the_server_outlives_hostile_streams_of_bytes(server):

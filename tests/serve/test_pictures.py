@@ -298,10 +298,12 @@ def cut_at_the_end(server, asked: dict) -> socket.socket:
     return connection
 
 
-def test_warm_means_nothing_is_left_to_compile(server):
+def test_warm_means_nothing_is_left_to_compile(server, caplog):
+    caplog.set_level("INFO", "lantern_jax")
     with running(server.library(), warm_up=True, batch=2) as warm:
         warm.wait_for(warm=1)
         assert warm.client.get("/health").json() == {"status": "ok", "warm": True}
+        assert [record.fields for record in caplog.records if "ready" in record.message] == [{"ready": True}]
         programs = set(warm.engine.programs)
         assert {key.size for key in programs if key.kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200
