@@ -149,38 +149,27 @@ def _text(file: bytes) -> str:
     return base64.b64encode(file).decode("ascii")
 
 
-def example_prompts(pipeline: Pipeline) -> list[str]:
-    """Returns up to four prompts that the model takes. Raises LanternError where it takes none."""
-    vocabulary = pipeline.checkpoint.vocabulary
-    words = {} if vocabulary is None else vocabulary.grouped()
-    taken: list[str] = []
-    why = None
-    for prompt in itertools.chain(_EXAMPLES, *words.values()):
-        if len(taken) == _SHOWN:
-            break
-        try:
-            if vocabulary is not None:
-                vocabulary.parse(prompt)  # Refuses a prompt of which a word would be ignored.
-            pipeline.check(prompt)
-            taken.append(prompt)
-        except LanternError as error:
-            why = why or error
-    if not taken:
-        raise why
-    return taken
+def _check_prompt(pipeline: Pipeline, prompt: str, **call: Any) -> None:
+    """Raises LanternError for a prompt that the model does not take, or of which it would ignore a word."""
+    if pipeline.checkpoint.vocabulary is not None:
+        pipeline.checkpoint.vocabulary.parse(prompt)
+    pipeline.check(prompt, **call)
 
 
-def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
-    """Tells whether the model takes negative prompts; ``prompt`` is one that it takes as a prompt."""
+def _takes(pipeline: Pipeline, prompt: str, **call: Any) -> bool:
     try:
-        pipeline.check(prompt, negative_prompt=prompt)
+        _check_prompt(pipeline, prompt, **call)
     except LanternError:
         return False
     return True
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and numbers."""
+    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and numbers.
+
+    Raises:
+        LanternError: a model that takes no prompts or draws no pictures.
+    """
     pipeline.check_draws()
     checkpoint, vocabulary = pipeline.checkpoint, pipeline.checkpoint.vocabulary
     (width, height), (rows, columns) = picture_size(checkpoint), shape_of(checkpoint.target_config)
@@ -197,16 +186,16 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         allowed, default = NUMBERS[number].metadata["allowed"], getattr(defaults, number)
         numbers[number] = {"help": about, "range": allowed.words, "note": allowed.note, "default": default}
     del numbers["batch"]  # The server's to choose.
-    examples = example_prompts(pipeline)
+    words = {} if vocabulary is None else vocabulary.grouped()
+    known = itertools.chain(_EXAMPLES, *words.values())
+    examples = list(itertools.islice((one for one in known if _takes(pipeline, one)), _SHOWN))
+    if not examples:
+        _check_prompt(pipeline, _EXAMPLES[0])  # Says why.
     described = {
-        "width": width,
-        "height": height,
-        "rows": rows,
-        "columns": columns,
-        "tokens": rows * columns,
+        **{"width": width, "height": height, "rows": rows, "columns": columns, "tokens": rows * columns},
         "examples": examples,
-        "negative_prompt": takes_negative(pipeline, examples[0]),
-        "words": {} if vocabulary is None else vocabulary.grouped(),
+        "negative_prompt": _takes(pipeline, examples[0], negative_prompt=examples[0]),
+        "words": words,
         "methods": able,
         "numbers": numbers,
     }

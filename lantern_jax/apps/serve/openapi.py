@@ -4,7 +4,7 @@ from typing import Any
 
 import lantern_jax
 from lantern_jax.apps.serve.outputs import FORMATS
-from lantern_jax.apps.serve.requests import HARMLESS, PARTIAL_IMAGES
+from lantern_jax.apps.serve.requests import HARMLESS, METHOD, PARTIAL_IMAGES
 from lantern_jax.decoding.choices import meanings
 from lantern_jax.settings.settings import NUMBERS, SAMPLING, Settings
 
@@ -26,37 +26,34 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "start": {"type": "array", "items": _WHOLE, "description": "codes of a picture to go on with"},
     "stream": {**_FLAG, "default": False, "description": "send events while the pictures are made"},
 }  # fmt: skip
-_OPTIONS = {
-    "method": "how to decode",
-    "drafting": "where guesses come from, in place of the method's",
-    "rule": "what is accepted, in place of the method's",
-    "coupling": "how draft and target share randomness, in place of the method's",
-}
 
 
 def document(name: str) -> dict[str, Any]:
     """Returns the description of a server of the model ``name``."""
-    asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": _fields()}
+    fields = {
+        name: {**_TEXT, "description": f"the {name}: its name, or name:field=value,field=value"} for name in METHOD
+    }  # fmt: skip
+    about = meanings(Settings)
+    for number in SAMPLING:
+        allowed = NUMBERS[number].metadata["allowed"]
+        kind = "integer" if allowed.type is int else "number"
+        fields[number] = {"type": kind, "description": f"{about[number]}: {allowed.words}"}
+    fields |= {
+        name: _TEXT | ({} if some is None else {"enum": list(some)}) for name, some in HARMLESS.items()
+    }
+    fields |= _FIELDS
+    asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": fields}
     file = {**_TEXT, "format": "binary"}
     # A form continues its picture rather than codes.
-    shared = {name: one for name, one in _fields().items() if name != "start"}
-    form = {
-        **asked,
-        "required": ["prompt", "image"],
-        "properties": {**shared, "image": file, "mask": file},
-    }
+    shared = {name: one for name, one in fields.items() if name != "start"}
+    form = {**asked, "required": ["prompt", "image"], "properties": {**shared, "image": file, "mask": file}}
     answer = {"description": "the pictures", "content": {"application/json": {}, "text/event-stream": {}}}
     refused = {"description": "an error in OpenAI's shape", "content": {"application/json": {}}}
 
     def post(summary: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
         body = {"required": True, "content": {media_type: {"schema": schema}}}
-        return {
-            "post": {
-                "summary": summary,
-                "requestBody": body,
-                "responses": {"200": answer, "default": refused},
-            }
-        }
+        responses = {"200": answer, "default": refused}
+        return {"post": {"summary": summary, "requestBody": body, "responses": responses}}
 
     def get(summary: str, *parameters: str) -> dict[str, Any]:
         named = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in parameters]
@@ -79,19 +76,3 @@ def document(name: str) -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
-
-
-def _fields() -> dict[str, Any]:
-    harmless = {
-        name: _TEXT if values is None else {**_TEXT, "enum": list(values)}
-        for name, values in HARMLESS.items()
-    }
-    options = {
-        name: {**_TEXT, "description": f"{what}, as text: name or name:field=value,field=value"}
-        for name, what in _OPTIONS.items()
-    }
-    for name in SAMPLING:
-        allowed = NUMBERS[name].metadata["allowed"]
-        kind = "integer" if allowed.type is int else "number"
-        options[name] = {"type": kind, "description": f"{meanings(Settings)[name]}: {allowed.words}"}
-    return {**options, **harmless, **_FIELDS}

@@ -12,7 +12,7 @@ from PIL import Image
 
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.outputs import FORMATS, Output, read_output
-from lantern_jax.decoding.fields import ByPlatform, check_seed
+from lantern_jax.decoding.fields import ByPlatform, Range, check_seed
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, Method
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -32,8 +32,10 @@ OWN = (
     "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
     "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
+# Fields that say how to decode, as text.
+METHOD = ("method", *PARTS)
 PARTIAL_IMAGES = 3
-_WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
+_WORDS = {**HARMLESS, "output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of fields that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "refine": 8,
@@ -147,8 +149,8 @@ def decoded(content: bytes) -> dict[str, Any]:
 
 def _check_field(name: str, value: Any) -> None:
     """Raises Refused for an unknown field, or a value that asks for something that is not done."""
-    if name in HARMLESS or name in _WORDS:
-        values = HARMLESS.get(name, _WORDS.get(name))
+    if name in _WORDS:
+        values = _WORDS[name]
         if not (isinstance(value, str) if values is None else value in values):
             wanted = "text" if values is None else f"one of {', '.join(values)}"
             raise Refused(400, f"{name} {_quoted(value)} is not served: give {wanted}, or leave it out", name)
@@ -180,9 +182,9 @@ def _options(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in NUMBERS.keys() & options.keys():
         allowed = NUMBERS[name].metadata["allowed"]
         options[name] = _checked(partial(allowed.check, name), name, options[name])
-    given = {name: options[name] for name in ("method", *PARTS) if name in options}
-    for name, text in given.items():
-        _check_method(name, text)
+    for name in METHOD:
+        if name in options:
+            _check_method(name, options[name])
     return options
 
 
@@ -221,11 +223,7 @@ def _codes(start: Any) -> tuple[int, ...] | None:
 
 
 def _number(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refused(
-            400, f"{name} {_quoted(value)} is not valid: give a whole number from {least} to {most}", name
-        )
-    return value
+    return _checked(partial(Range(int, least, most).check, name), name, value)
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:

@@ -17,7 +17,7 @@ import numpy as np
 from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.requests import METHOD, PictureRequest
 from lantern_jax.apps.serve.ticket import Queued, Ticket
 from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
@@ -25,7 +25,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.settings import PARTS, Settings, steers
+from lantern_jax.settings.settings import Settings, steers
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
@@ -33,11 +33,7 @@ GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
 # Besides options, words that an error can begin with, and the fields that they blame.
-_FIELDS = {"codes": "start"} | {
-    name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
-}
-# Fields that say how to decode.
-_METHOD = ("method", *PARTS)
+_NAMED = ("keep_rows", "n", "negative_prompt", "prompt", "seed")
 _STOPPING = "the server is stopping: ask again later"
 _FAILED = "the server has failed: start it again, and please report the lines of its log"
 
@@ -121,7 +117,7 @@ class Worker:
     def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
         """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
         Refused where it does not fit the model."""
-        part = next((name for name in _METHOD if name in request.options), None)
+        part = next((name for name in METHOD if name in request.options), None)
         blame = part
         try:
             self.pipeline.settings(request.options)
@@ -132,7 +128,7 @@ class Worker:
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
             param = _blamed(str(error), request.options, part) or blame
-            raise Refused(422 if param in _METHOD else 400, str(error), param) from None
+            raise Refused(422 if param in METHOD else 400, str(error), param) from None
         nodes = plan.call.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
@@ -385,5 +381,5 @@ def _blamed(message: str, options: Mapping[str, Any], part: str | None) -> str |
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
     # A method has parts that the request does not name.
-    fields = _FIELDS | dict.fromkeys(_METHOD, part) | {name: name for name in options}
+    fields = {"codes": "start"} | dict.fromkeys(METHOD, part) | {name: name for name in (*_NAMED, *options)}
     return next((fields[word] for word in words if word in fields), None)
