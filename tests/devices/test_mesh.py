@@ -12,10 +12,8 @@ from jax.sharding import Mesh
 import lantern_jax
 from lantern_jax.devices.partition import device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
-from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
-from tests.command import assert_refused
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
 from tests.tiny_checkpoint import tiny_pipeline
@@ -222,20 +220,6 @@ def test_an_invalid_mesh_is_refused_in_one_line(mesh, message, monkeypatch):
     with pytest.raises(ValueError, match=message) as error:
         lantern_jax.load("demo", mesh=mesh)
     assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "line", ["generate lake --out lake.png", "set --prompts a.txt --out set", "bench", "tune"]
-)
-def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(line, tmp_path, monkeypatch, capsys):
-    def load(model, dtype=None, tuned=None, mesh=None, strict_words=False, size=None):
-        raise LanternError(f"loaded on {mesh}")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pipeline_module, "load", load)
-    (tmp_path / "a.txt").write_text("a lake\n")
-    for mesh, message in (("model=2", "loaded on model=2"), ("model=two", "mesh 'model=two' is not valid")):
-        assert message in assert_refused([*line.split(), "--mesh", mesh], capsys)
 
 
 def test_axes_that_do_not_divide_stay_whole():

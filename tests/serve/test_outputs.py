@@ -26,7 +26,7 @@ from lantern_jax.pictures.images import fitted
 from lantern_jax.settings.settings import OPTIONS
 from tests.hostile.requests import PATH
 from tests.serve.running import LIMITS, in_threads
-from tests.tiny_checkpoint import GRID, SIDE, pipeline_on
+from tests.tiny_checkpoint import GRID, SIDE
 
 EDITS = "/v1/images/edits"
 PLAIN = {"method": "ar", "seed": 7}
@@ -40,11 +40,9 @@ def opened(entry: dict) -> Image.Image:
 @pytest.fixture(scope="module")
 def scaling(server):
     """A server that scales, answers another site's page and has a token; it shares the other server's programs."""
-    pipeline = pipeline_on(1)
-    pipeline.engine.programs = server.engine.programs
     access = Access.of("0.0.0.0", "secret", origins=[ELSEWHERE])
     limits = replace(LIMITS, form_bytes=65536)
-    app = application(pipeline, "pictures", access, limits=limits, warm_up=False, scales=True)
+    app = application(server.library(), "pictures", access, limits=limits, warm_up=False, scales=True)
     with TestClient(
         app, base_url="http://pictures.example", headers={"Authorization": "Bearer secret"}
     ) as client:
