@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -15,6 +14,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from lantern_jax.devices.partition import outside_mesh
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import check_writable
 
 # How many programs are being compiled now, and how many of them JAX's cache must leave alone.
 _compiled_now, _apart, _counting = 0, 0, threading.Lock()
@@ -58,9 +59,8 @@ def keep_compiled_programs() -> Path | None:
     try:
         directory = user_cache_directory() / "lantern_jax" / "xla"
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError:
+        check_writable(directory)
+    except (OSError, LanternError):
         return None
     # Later failures, from a full disk or a damaged file, are silent too: JAX would print many lines.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)

@@ -48,10 +48,8 @@ def join(hosts: str) -> None:
             raise LanternError(
                 "--hosts auto found no TPU pod, SLURM or Open MPI here: give ADDRESS:PORT,i/N"
             ) from None
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LanternError(
-            f"--hosts {hosts} joined no other process ({why}): look at the address, and start every process"
-        ) from None
+        why = f"--hosts {hosts} joined no other process ({errors.short(error, 200)})"
+        raise LanternError(f"{why}: look at the address, and start every process") from None
 
 
 def _parsed(hosts: str) -> dict[str, Any]:

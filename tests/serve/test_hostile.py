@@ -190,13 +190,8 @@ def test_a_bug_in_a_route_is_counted_and_has_the_usual_headers(server, monkeypat
     assert server.metrics()[name] == before + 1
 
 
-@pytest.mark.parametrize(("error", "status", "said"), [
-    (LanternError("the pictures are not finite: fetch it again"), 500, "fetch it again"),
-    (RuntimeError("RESOURCE_EXHAUSTED: out of memory"), 503, "too little memory"),
-], ids=["not finite", "memory"])  # fmt: skip
-def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(
-    server, monkeypatch, error, status, said
-):
+def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(server, monkeypatch):
+    error = LanternError("the pictures are not finite: fetch it again")
     plain, failing = server.worker._tools.painter.draw, [error]
 
     def draw(codes):
@@ -208,17 +203,16 @@ def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(
     began = time.monotonic()
     answers = in_threads([partial(server.ask, seed=seed) for seed in (1, 2)])
     good, bad = sorted(answers, key=lambda answer: answer.status_code)
-    assert (good.status_code, bad.status_code) == (200, status) and said in error_of(bad)["message"]
+    assert (good.status_code, bad.status_code) == (200, 500) and str(error) == error_of(bad)["message"]
     assert time.monotonic() - began < LIMITS.seconds / 2
 
 
 ELSEWHERE = "GET {} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 FILE = "etc/passwd"
 PATHS = (f"/{FILE}", f"/../../{FILE}", f"/%2e%2e/%2e%2e/{FILE}", f"/static/..%2f..%2f{FILE}", "/v1/models/x")
-# What comes over a connection -> the status of its answer; a slow body is given up.
+# What comes over a connection -> the status of its answer.
 RAW_REQUESTS = {ELSEWHERE.format(path): 404 for path in PATHS} | {
     f"{HEAD}Range: {'9' * 400}\r\nContent-Length: {'9' * 400}\r\n\r\n": 400,
-    f'{HEAD}Content-Length: 50\r\n\r\n{{"prompt"': 408,
     "\x16\x03\x01 hello\r\n\r\n": 400,
 }
 

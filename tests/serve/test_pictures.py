@@ -172,23 +172,6 @@ def test_other_settings_do_not_starve(server, gate):
     assert done.index("other") < done.index("last") and len(done) == 4
 
 
-def test_a_full_queue_is_reported(server, gate):
-    def one_too_many():
-        refused = server.ask(n=1)
-        gate.open()
-        return refused
-
-    *served, refused = in_threads([
-        lambda: server.ask(n=BATCH).status_code,
-        server.later(lambda: server.ask(n=QUEUE).status_code, decoding=BATCH),
-        server.later(one_too_many, decoding=BATCH, queue_length=QUEUE),
-    ])  # fmt: skip
-    assert served == [200, 200]
-    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
-    assert refused.json()["error"]["code"] == "queue_full"
-    assert server.ask().status_code == 200
-
-
 def test_a_stream_shows_the_unfinished_picture(server, gate):
     gate.let(1000)
     *partial, end = server.told(seed=3, partial_images=2, **PLAIN)

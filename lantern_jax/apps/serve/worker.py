@@ -67,7 +67,9 @@ class Worker:
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most = limits.programs
         self._example = warm_up
-        self._cold, self._warm_failed = self._sizes(), False
+        # The numbers of slots that a run can have, and those whose programs are not compiled yet.
+        sizes = {self._tools.slots(count) for count in range(1, batch + 1)} if warm_up is not None else ()
+        self._sizes, self._cold, self._warm_failed = sorted(sizes), collections.deque(sorted(sizes)), False
         # Under the lock: new tickets, pictures that wait in all, why to stop.
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
@@ -283,16 +285,11 @@ class Worker:
             self._line = [order for order in self._line if id(order) not in gone]
             for order in orders:
                 self._leave(order.ticket, 1)
-            self._tell_places()
-
-    def _tell_places(self) -> None:
-        """Tells clients who watch how many pictures wait before theirs."""
-        places: dict[Ticket, int] = {}
-        for place, order in enumerate(self._line):
-            places.setdefault(order.ticket, place)
-        for ticket, place in places.items():
-            if ticket.request.details:
-                ticket.tell(Queued(place))
+            # Clients who watch are told how many pictures wait before theirs.
+            places = {order.ticket: place for place, order in reversed(list(enumerate(self._line)))}
+            for ticket, place in places.items():
+                if ticket.request.details:
+                    ticket.tell(Queued(place))
 
     def _enter(self, pictures: int) -> int:
         with self._changed:
@@ -318,13 +315,8 @@ class Worker:
             self._count -= pictures
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:
-        for ticket in {id(order.ticket): order.ticket for order in orders}.values():
+        for ticket in {order.ticket for order in orders}:
             ticket.tell(refusal)
-
-    def _sizes(self) -> collections.deque[int]:
-        """Returns the numbers of slots that a run can have."""
-        sizes = {self._tools.slots(count) for count in range(1, self._tools.batch + 1)}
-        return collections.deque(sorted(sizes) if self._example is not None else ())
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""
@@ -347,7 +339,7 @@ class Worker:
         """Runs every program of a size, unless so few pictures are decoded one after the other."""
         engine, numbers = self._tools.engine, np.arange(size)
         alone = self.pipeline.check(self._example, batch=1)
-        ways = {each: self._settings(each, {}, alone) for each in self._sizes() if each <= size}
+        ways = {each: self._settings(each, {}, alone) for each in self._sizes if each <= size}
         if self._tools.slots(ways[size].batch) < size:
             return
         row, plan = self._prepared(self._example)
@@ -359,7 +351,7 @@ class Worker:
         run = engine.start(job, rows(size), seed=0, numbers=numbers, most=size)
         for _ in range(2):  # The second one knows the pace.
             run = engine.advance_for(run, PIECE_SECONDS)
-        if size == self._sizes()[0]:
+        if size == self._sizes[0]:
             self._tools.painter.draw(np.zeros(len(plan.free), np.int32))
         count = 1
         while count < size:
