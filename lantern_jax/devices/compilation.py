@@ -3,7 +3,6 @@
 import contextlib
 import os
 import sys
-import tempfile
 import threading
 import time
 import warnings
@@ -15,6 +14,8 @@ import jax
 from jax.experimental.compilation_cache import compilation_cache
 
 from lantern_jax.devices.partition import outside_mesh
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import check_writable
 
 # How many programs are being compiled now, and how many of them JAX's cache must leave alone.
 _compiled_now, _apart, _counting = 0, 0, threading.Lock()
@@ -29,8 +30,7 @@ def user_cache_directory() -> Path:
         return Path(local) if local else _home() / "AppData" / "Local"
     if sys.platform == "darwin":
         return _home() / "Library" / "Caches"
-    xdg = os.environ.get("XDG_CACHE_HOME")
-    return Path(xdg) if xdg else _home() / ".cache"
+    return Path(os.environ.get("XDG_CACHE_HOME") or _home() / ".cache")
 
 
 def _home() -> Path:
@@ -59,9 +59,8 @@ def keep_compiled_programs() -> Path | None:
     try:
         directory = user_cache_directory() / "lantern_jax" / "xla"
         directory.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=directory):
-            pass
-    except OSError:
+        check_writable(directory)
+    except (OSError, LanternError):
         return None
     # Later failures, from a full disk or a damaged file, are silent too: JAX would print many lines.
     warnings.filterwarnings("ignore", "Error (reading|writing) persistent compilation cache", UserWarning)
@@ -72,19 +71,14 @@ def keep_compiled_programs() -> Path | None:
 
 @contextlib.contextmanager
 def apart(wanted: bool) -> Iterator[None]:
-    """Keeps JAX's cache from touching programs inside a block: a CPU program loaded from it cannot be serialised again.
-
-    Args:
-        wanted: False changes nothing.
+    """Keeps JAX's cache, if that is wanted, from touching programs inside a block: a CPU program loaded from it cannot
+    be serialised again.
     """
-    if not wanted:
-        yield
-        return
-    _count_apart(1)
+    _count_apart(wanted)
     try:
         yield
     finally:
-        _count_apart(-1)
+        _count_apart(-wanted)
 
 
 def _count_apart(more: int) -> None:
@@ -92,7 +86,7 @@ def _count_apart(more: int) -> None:
     global _apart
     with _counting:
         before, _apart = _apart, _apart + more
-        if not (before and _apart):
+        if bool(before) != bool(_apart):
             _set({"jax_enable_compilation_cache": not _apart})
 
 

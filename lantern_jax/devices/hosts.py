@@ -6,6 +6,7 @@ decides which computation comes next must be the same everywhere: process number
 
 import itertools
 import os
+import re
 import sys
 from typing import Any
 
@@ -47,29 +48,17 @@ def join(hosts: str) -> None:
             raise LanternError(
                 "--hosts auto found no TPU pod, SLURM or Open MPI here: give ADDRESS:PORT,i/N"
             ) from None
-        why = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise LanternError(
-            f"--hosts {hosts} joined no other process ({why}): look at the address, and start every process"
-        ) from None
-
-
-def check(hosts: str | None) -> None:
-    """Raises LanternError for a text that ``join`` does not take; None is valid."""
-    if hosts is not None and hosts != AUTO:
-        _parsed(hosts)
+        why = f"--hosts {hosts} joined no other process ({errors.short(error, 200)})"
+        raise LanternError(f"{why}: look at the address, and start every process") from None
 
 
 def _parsed(hosts: str) -> dict[str, Any]:
-    address, _, place = hosts.rpartition(",")
-    name, _, port = address.rpartition(":")
-    number, _, count = place.partition("/")
-    digits = (port, number, count)
-    valid = name and all(text.isascii() and text.isdecimal() and len(text) < 8 for text in digits)
-    if not valid or not 1 <= int(number) <= int(count):
+    found = re.fullmatch(r"(.+:\d{1,7}),(\d{1,7})/(\d{1,7})", hosts, re.ASCII)
+    if not found or not 1 <= int(found[2]) <= int(found[3]):
         wanted = '"auto", or ADDRESS:PORT,i/N such as 10.0.0.2:1234,1/4 for the first of four'
         raise errors.invalid("--hosts", hosts, wanted)
     return {
-        "coordinator_address": address, "num_processes": int(count), "process_id": int(number) - 1,
+        "coordinator_address": found[1], "num_processes": int(found[3]), "process_id": int(found[2]) - 1,
     }  # fmt: skip
 
 

@@ -12,7 +12,6 @@ import contextlib
 import math
 import re
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -86,26 +85,16 @@ def parameter_spec(path: Sequence[str], shape: Sequence[int], shards: int) -> Pa
     return PartitionSpec()
 
 
-@dataclass(frozen=True)
-class Layout:
-    """How parameters lie on a mesh with a model axis."""
-
-    mesh: Mesh
-
-    def sharding(self, path: Sequence[str], shape: Sequence[int]) -> NamedSharding:
-        """Returns where the parameter at that path lies."""
-        return NamedSharding(self.mesh, parameter_spec(path, shape, self.mesh.shape[MODEL]))
-
-
-# Where parameters go: all to one place, or each to its own.
-Where = Sharding | Layout
+# Where parameters go: all to one place, or each to its own on a mesh with a model axis.
+Where = Sharding | Mesh
 
 
 def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Sharding:
     """Returns where the parameter at that path goes; a path is keys of a JAX tree, or names."""
     if isinstance(where, Sharding):
         return where
-    return where.sharding([_name(key) for key in path], shape)
+    names = jax.tree_util.keystr(tuple(path), simple=True, separator="/").split("/")
+    return NamedSharding(where, parameter_spec(names, shape, where.shape[MODEL]))
 
 
 def place(tree: PyTree, where: Where) -> PyTree:
@@ -133,13 +122,6 @@ def put(leaf: Any, sharding: Sharding) -> Array:
     return jax.make_array_from_callback(leaf.shape, sharding, np.asarray(leaf).__getitem__)
 
 
-def _name(key: Any) -> str:
-    for attribute in ("key", "name", "idx"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
-
-
 def shards() -> int:
     """Returns how many devices the model is split over in the program being traced; 1 without a model axis."""
     mesh = jax.sharding.get_abstract_mesh()
@@ -159,10 +141,12 @@ def split(array: Array, axis: int) -> Array:
     """Splits an axis of an array over the model axis; the array stays whole if the axis does not divide."""
     if shards() == 1:
         return array
-    axes: list[str | None] = [None] * array.ndim
-    if divides(array.shape[axis]):
-        axes[axis] = MODEL
-    return jax.lax.with_sharding_constraint(array, PartitionSpec(*axes))
+    spec = _along(array, axis) if divides(array.shape[axis]) else PartitionSpec()
+    return jax.lax.with_sharding_constraint(array, spec)
+
+
+def _along(array: Array, axis: int) -> PartitionSpec:
+    return PartitionSpec(*(MODEL if place == axis % array.ndim else None for place in range(array.ndim)))
 
 
 def whole(array: Array) -> Array:
@@ -175,9 +159,7 @@ def on_shards(function: Callable[[Array], Any], array: Array, axis: int) -> Any:
 
     For work that the compiler cannot split: it would gather the array.
     """
-    axes: list[str | None] = [None] * array.ndim
-    axes[axis] = MODEL
-    spec = PartitionSpec(*axes)
+    spec = _along(array, axis)
     return jax.shard_map(function, in_specs=spec, out_specs=spec, axis_names={MODEL}, check_vma=False)(array)
 
 
@@ -242,7 +224,7 @@ def where_on(grid: np.ndarray) -> Where:
     mesh = mesh_of(grid)
     if mesh is None:
         return SingleDeviceSharding(grid[0, 0])
-    return Layout(mesh) if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
+    return mesh if MODEL in mesh.axis_names else NamedSharding(mesh, PartitionSpec())
 
 
 @contextlib.contextmanager
@@ -255,14 +237,14 @@ def outside_mesh() -> Iterator[None]:
             yield
 
 
-def over_mesh(function, mesh: Mesh | AbstractMesh, mesh_axes: str | tuple[str, ...], in_specs, out_specs):
+def over_mesh(function, mesh: Mesh | AbstractMesh, axes: str | tuple[str, ...], in_specs, out_specs):
     """Puts ``function`` under ``shard_map``, manual over these axes of the mesh alone."""
     # A mesh from jax.make_mesh has explicit axes; the loop sets its own types, in any context.
     mesh = mesh.update(axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-    names = {mesh_axes} if isinstance(mesh_axes, str) else set(mesh_axes)
     mapped = jax.shard_map(
-        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, axis_names=names, check_vma=False
-    )
+        function, mesh=mesh, in_specs=in_specs, out_specs=out_specs, check_vma=False,
+        axis_names={axes} if isinstance(axes, str) else set(axes),
+    )  # fmt: skip
 
     def run(*arguments):
         with jax.sharding.use_abstract_mesh(mesh if isinstance(mesh, AbstractMesh) else mesh.abstract_mesh):

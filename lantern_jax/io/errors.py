@@ -18,10 +18,10 @@ class LanternError(ValueError):
 
     Example:
         >>> try:
-        ...     lantern_jax.Method("led", rule="oak")
+        ...     lantern_jax.load("demo").check("a lake", top_p=2)
         ... except lantern_jax.LanternError as error:
-        ...     print(str(error).partition(":")[0])
-        unknown rule 'oak'
+        ...     print(error)
+        top_p 2 is not valid: give a number in (0, 1] (1 turns it off)
     """
 
 
@@ -44,7 +44,6 @@ class Assumed(UserWarning):
 
 
 def warn_of_ignored(lines: Iterable[str]) -> None:
-    """Warns with each of these lines."""
     for line in lines:
         warnings.warn(line, IgnoredWords, stacklevel=1)
 

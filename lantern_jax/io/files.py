@@ -20,7 +20,7 @@ import stat
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, BinaryIO, NoReturn
+from typing import Any, BinaryIO
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -124,7 +124,7 @@ def parse_json(content: bytes | str, place: str) -> Any:
             too deeply.
     """
     try:
-        value = json.loads(content, parse_constant=_no_number, parse_float=_finite, parse_int=whole_number)
+        value = json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
         level = [value]
         for _ in range(_DEEPEST + 1):
             level = [node for node in level if isinstance(node, dict | list)]
@@ -138,13 +138,10 @@ def parse_json(content: bytes | str, place: str) -> Any:
     raise LanternError(f"{place} is nested too deeply: give another file")
 
 
-def _no_number(word: str) -> NoReturn:
-    raise LanternError(f"{word} is not a finite number")
-
-
 def _finite(word: str) -> float:
-    number = float(word)
-    return number if math.isfinite(number) else _no_number(errors.short(word, 40))
+    if not math.isfinite(number := float(word)):
+        raise LanternError(f"{errors.short(word, 40)} is not a finite number")
+    return number
 
 
 def whole_number(word: str) -> int:

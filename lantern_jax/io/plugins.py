@@ -1,14 +1,13 @@
 """Tables of kinds by name, which other packages can add to.
 
 A package names a function under the entry point group ``lantern_jax.plugins``; when called, it registers what the
-package brings (``lantern_jax.register_family`` and the like). Entry points load lazily: on an unknown name or
-a full listing.
+package brings (``lantern_jax.register_family`` and the like). Entry points load on an unknown name.
 """
 
 import importlib
 import re
 import threading
-from collections.abc import Callable, ItemsView, Iterator, Mapping, ValuesView
+from collections.abc import Callable, Iterator, Mapping
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
@@ -32,9 +31,9 @@ def at(place: str) -> Any:
     """Returns what stands for the value at ``module:name`` in a kind's record; the value is imported when it is read.
 
     Example:
-        >>> make = lantern_jax.at("lantern_jax.models.drafter:eagle_drafter")
-        >>> kind = lantern_jax.DrafterKind(lantern_jax.DrafterConfig, shapes=lambda config: {}, make=make)
-        >>> kind.make is lantern_jax.eagle_drafter
+        >>> config = lantern_jax.at("lantern_jax.models.drafter:DrafterConfig")
+        >>> kind = lantern_jax.DrafterKind(config, shapes=lambda config: {}, make=lantern_jax.eagle_drafter)
+        >>> kind.config is lantern_jax.DrafterConfig
         True
     """
     return _At(place)
@@ -44,55 +43,36 @@ class Late:
     """A record whose fields may be given as ``at("module:name")``; reading such a field imports its value."""
 
     def __getattribute__(self, name: str) -> Any:
-        return _imported(super().__getattribute__(name))
+        value = super().__getattribute__(name)
+        if type(value) is not _At:
+            return value
+        module, _, path = value.partition(":")
+        return attrgetter(path)(importlib.import_module(module))
 
     def has(self, name: str) -> bool:
         """Tells whether a field is given, without importing its value."""
         return super().__getattribute__(name) is not None
 
 
-def _imported(value: Any) -> Any:
-    """Returns a value itself, or imports the one that ``at`` stands for."""
-    if type(value) is not _At:
-        return value
-    module, _, path = value.partition(":")
-    return attrgetter(path)(importlib.import_module(module))
-
-
-def called(value: Any) -> str:
-    """Names a kind in messages: its name, or the class of an object that was given in place of one."""
-    return errors.short(value) if isinstance(value, str) else type(value).__name__
-
-
 class Table(Mapping[str, Kind], Generic[Kind]):
     """The kinds of one sort by name. It iterates over those known; an unknown name is looked for in other packages.
-
-    Args:
-        wrap: makes a kind from an object that is given in place of a name, or returns None; may be ``at(...)``.
 
     Attributes:
         what: the sort, in messages.
         ours: the kinds of this package.
+        beside: returns more of them.
         theirs: those that other packages registered.
     """
 
-    def __init__(
-        self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict,
-        wrap: Any = lambda value: None,
-    ):  # fmt: skip
-        self.what, self.ours, self._beside, self._wrap = what, ours, beside, wrap
+    def __init__(self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict):
+        self.what, self.ours, self.beside = what, ours, beside
         self.theirs: dict[str, Kind] = {}
         _tables.append(self)
 
     def _known(self) -> dict[str, Kind]:
-        return {**self._beside(), **self.ours, **self.theirs}
+        return {**self.beside(), **self.ours, **self.theirs}
 
-    def __getitem__(self, name: Any) -> Kind:
-        if not isinstance(name, str):
-            kind = None if name is None else _imported(self._wrap)(name)
-            if kind is None:
-                raise KeyError(name)
-            return kind
+    def __getitem__(self, name: str) -> Kind:
         known = self._known()
         if name not in known:
             broken = load()
@@ -107,16 +87,8 @@ class Table(Mapping[str, Kind], Generic[Kind]):
     def __len__(self) -> int:
         return len(self._known())
 
-    def items(self) -> ItemsView[str, Kind]:
-        return self._known().items()
-
-    def values(self) -> ValuesView[Kind]:
-        return self._known().values()
-
-    def find(self, name: Any) -> Kind:
+    def find(self, name: str) -> Kind:
         """Returns the kind of a name; raises LanternError for an unknown one."""
-        if isinstance(name, type):
-            raise errors.invalid(self.what, name.__name__, f"an object of that class, {name.__name__}(...)")
         if name not in self:
             raise errors.unknown(self.what, name, self)
         return self[name]

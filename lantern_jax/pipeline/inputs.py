@@ -132,7 +132,7 @@ class Grid:
             return None
         if not settings.drafting.verifies:
             raise LanternError(
-                f"{settings.method.texts['drafting']} cannot go on with a picture: choose another method"
+                f"drafting {settings.method.texts['drafting']} cannot go on with a picture: choose another method"
             )
         starts = [self._one(value) for value in _listed(start)]
         _check_each("start", starts, prompts, "pictures")

@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 from lantern_jax.checkpoints import arrays, store
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.checkpoints.store import demo_directory, load, load_drafter, save
-from lantern_jax.devices.partition import Layout, where_on
+from lantern_jax.devices.partition import sharding_at, where_on
 from lantern_jax.engine.parameters import read_parameters
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors import checksums
@@ -163,14 +163,14 @@ def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path
 @pytest.mark.parametrize("dtype", [np.float32, jnp.bfloat16])
 def test_arrays_go_straight_onto_devices(dtype, model, tiny_folder):
     mesh = jax.make_mesh((2, model), ("data", "model"), axis_types=(jax.sharding.AxisType.Auto,) * 2)
-    layout, ours, split = Layout(mesh), tiny_checkpoint(), 0
-    back = load(tiny_folder, dtype, layout)
+    ours, split = tiny_checkpoint(), 0
+    back = load(tiny_folder, dtype, mesh)
     expected = jax.tree.map(lambda leaf: leaf.astype(dtype), ours.target_params)
     same((back.target_params, back.tokenizer_params), (expected, ours.tokenizer_params))
     read = {"target": back.target_params, "tokenizer": back.tokenizer_params}
     for path, leaf in jax.tree_util.tree_flatten_with_path(read)[0]:
         names = [key.key for key in path]
-        assert leaf.sharding == layout.sharding(names, leaf.shape), names
+        assert leaf.sharding == sharding_at(mesh, names, leaf.shape), names
         assert names[0] == "target" or leaf.is_fully_replicated
         split += {shard.data.nbytes for shard in leaf.addressable_shards} == {leaf.nbytes // 2}
     assert split >= 7 if model == 2 else not split

@@ -77,35 +77,25 @@ def test_without_a_home_nothing_is_kept(monkeypatch):
         jax.config.update("jax_compilation_cache_dir", before)
 
 
-def test_cpu_programs_that_run_once_compile_faster_and_flags_win(monkeypatch):
-    asked = []
-
-    def compiled(lowered, compiler_options):
-        asked.append(compiler_options)
-
+def test_programs_are_compiled_with_options_for_their_platform_and_flags_win(monkeypatch):
+    """On CPUs those that run once are compiled faster; on GPUs those that repeat have every tiling tried if asked."""
     parts, level = "xla_cpu_parallel_codegen_split_count", "xla_backend_optimization_level"
-    monkeypatch.setattr(jax.stages.Lowered, "compile", compiled)
     monkeypatch.setattr(compilation.os, "cpu_count", lambda: 2)
-    for flags in ("", f"--{level}=3", f"--{level}=3 --{parts}=1"):
+    for flags, once in (
+        ("", {parts: 4, level: 1}),
+        (f"--{level}=3", {parts: 4}),
+        (f"--{level}=3 --{parts}=1", {}),
+    ):
         monkeypatch.setenv("XLA_FLAGS", flags)
-        compilation.compile_ahead(lambda x: x * 3, np.float32(2), repeats=False)
-    compilation.compile_ahead(lambda x: x * 3, np.float32(2))
-    monkeypatch.delenv("XLA_FLAGS")
-    compilation.compile_ahead(lambda x: x * 3, np.float32(2))
-    monkeypatch.setattr(jax, "default_backend", lambda: "tpu")
-    compilation.compile_ahead(lambda x: x * 3, np.float32(2), repeats=False)
-    assert asked == [{parts: 4, level: 1}, {parts: 4}, {}, {}, {parts: 4}, {}]
-
-
-def test_a_gpus_programs_that_repeat_have_every_tiling_tried_if_asked(monkeypatch):
-    tilings = {"xla_gpu_exhaustive_tiling_search": True}
-    monkeypatch.delenv("XLA_FLAGS", raising=False)
+        assert compilation.options("cpu", False) == once
+        assert compilation.options("cpu", True) == {name: 4 for name in once if name == parts}
+    tiling = "xla_gpu_exhaustive_tiling_search"
     monkeypatch.setattr(compilation, "_searches", False)
     assert compilation.options("gpu", True) == {}
     compilation.search_tilings()
     found = [
         compilation.options(platform, repeats) for platform in ("gpu", "tpu") for repeats in (True, False)
     ]
-    assert found == [tilings, {}, {}, {}] and tilings.keys().isdisjoint(compilation.options("cpu", True))
-    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_exhaustive_tiling_search=false")
+    assert found == [{tiling: True}, {}, {}, {}] and tiling not in compilation.options("cpu", True)
+    monkeypatch.setenv("XLA_FLAGS", f"--{tiling}=false")
     assert compilation.options("gpu", True) == {}

@@ -37,9 +37,9 @@ def test_programs_that_one_engine_compiled_are_loaded_by_another(folder, monkeyp
     np.testing.assert_array_equal(found.tokens, made.tokens)
     np.testing.assert_array_equal(found.pictures, made.pictures)
     pipeline_on(1).generate(**call, temperature=0.7, guidance=3.0)
-    for knobs in ({"top_k": 3}, {"method": "jacobi"}, {"guidance": 1.0}, {"num": 2}):
+    for options in ({"top_k": 3}, {"method": "jacobi"}, {"guidance": 1.0}, {"num": 2}):
         with pytest.raises(TypeError):
-            pipeline_on(1).generate(**call | knobs)
+            pipeline_on(1).generate(**call | options)
 
 
 def test_unusable_programs_are_not_loaded_and_old_ones_are_dropped(folder, monkeypatch):
@@ -102,18 +102,17 @@ def test_a_program_is_identified_by_everything_that_determines_it(folder, monkey
 def test_jobs_have_names_by_all_that_they_are_made_from():
     """A changed job has none: the name is that of the program that it was made with."""
     recipe = tiny_pipeline().recipe
-    knobs = [
-        {"method": "ar"}, {"method": "led"}, {"method": "led", "nodes": 9}, {"method": "led", "mixture": [1, 0] * 4},
-        {"method": "eagle"}, {"method": "lantern++"}, {"method": "lantern++", "tree": "chain"},
-        {"method": "zipar", "ahead": 2},
+    methods = [
+        "ar", "led", "led:nodes=9", "led:mixture=1/0/1/0/1/0/1/0", "lantern++", "lantern++:tree=chain", "zipar:ahead=2",
     ]  # fmt: skip
-    jobs = [recipe.job(recipe.settings(one)) for one in knobs]
+    jobs = [recipe.job(recipe.settings({"method": one})) for one in methods]
     half = Recipe(recipe.config, recipe.drafters, np.dtype("float16"), recipe.defaults, recipe.codebook)
     jobs.append(half.job(half.settings({"method": "ar"})))
     assert all(job.name for job in jobs) and len({job.name for job in jobs}) == len(jobs)
-    for job, one in zip(jobs, knobs, strict=False):
-        assert recipe.job(recipe.settings(one | {"guidance": 5.0, "lam": 3.0, "top_p": 0.5})).name == job.name
+    for job, one in zip(jobs, methods, strict=False):
+        assert recipe.job(recipe.settings({"method": one, "guidance": 5.0, "top_p": 0.5})).name == job.name
+    for other_rule in ("lantern++:lam=3", "eagle"):  # An argument of the program, and in its key.
+        assert recipe.job(recipe.settings({"method": other_rule})).name == jobs[4].name
     assert dataclasses.replace(jobs[0], guidance=3.0).name == jobs[0].name
     assert dataclasses.replace(jobs[0], program=jobs[0].program._replace(rows=None)).name == ""
-    own = recipe.settings({"method": "gumbel", "rule": jobs[0].rule})
-    assert own.is_own and recipe.job(own).name == ""
+    assert recipe.job(recipe.settings({"drafting": jobs[1].program.drafting})).name == "", "the caller's own"

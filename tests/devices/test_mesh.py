@@ -10,45 +10,36 @@ import pytest
 from jax.sharding import Mesh
 
 import lantern_jax
-from lantern_jax.devices.partition import Layout, device_grid, mesh_of, parameter_spec, place
+from lantern_jax.devices.partition import device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
-from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
-from tests.command import assert_refused
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
 from tests.tiny_checkpoint import tiny_pipeline
 
 OPERATIONS = ("all-reduce", "all-gather", "all-to-all")
 FILTERS = {"top_k": 40, "top_p": 0.95}
-WINDOW, SMALL = {"window": 4}, [[0], [1], [0, 0]]
-DYNAMIC = {"tree": "dynamic", "nodes": 6, "children": 3, "frontier": 2, "depth": 3}
+WINDOW, SMALL = "window=4", "tree=0.0+1"
+DYNAMIC = "nodes=6,children=3,frontier=2,depth=3"
 METHODS = [
-    *({"method": name, "tree": TREE} for name in ("gumbel", "near", "eagle3", "medusa", "vadusa", "parallelspec")),
-    *({"method": name, **WINDOW} for name in ("led", "jacobi", "sjd", "scd", "gsd", "pac")),
-    *({"method": name, **DYNAMIC} for name in ("eagle2", "ddd")),
+    *({"method": f"{name}:tree={TREE}"} for name in ("gumbel", "near", "eagle3", "medusa", "vadusa", "parallelspec")),
+    *({"method": f"{name}:{WINDOW}"} for name in ("led", "jacobi", "sjd", "scd", "gsd", "pac")),
+    *({"method": f"{name}:{DYNAMIC}"} for name in ("eagle2", "ddd")),
     *({"method": name} for name in ("ar", "echo", "cool", "block", "zipar")), {"method": "ar", "temperature": 0},
-    {"method": "jacobi", "window": 4, "branches": 3, "levels": 2},
-    {"method": "lantern-g", "tree": TREE, "k": 8, "lam": 2.0, **FILTERS},
-    {"method": "eagle", "tree": TREE, **FILTERS}, {"method": "lantern", **DYNAMIC, "k": 8},
-    {"method": "lantern++", "tree": TREE, "k": 8, "lam": 2.0},
+    {"method": f"jacobi:{WINDOW},branches=3,levels=2"}, {"method": f"lantern-g:tree={TREE},k=8", **FILTERS},
+    {"method": f"eagle:tree={TREE}", **FILTERS}, {"method": f"lantern:{DYNAMIC},k=8"},
+    {"method": f"lantern++:tree={TREE},k=8"},
 ]  # fmt: skip
 MESHES = [(8, 1), (4, 2), (2, 4), (1, 8)]
-REST = [("llamagen", shape, knobs) for shape in MESHES for knobs in METHODS]
-REST += [(family, (2, 4), knobs) for family in ("anole", "lumina", "odd") for knobs in METHODS]
+REST = [("llamagen", shape, options) for shape in MESHES for options in METHODS]
+REST += [(family, (2, 4), options) for family in ("anole", "lumina", "odd") for options in METHODS]
 
 
 def name_of(value) -> str:
     if isinstance(value, dict):
-        return "-".join(str(part) for part in value.values() if not isinstance(part, list))
+        return "-".join(map(str, value.values()))
     return "x".join(map(str, value)) if isinstance(value, tuple) else value
-
-
-def check_same(family, shape, knobs):
-    one, ours = decoded(family, 1, 1, **knobs), decoded(family, *shape, **knobs)
-    for name in ("tokens", "round_of_token", "accepted", "substituted"):
-        np.testing.assert_array_equal(getattr(ours, name), getattr(one, name), name)
 
 
 @cache
@@ -59,13 +50,13 @@ def plain(family: str, **sampling):
 @cache
 def begun():
     """Returns (engine, run) of a drafter's tree on two groups of four devices; this run is never advanced."""
-    return started("llamagen", 2, 4, method="gumbel", tree=SMALL, **FILTERS)
+    return started("llamagen", 2, 4, method=f"gumbel:{SMALL}", **FILTERS)
 
 
 @cache
 def windowed():
     """Returns (engine, run) of a window and prompts of different lengths, likewise."""
-    return started("lumina", 2, 4, method="jacobi", **WINDOW)
+    return started("lumina", 2, 4, method=f"jacobi:{WINDOW}")
 
 
 def another(begun, family: str):
@@ -84,9 +75,11 @@ def test_a_mesh_changes_no_tokens():
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("family", "shape", "knobs"), REST, ids=name_of)
-def test_a_mesh_changes_no_tokens_of_any_method(family, shape, knobs):
-    check_same(family, shape, knobs)
+@pytest.mark.parametrize(("family", "shape", "options"), REST, ids=name_of)
+def test_a_mesh_changes_no_tokens_of_any_method(family, shape, options):
+    one, ours = decoded(family, 1, 1, **options), decoded(family, *shape, **options)
+    for name in ("tokens", "round_of_token", "accepted", "substituted"):
+        np.testing.assert_array_equal(getattr(ours, name), getattr(one, name), name)
 
 
 def on_each(leaf) -> set[int]:
@@ -116,7 +109,7 @@ def test_parameters_and_caches_are_split_and_stay_split():
     [pytest.param({}, id="all codes", marks=pytest.mark.exhaustive), pytest.param(FILTERS, id="filtered")],
 )
 def test_a_round_exchanges_little_and_no_vocabulary(filters):
-    engine, run = begun() if filters else started("llamagen", 2, 4, method="gumbel", tree=SMALL)
+    engine, run = begun() if filters else started("llamagen", 2, 4, method=f"gumbel:{SMALL}")
     found = collectives(loop_lines(engine.program_text(run)))
     sums, gathers, swaps = ([shapes for name, shapes in found if name == one] for one in OPERATIONS)
     assert {operation for operation, _ in found} <= set(OPERATIONS)
@@ -135,14 +128,14 @@ def test_a_round_exchanges_little_and_no_vocabulary(filters):
             assert math.prod(shape) < 2 * 4 * CODES, (operation, shape)
 
 
-def on_four_groups(**knobs):
-    begin = partial(started, "llamagen", 4, 2, **WINDOW, **knobs)
-    return pytest.param(begin, "[4,2]", id=knobs["method"], marks=pytest.mark.exhaustive)
+def on_four_groups(name, **filters):
+    begin = partial(started, "llamagen", 4, 2, method=f"{name}:{WINDOW}", **filters)
+    return pytest.param(begin, "[4,2]", id=name, marks=pytest.mark.exhaustive)
 
 
 @pytest.mark.parametrize(("begin", "groups"), [
     pytest.param(begun, "[2,4]", id="tree"), pytest.param(windowed, "[2,4]", id="window"),
-    on_four_groups(method="gsd"), on_four_groups(method="jacobi", **FILTERS),
+    on_four_groups("gsd"), on_four_groups("jacobi", **FILTERS),
 ])  # fmt: skip
 def test_groups_wait_for_no_other_group(begin, groups):
     """A group that is done with its pictures would never join: an exchange among all devices would hang for ever."""
@@ -172,7 +165,7 @@ def test_a_mesh_changes_no_tokens_of_a_tree_and_slots_are_refilled():
 @pytest.mark.exhaustive
 def test_the_loop_alone_takes_a_mesh_with_a_model_axis():
     mesh = Mesh(device_grid("data=2,model=4"), ("data", "model"))
-    params = place({"target": meshes.target_parameters("llamagen")}, Layout(mesh))["target"]
+    params = place({"target": meshes.target_parameters("llamagen")}, mesh)["target"]
     keys = jax.vmap(partial(jax.random.fold_in, jax.random.key(3)))(np.arange(4, dtype=np.uint32))
     made = lantern_jax.autoregressive_decode(
         meshes.job("llamagen", method="ar").program.target, params, meshes.prompts("llamagen", 4), keys,
@@ -189,10 +182,10 @@ def same_shape(axes: str) -> Mesh:
 @pytest.mark.exhaustive
 def test_a_pipeline_on_a_mesh_makes_the_same_pictures(tiny_folder):
     prompts = ["a lake", "a foggy forest", "hills"]
-    whole = tiny_pipeline().generate(prompts, seed=5, tree="none")
+    whole = tiny_pipeline().generate(prompts, seed=5, method="ar")
     pipeline = lantern_jax.load(tiny_folder, "float32", tuned="off", mesh="data=2,model=2")
     for count in (3, 1, 3):
-        made = pipeline.generate(prompts[:count], seed=5, tree="none")
+        made = pipeline.generate(prompts[:count], seed=5, method="ar")
         np.testing.assert_array_equal(made.tokens, whole.tokens[:count])
         assert np.abs(made.pictures.astype(int) - whole.pictures[:count]).max() <= 1
         kernel = pipeline.engine.parameters.target["params"]["transformer"]["layer_0"]["gate_up"]["kernel"]
@@ -227,20 +220,6 @@ def test_an_invalid_mesh_is_refused_in_one_line(mesh, message, monkeypatch):
     with pytest.raises(ValueError, match=message) as error:
         lantern_jax.load("demo", mesh=mesh)
     assert len(str(error.value).splitlines()) == 1
-
-
-@pytest.mark.parametrize(
-    "line", ["generate lake --out lake.png", "set --prompts a.txt --out set", "bench", "tune"]
-)
-def test_commands_take_a_mesh_and_say_what_is_wrong_with_one(line, tmp_path, monkeypatch, capsys):
-    def load(model, dtype=None, tuned=None, mesh=None, strict_words=False, size=None):
-        raise LanternError(f"loaded on {mesh}")
-
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(pipeline_module, "load", load)
-    (tmp_path / "a.txt").write_text("a lake\n")
-    for mesh, message in (("model=2", "loaded on model=2"), ("model=two", "mesh 'model=two' is not valid")):
-        assert message in assert_refused([*line.split(), "--mesh", mesh], capsys)
 
 
 def test_axes_that_do_not_divide_stay_whole():

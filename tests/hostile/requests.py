@@ -19,7 +19,6 @@ PATH = "/v1/images/generations"
 VALUES = {
     "400 digits": "9" * 400, "less than 400 digits say": "-" + "9" * 400, "5000 digits": "9" * 5000,
     "no float": "1e400", "400 digits deep inside": "[" * 20 + "9" * 400 + "]" * 20,
-    "a path of 400 digits": f"[[{'9' * 400}]]", "six numbers": f"[1,1,1,1,1,{'9' * 400}]",
     "an object": f'{{"a": {"9" * 400}}}', "many numbers": json.dumps([1] * 3000),
     "long text": json.dumps("x" * 5000), "steering text": json.dumps("a\x1b[2J\x00\u202e\r\nHTTP/1.1 200 OK"),
     "half a character": '"\\ud800"',

@@ -18,7 +18,7 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.engine import engine
 from lantern_jax.engine.generation import Interrupted
 from lantern_jax.pipeline import plan as call_plan
-from tests.command import files, must_not_run
+from tests.command import files
 from tests.tiny_checkpoint import SIDE, pipeline_on, tiny_pipeline
 
 PROMPT = "a lake"
@@ -89,20 +89,6 @@ def test_an_interruption_compiles_nothing(monkeypatch):
         pipeline.generate(["a lake", "a foggy forest"], num=6, seed=8, batch=4, progress=progress)
     assert len(stop.value.generation.numbers) % 4 in (1, 2)
     assert len(pipeline.engine.programs) == before[-1] == 3
-
-
-def test_a_text_encoder_is_stopped_immediately():
-    """Even without Python's assertions (-O): prompts are encoded before the first piece is begun."""
-
-    def stopped():
-        raise KeyboardInterrupt
-
-    source, module = Path(call_plan.__file__).read_text("utf-8"), {"__name__": call_plan.__name__}
-    exec(compile(source, call_plan.__file__, "exec", optimize=1), module)
-    module["raise_if_signalled"] = must_not_run
-    values = {name: value for name, value in vars(tiny_pipeline().plan(PROMPT)).items() if name != "encode"}
-    with pytest.raises(KeyboardInterrupt):
-        module["Plan"](**values, encode=stopped).run()
 
 
 class Tracer:

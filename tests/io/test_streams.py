@@ -92,7 +92,8 @@ def test_an_unread_pipe_ends_a_command_quietly(line, tiny_folder, tmp_path, monk
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device of Linux")
 def test_what_a_full_stderr_does_not_take_is_lost(monkeypatch, tmp_path, tiny_folder, capsys):
     monkeypatch.setattr(sys, "stderr", Stream(os.open("/dev/full", os.O_WRONLY), True))
-    words = ["a lake", "--model", str(tiny_folder), "--out", str(tmp_path / "lake.png"), "--tau", "1"]
+    note = ["--negative", "fog", "--guidance", "1"]  # The negative prompt has no effect then.
+    words = ["a lake", "--model", str(tiny_folder), "--out", str(tmp_path / "lake.png"), *note]
     assert main(["generate", *words]) == 0
     sys.stderr.close()
     assert (tmp_path / "lake.png").exists() and "wrote" in capsys.readouterr().out

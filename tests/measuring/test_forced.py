@@ -6,6 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from lantern_jax.decoding.drafting.dynamic import DynamicTree
 
 from lantern_jax import (
     Draft,
@@ -20,7 +21,6 @@ from lantern_jax import (
 )
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.forced import Forced
-from lantern_jax.decoding.drafting.dynamic import DynamicTree
 from lantern_jax.decoding.tree import DraftTree
 from tests.decoding import toy_models as toys
 

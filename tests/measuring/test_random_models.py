@@ -5,7 +5,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
-from lantern_jax.settings.draftings import DRAFTINGS
 
 from lantern_jax.apps.measuring.random_models import SIZES, TINY, random_model
 from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes

@@ -59,9 +59,13 @@ def done(page, text: str = "Done.") -> None:
     api.expect(page.locator("#status")).to_contain_text(text, timeout=30000)
 
 
-def test_a_picture_and_its_race(server, page):
-    paint(page)
+def painted(page, *asked, **named) -> None:
+    paint(page, *asked, **named)
     done(page)
+
+
+def test_a_picture_and_its_race(server, page):
+    painted(page)
     with page.expect_download() as download:
         page.click("text=Download PNG")
     with open(download.value.path(), "rb") as file:
@@ -207,8 +211,7 @@ def test_the_page_works_by_keyboard_alone(page):
 
 
 def test_pictures_stay_and_can_be_continued(server, page):
-    paint(page, method="ar")
-    done(page)
+    painted(page, method="ar")
     page.reload()
     api.expect(page.locator("#pictures img")).to_have_count(1)
     assert page.locator("#stage figcaption").inner_text().startswith("Plain a lake")
@@ -247,8 +250,7 @@ def test_a_waiting_client_sees_its_place_in_the_queue(server, page, gate):
 
 
 def test_a_lost_server_is_reported_and_looked_for(page):
-    paint(page)
-    done(page)
+    painted(page)
     page.route("**/*", lambda route: route.abort())
     page.click("#paint")
     api.expect(page.locator("#lost")).to_contain_text("The server does not answer.")
@@ -282,8 +284,7 @@ def test_a_proxy_that_does_not_reach_the_server_is_a_lost_server(page):
 
 def test_a_lost_race_is_run_again_beside_the_same_picture(page):
     for prompt in ("a lake", "the sea"):
-        paint(page, prompt)
-        done(page)
+        painted(page, prompt)
         api.expect(page.locator("#pictures img")).to_have_count(1 if prompt == "a lake" else 2)
     for path in ("**/generations", "**/health"):
         page.route(path, lambda route: route.abort())
@@ -299,8 +300,7 @@ def test_a_lost_race_is_run_again_beside_the_same_picture(page):
 
 def test_a_picture_that_comes_back_can_be_varied(page):
     for seed in (5, 6):
-        paint(page, seed=seed)
-        done(page)
+        painted(page, seed=seed)
         api.expect(page.locator("#pictures img")).to_have_count(seed - 4)
     page.click("#pictures .open >> text=seed 5")
     api.expect(page.locator("text=Variation")).to_have_attribute("aria-disabled", "false")
@@ -308,8 +308,7 @@ def test_a_picture_that_comes_back_can_be_varied(page):
 
 def test_a_token_is_asked_for_and_tried_once(page):
     """A new token in the middle of a visit changes nothing in the form."""
-    paint(page)
-    done(page)
+    painted(page)
     tokens, good = [], ["one"]
 
     def answer(route):
@@ -373,8 +372,7 @@ def test_unchanged_text_is_not_read_aloud_again(page):
 
 
 def test_text_typed_while_the_page_loads_stays(page):
-    paint(page)
-    done(page)
+    painted(page)
     held = []
     page.route("**/v1/models", lambda route: held.append(route))
     with page.expect_request("**/v1/models"):

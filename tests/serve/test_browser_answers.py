@@ -5,13 +5,12 @@ from PIL import Image
 
 api = pytest.importorskip("playwright.sync_api")
 
-from tests.serve.test_browser import browser, done, page, paint, pytestmark  # noqa: E402, F401
+from tests.serve.test_browser import browser, done, page, paint, painted, pytestmark  # noqa: E402, F401
 
 
 @pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page):  # noqa: F811
-    paint(page, "a lake with a castle")
-    done(page)
+    painted(page, "a lake with a castle")
     assert "ignored, the model does not know: 'castle'" in page.locator("#stage figcaption").inner_text()
     assert page.locator("#stage").bounding_box()["y"] < 400, "on a phone the picture is above the form"
     page.fill("#prompt", "octopus")
@@ -25,14 +24,13 @@ def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page
 
 def test_a_tie_has_no_winner(page):  # noqa: F811
     """As a race with Exact is where that decodes plainly."""
-    paint(page, method="ar")
-    done(page)
+    painted(page, method="ar")
     plain = page.evaluate("shown[0].end.settings")
     page.evaluate("shown[0].request = { ...shown[0].request, method: 'auto' }; equip()")
     page.select_option("#other", "plain")
     page.click("#compare")
     done(page, "Exact decodes plainly on this machine: 15 rounds each, so neither is faster; 100 %")
-    assert plain["method"] == "ar"
+    assert plain["drafting"] == "plain"
 
 
 def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
@@ -49,3 +47,17 @@ def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
     done(page)
     page.reload()
     api.expect(page.locator("#pictures img")).to_have_count(2)
+
+
+def test_lambda_is_a_field_of_the_method(page):  # noqa: F811
+    page.click("#advanced summary")
+    assert page.locator("#lam").is_hidden()
+    page.select_option("#method", "lantern-g")
+    page.fill("#lam", "3")
+    with page.expect_request("**/generations") as asked:
+        page.click("#paint")
+    assert asked.value.post_data_json["method"] == "lantern-g:lam=3"
+    done(page)
+    page.reload()
+    api.expect(page.locator("#method")).to_have_value("lantern-g")
+    assert page.locator("#lam").input_value() == "3"

@@ -34,8 +34,8 @@ def test_a_request_that_names_a_method_shares_no_batch_with_one_that_leaves_it_o
     worker = Worker(pipeline_on(1), LIMITS, Counters(), BATCH)
     alone = worker.pipeline.settings({"method": "ar"})
 
-    def kind(**knobs):
-        request = PictureRequest("a lake", 1, 0, knobs, stream=False, partial_images=0, details=False)
+    def kind(**options):
+        request = PictureRequest("a lake", 1, 0, options, stream=False, partial_images=0, details=False)
         return worker._orders(SimpleNamespace(request=request, settings=alone))[0].kind
 
     assert kind() == kind(method="auto") != kind(method="ar")

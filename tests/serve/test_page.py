@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from importlib import resources
 
 from lantern_jax.apps.serve.access import content_policy
+from lantern_jax.decoding.acceptance import LanternPlusPlus
 from lantern_jax.text.landscapes import LANDSCAPES
 
 PAGE = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
@@ -67,17 +68,14 @@ def test_the_model_entry_has_what_the_page_makes_its_controls_from(server):
     (entry,) = server.client.get("/v1/models").json()["data"]
     assert entry["id"] == "tiny" and server.client.get("/v1/models/tiny").json() == entry
     told = entry["lantern"]
-    assert (told["width"], told["height"], told["rows"], told["columns"], told["tokens"]) == (
-        16,
-        16,
-        4,
-        4,
-        16,
-    )
+    assert [told[name] for name in ("width", "height", "rows", "columns", "tokens")] == [16, 16, 4, 4, 16]
     assert told["methods"]["auto"]["rule"] == "strict" and told["methods"]["lantern-g"]["rule"] == "lantern++"
     assert "medusa" not in told["methods"], "the tiny checkpoint has no such drafter"
-    assert told["knobs"]["guidance"]["default"] == 2.0 and "batch" not in told["knobs"]
-    assert {"guidance", "temperature", "lam"} <= set(told["knobs"])
+    assert list(told["numbers"]) == ["guidance", "temperature", "top_k", "top_p"]
+    guidance = {"default": 2.0, "range": "a finite number >= 0", "note": "1 turns it off"}
+    assert guidance.items() <= told["numbers"]["guidance"].items()
+    slider = next(one for one in ELEMENTS.of("input") if one["id"] == "lam")
+    assert float(slider["value"]) == LanternPlusPlus().lam
     assert told["negative_prompt"], "words of the unconditional row"
     assert told["words"]["water"]["lake"][0] == "lake" and "moonlit" in told["words"]["time"]["night"]
     assert set().union(*(words for values in told["words"].values() for words in values.values())) == set(

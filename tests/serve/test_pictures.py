@@ -20,7 +20,6 @@ from lantern_jax.apps.serve import outputs, worker
 from lantern_jax.apps.serve.batch import GREY, guessed
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
-from lantern_jax.settings.settings import settings_json
 from lantern_jax.settings.tuned import Found
 from tests.hostile.requests import HEAD, PATH
 from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
@@ -38,11 +37,11 @@ def codes_of(response) -> np.ndarray:
     return np.array([entry["lantern"]["codes"] for entry in response.json()["data"]])
 
 
-@pytest.mark.parametrize("knobs", [{}, {"method": "lantern-g", "lam": 3.0, "temperature": 0.8}])
-def test_endpoint_library_and_command_make_the_same_pictures(server, knobs, monkeypatch, tmp_path, capsys):
-    answer = server.ask(n=3, seed=11, details=True, size=f"{SIDE}x{SIDE}", **knobs).json()
+@pytest.mark.parametrize("asked", [{}, {"method": "lantern-g:lam=3", "temperature": 0.8}])
+def test_endpoint_library_and_command_make_the_same_pictures(server, asked, monkeypatch, tmp_path, capsys):
+    answer = server.ask(n=3, seed=11, details=True, size=f"{SIDE}x{SIDE}", **asked).json()
     library = server.library()
-    made = library.generate("a lake", num=3, seed=11, **knobs)
+    made = library.generate("a lake", num=3, seed=11, **asked)
     assert answer["usage"]["output_tokens"] == 3 * TOKENS and answer["output_format"] == "png"
     assert len({tuple(tokens) for tokens in made.tokens}) == 3
     for number, entry in enumerate(answer["data"]):
@@ -55,7 +54,7 @@ def test_endpoint_library_and_command_make_the_same_pictures(server, knobs, monk
         assert json.loads(image.text["settings"]) == answer["lantern"]["settings"]
 
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *arguments, **options: library)
-    options = [text for name, value in knobs.items() for text in (f"--{name}", str(value))]
+    options = [text for name, value in asked.items() for text in (f"--{name}", str(value))]
     arguments = ["generate", "a lake", "--num", "3", "--seed", "11", "--out", f"{tmp_path}/", *options]
     assert main(arguments) == 0, capsys.readouterr().err
     for number, file in enumerate(sorted(tmp_path.glob("0*.png"))):
@@ -105,7 +104,7 @@ def test_slots_are_released(server, gate, monkeypatch, memory):
 
     monkeypatch.setattr(server.engine, "regroup", regroup)
     gate.let(1000)
-    made = codes_of(server.ask(n=BATCH, seed=6, details=True))
+    made = codes_of(server.ask(n=BATCH, seed=6, method="gumbel", details=True))
     assert np.array_equal(made, server.library().generate("a lake", num=BATCH, seed=6).tokens)
     assert sizes and sizes == sorted(set(sizes), reverse=True) and (memory or len(sizes) == 1)
 
@@ -138,8 +137,8 @@ def test_every_batch_guesses_in_the_best_way_for_its_size(server, monkeypatch):
         started.append((options["most"], job.program.drafting.max_depth > 0))
         return plain(job, conditioning, **options)
 
-    def tuning(pictures, **knobs):
-        return Found(ways[min(pictures, knobs.get("batch") or pictures)])
+    def tuning(pictures, **options):
+        return Found(ways[min(pictures, options["batch"])])
 
     monkeypatch.setattr(server.engine, "start", start)
     monkeypatch.setattr(server.engine, "has_program", lambda run, count: False)
@@ -150,7 +149,7 @@ def test_every_batch_guesses_in_the_best_way_for_its_size(server, monkeypatch):
         expected = library.generate("a lake", num=count, seed=9, batch=BATCH)
         assert np.array_equal(codes_of(answer), expected.tokens)
         settings = library.settings(PLAIN if count == BATCH else {})
-        assert answer.json()["lantern"]["settings"] == settings_json(settings)
+        assert answer.json()["lantern"]["settings"] == settings.to_json()
         assert started == runs
         started.clear()
 
@@ -171,23 +170,6 @@ def test_other_settings_do_not_starve(server, gate):
         client("last", QUEUE - 3, 3, 0.7), server.later(gate.open, decoding=BATCH, queue_length=QUEUE),
     ])  # fmt: skip
     assert done.index("other") < done.index("last") and len(done) == 4
-
-
-def test_a_full_queue_is_reported(server, gate):
-    def one_too_many():
-        refused = server.ask(n=1)
-        gate.open()
-        return refused
-
-    *served, refused = in_threads([
-        lambda: server.ask(n=BATCH).status_code,
-        server.later(lambda: server.ask(n=QUEUE).status_code, decoding=BATCH),
-        server.later(one_too_many, decoding=BATCH, queue_length=QUEUE),
-    ])  # fmt: skip
-    assert served == [200, 200]
-    assert refused.status_code == 429 and int(refused.headers["Retry-After"]) >= 1
-    assert refused.json()["error"]["code"] == "queue_full"
-    assert server.ask().status_code == 200
 
 
 def test_a_stream_shows_the_unfinished_picture(server, gate):
@@ -211,7 +193,7 @@ def test_details_tell_how_far_a_picture_is(server, gate):
     gate.let(1000)
     queued, *progress, end = server.told(seed=4, details=True)
     assert queued["type"] == "lantern.queued" and queued["ahead"] == 0
-    assert queued["lantern"]["settings"]["method"] == "gumbel"
+    assert queued["lantern"]["settings"]["drafting"].startswith("led:")
     assert {event["type"] for event in progress} == {"lantern.progress"}
     known = [event["lantern"]["tokens"] for event in progress]
     assert known == sorted(known) and any("b64_json" in event for event in progress)
@@ -242,17 +224,14 @@ def test_a_picture_is_continued_from_its_first_rows(server):
 @pytest.mark.parametrize(("begun", "param", "words"), [
     ({"keep_rows": 2}, "keep_rows", "give it as start"),
     ({"start": [0] * TOKENS, "keep_rows": GRID}, "keep_rows", "1 to 3"),
-    ({"start": [0] * TOKENS, "keep_rows": "2"}, "keep_rows", "keep_rows"),
     ({"start": [0] * 3}, "start", "16 per picture"),
     ({"start": [-1] * TOKENS}, "start", "not a picture's codes"),
-    ({"start": [10**6] * TOKENS}, "start", "give those from 0"),
     ({"start": "picture.png"}, "start", "not a picture's codes"),
-    ({"start": []}, "start", "not a picture's codes"),
     ({"start": [0] * TOKENS, "method": "zipar"}, "method", "choose another method"),
 ])  # fmt: skip
 def test_a_start_that_cannot_be_continued_is_refused(server, begun, param, words):
     response = server.ask(**begun)
-    assert response.status_code == 400
+    assert response.status_code == (422 if param == "method" else 400)
     error = response.json()["error"]
     assert error["param"] == param and words in error["message"]
 
@@ -299,10 +278,12 @@ def cut_at_the_end(server, asked: dict) -> socket.socket:
     return connection
 
 
-def test_warm_means_nothing_is_left_to_compile(server):
+def test_warm_means_nothing_is_left_to_compile(server, caplog):
+    caplog.set_level("INFO", "lantern_jax")
     with running(server.library(), warm_up=True, batch=2) as warm:
         warm.wait_for(warm=1)
         assert warm.client.get("/health").json() == {"status": "ok", "warm": True}
+        assert [record.fields for record in caplog.records if "ready" in record.message] == [{"ready": True}]
         programs = set(warm.engine.programs)
         assert {key.size for key in programs if key.kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200
@@ -373,10 +354,7 @@ def test_a_server_on_two_devices_makes_the_same_pictures():
     assert np.array_equal(made, expected.tokens)
 
 
-def test_notes_and_a_picture_that_cannot_be_encoded(server, monkeypatch):
-    told = server.ask(tau=0.5, **PLAIN).json()["lantern"]
-    assert told["notes"] == ["tau has no effect with plain decoding"]
-
+def test_a_picture_that_cannot_be_encoded(server, monkeypatch):
     def fail(*arguments):
         raise OSError("no encoder")
 

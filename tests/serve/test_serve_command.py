@@ -116,18 +116,7 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_process_serves_until_it_is_interrupted(tmp_path, tiny_folder):
     (tmp_path / "token").write_text("secret\n")
-    flags = [
-        "--model",
-        str(tiny_folder),
-        "--port",
-        "0",
-        "--batch",
-        "1",
-        "--token-file",
-        "token",
-        "--log",
-        "json",
-    ]
+    flags = f"--model {tiny_folder} --port 0 --batch 1 --token-file token --log json".split()
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(QUICK_COMPILATION),
     }  # fmt: skip

@@ -9,6 +9,7 @@ import pytest
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.requests import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
+from lantern_jax.decoding.methods import Method
 from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)
@@ -20,7 +21,8 @@ def done(index: int) -> Done:
 
 def ticket(num: int) -> Ticket:
     return Ticket(
-        PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True), Settings()
+        PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True),
+        Settings(Method.of("ar")),
     )
 
 

@@ -16,12 +16,12 @@ from lantern_jax.apps.serve.outputs import Output
 from lantern_jax.apps.serve.requests import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
 from lantern_jax.checkpoints.checkpoint import picture_size
-from lantern_jax.decoding.methods import methods
+from lantern_jax.decoding.choices import meanings
+from lantern_jax.decoding.methods import METHODS
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.settings.recipe import without_effect
-from lantern_jax.settings.settings import KNOBS, settings_json
+from lantern_jax.settings.settings import NUMBERS, Settings
 
 # Any kind of model takes some of these.
 _EXAMPLES = (
@@ -112,9 +112,9 @@ def _common(output: Output) -> dict[str, str]:
 
 def _settings(ticket: Ticket) -> dict[str, Any]:
     """Returns the seed, the settings, and notes on parts of the request that change nothing or are not done."""
-    told: dict[str, Any] = {"seed": ticket.request.seed, "settings": settings_json(ticket.settings)}
-    notes = (*ticket.request.notes, *without_effect(ticket.request.knobs, ticket.settings))
-    return told | ({"notes": list(notes)} if notes else {})
+    request = ticket.request
+    told: dict[str, Any] = {"seed": request.seed, "settings": ticket.settings.to_json()}
+    return told | ({"notes": list(request.notes)} if request.notes else {})
 
 
 def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:
@@ -149,69 +149,54 @@ def _text(file: bytes) -> str:
     return base64.b64encode(file).decode("ascii")
 
 
-def example_prompts(pipeline: Pipeline) -> list[str]:
-    """Returns up to four prompts that the model takes. Raises LanternError where it takes none."""
-    vocabulary = pipeline.checkpoint.vocabulary
-    words = {} if vocabulary is None else vocabulary.grouped()
-    taken: list[str] = []
-    why = None
-    for prompt in itertools.chain(_EXAMPLES, *words.values()):
-        if len(taken) == _SHOWN:
-            break
-        try:
-            if vocabulary is not None:
-                vocabulary.parse(prompt)  # Refuses a prompt of which a word would be ignored.
-            pipeline.check(prompt)
-            taken.append(prompt)
-        except LanternError as error:
-            why = why or error
-    if not taken:
-        raise why
-    return taken
+def _check_prompt(pipeline: Pipeline, prompt: str, **call: Any) -> None:
+    """Raises LanternError for a prompt that the model does not take, or of which it would ignore a word."""
+    if pipeline.checkpoint.vocabulary is not None:
+        pipeline.checkpoint.vocabulary.parse(prompt)
+    pipeline.check(prompt, **call)
 
 
-def takes_negative(pipeline: Pipeline, prompt: str) -> bool:
-    """Tells whether the model takes negative prompts; ``prompt`` is one that it takes as a prompt."""
+def _takes(pipeline: Pipeline, prompt: str, **call: Any) -> bool:
     try:
-        pipeline.check(prompt, negative_prompt=prompt)
+        _check_prompt(pipeline, prompt, **call)
     except LanternError:
         return False
     return True
 
 
 def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
-    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and knobs."""
+    """Returns the model as in OpenAI's list; under ``lantern`` are its pictures, words, methods and numbers.
+
+    Raises:
+        LanternError: a model that takes no prompts or draws no pictures.
+    """
     pipeline.check_draws()
     checkpoint, vocabulary = pipeline.checkpoint, pipeline.checkpoint.vocabulary
     (width, height), (rows, columns) = picture_size(checkpoint), shape_of(checkpoint.target_config)
     defaults = pipeline.settings({})
     able = {}
-    for method, description in methods().items():
+    for method, named in METHODS.items():
         try:
-            able[method] = {"help": description.help, "rule": pipeline.settings({"method": method}).rule}
+            texts = pipeline.settings({"method": method}).method.texts
         except LanternError:  # The model cannot be decoded with it.
             continue
-    knobs = {
-        knob.name: {
-            "help": knob.help,
-            "note": knob.note,
-            "range": knob.range,
-            "default": getattr(defaults, knob.name, knob.default),
-        }
-        for knob in KNOBS.values()
-        if knob.type in (int, float) and knob.name != "batch"
-    }
-    examples = example_prompts(pipeline)
+        able[method] = {"help": named.help, "rule": texts["rule"]}
+    numbers = {}
+    for number, about in meanings(Settings).items():
+        allowed, default = NUMBERS[number].metadata["allowed"], getattr(defaults, number)
+        numbers[number] = {"help": about, "range": allowed.words, "note": allowed.note, "default": default}
+    del numbers["batch"]  # The server's to choose.
+    words = {} if vocabulary is None else vocabulary.grouped()
+    known = itertools.chain(_EXAMPLES, *words.values())
+    examples = list(itertools.islice((one for one in known if _takes(pipeline, one)), _SHOWN))
+    if not examples:
+        _check_prompt(pipeline, _EXAMPLES[0])  # Says why.
     described = {
-        "width": width,
-        "height": height,
-        "rows": rows,
-        "columns": columns,
-        "tokens": rows * columns,
+        **{"width": width, "height": height, "rows": rows, "columns": columns, "tokens": rows * columns},
         "examples": examples,
-        "negative_prompt": takes_negative(pipeline, examples[0]),
-        "words": {} if vocabulary is None else vocabulary.grouped(),
+        "negative_prompt": _takes(pipeline, examples[0], negative_prompt=examples[0]),
+        "words": words,
         "methods": able,
-        "knobs": knobs,
+        "numbers": numbers,
     }
     return {"id": name, "object": "model", "created": 0, "owned_by": "lantern_jax", "lantern": described}

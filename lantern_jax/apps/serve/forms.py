@@ -19,15 +19,13 @@ from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import fitted, open_image, upright
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.settings.settings import NUMBERS
 
 MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
-# Fields that are not text, besides knobs that are numbers.
-_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream")
-# Names, or lists in JSON.
-_EITHER = ("tree", "mixture")
+# Fields that are not text.
+_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream", *NUMBERS)
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
 
 
@@ -71,13 +69,10 @@ async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[s
 
 
 def _value(name: str, text: str) -> Any:
-    is_json = name in _JSON or (name in KNOBS and KNOBS[name].type in (int, float))
     try:
-        return json.loads(text) if is_json or name in _EITHER else text
+        return json.loads(text) if name in _JSON else text
     except (ValueError, RecursionError):
-        if not is_json:
-            return text
-        raise _unreadable(name, "a number, true, false or a list") from None
+        raise _unreadable(name, "a number, true or false") from None
 
 
 def _unreadable(name: str, wanted: str) -> Refused:
@@ -95,6 +90,7 @@ def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Ima
     Raises:
         Refused: no picture, or a mask of another size or shape.
     """
+    wanted = tuple(map(int, size.split("x")))
     if "image" not in files:
         raise Refused(400, "there is no picture to go on with: send it as the file image", "image")
     picture = _picture(files["image"], "image")
@@ -106,26 +102,23 @@ def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Ima
     if "A" in mask.getbands() or "transparency" in mask.info:
         opacity = np.asarray(mask.convert("RGBA").getchannel("A"))
         if opacity.min() < 255 or mask is not picture:
-            kept = _kept_rows(opacity, rows, size)
+            kept = _kept_rows(opacity, rows, wanted)
     elif mask is not picture:
         raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
     # The picture that was sent may have hundreds of times the pixels, which would be kept until its turn comes.
-    return Image.fromarray(fitted(picture, *map(int, size.split("x")))), kept
+    return Image.fromarray(fitted(picture, *wanted)), kept
 
 
 _LINE = "make it opaque above a line and clear below, where the picture is painted anew"
 
 
-def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: str) -> int:
+def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: tuple[int, ...]) -> int:
     """Returns how many of the picture's rows of codes lie above the line; those that it cuts are painted anew."""
-    width, height = map(int, size.split("x"))
-    drawn = (
-        np.asarray(ImageOps.fit(Image.fromarray(opacity), (width, height), Image.Resampling.NEAREST)) > 127
-    )
+    drawn = np.asarray(ImageOps.fit(Image.fromarray(opacity), size, Image.Resampling.NEAREST)) > 127
     kept = int(drawn[:, 0].sum())
     if not (drawn[:kept].all() and not drawn[kept:].any()):
         raise Refused(400, f"the mask is not of whole rows: {_LINE}", "mask")
-    count = kept * rows // height
+    count = kept * rows // len(drawn)
     if not 0 < count < rows:
         raise Refused(
             400, f"the mask keeps {count} of {rows} rows of codes: keep one at least, and not all", "mask"

@@ -7,7 +7,7 @@ from typing import Any
 from lantern_jax.io import errors
 
 BUG = "this is a bug of lantern_jax: please report it with the lines of the server's log"
-# The most letters of a refusal's line; our longest one lists all knobs.
+# The most letters of a refusal's line; our longest one lists all fields.
 _LETTERS = 1000
 
 

@@ -4,8 +4,9 @@ from typing import Any
 
 import lantern_jax
 from lantern_jax.apps.serve.outputs import FORMATS
-from lantern_jax.apps.serve.requests import HARMLESS, OWN, PARTIAL_IMAGES
-from lantern_jax.settings.settings import KNOBS
+from lantern_jax.apps.serve.requests import HARMLESS, METHOD, PARTIAL_IMAGES
+from lantern_jax.decoding.choices import meanings
+from lantern_jax.settings.settings import NUMBERS, SAMPLING, Settings
 
 # Schemas of the endpoint's own fields, with a line each.
 _WHOLE, _TEXT, _FLAG = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
@@ -25,32 +26,34 @@ _FIELDS: dict[str, dict[str, Any]] = {
     "start": {"type": "array", "items": _WHOLE, "description": "codes of a picture to go on with"},
     "stream": {**_FLAG, "default": False, "description": "send events while the pictures are made"},
 }  # fmt: skip
-_TYPES = {int: "integer", float: "number", str: "string"}
 
 
 def document(name: str) -> dict[str, Any]:
     """Returns the description of a server of the model ``name``."""
-    asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": _fields()}
+    fields = {
+        name: {**_TEXT, "description": f"the {name}: its name, or name:field=value,field=value"} for name in METHOD
+    }  # fmt: skip
+    about = meanings(Settings)
+    for number in SAMPLING:
+        allowed = NUMBERS[number].metadata["allowed"]
+        kind = "integer" if allowed.type is int else "number"
+        fields[number] = {"type": kind, "description": f"{about[number]}: {allowed.words}"}
+    fields |= {
+        name: _TEXT | ({} if some is None else {"enum": list(some)}) for name, some in HARMLESS.items()
+    }
+    fields |= _FIELDS
+    asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": fields}
     file = {**_TEXT, "format": "binary"}
     # A form continues its picture rather than codes.
-    shared = {name: one for name, one in _fields().items() if name != "start"}
-    form = {
-        **asked,
-        "required": ["prompt", "image"],
-        "properties": {**shared, "image": file, "mask": file},
-    }
+    shared = {name: one for name, one in fields.items() if name != "start"}
+    form = {**asked, "required": ["prompt", "image"], "properties": {**shared, "image": file, "mask": file}}
     answer = {"description": "the pictures", "content": {"application/json": {}, "text/event-stream": {}}}
     refused = {"description": "an error in OpenAI's shape", "content": {"application/json": {}}}
 
     def post(summary: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
         body = {"required": True, "content": {media_type: {"schema": schema}}}
-        return {
-            "post": {
-                "summary": summary,
-                "requestBody": body,
-                "responses": {"200": answer, "default": refused},
-            }
-        }
+        responses = {"200": answer, "default": refused}
+        return {"post": {"summary": summary, "requestBody": body, "responses": responses}}
 
     def get(summary: str, *parameters: str) -> dict[str, Any]:
         named = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in parameters]
@@ -73,17 +76,3 @@ def document(name: str) -> dict[str, Any]:
         "security": [{"token": []}, {}],
         "components": {"securitySchemes": {"token": {"type": "http", "scheme": "bearer"}}},
     }
-
-
-def _fields() -> dict[str, Any]:
-    harmless = {
-        name: _TEXT if values is None else {**_TEXT, "enum": list(values)}
-        for name, values in HARMLESS.items()
-    }
-    knobs = {}
-    for knob in KNOBS.values():
-        if knob.name != "batch":
-            kind = {"type": _TYPES[knob.type]} if knob.type in _TYPES else {}
-            choices = {"enum": list(knob.choices)} if knob.choices else {}
-            knobs[knob.name] = {**kind, **choices, "description": knob.help}
-    return {**knobs, **harmless, **{name: _FIELDS[name] for name in OWN}}

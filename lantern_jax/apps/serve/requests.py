@@ -12,12 +12,12 @@ from PIL import Image
 
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.outputs import FORMATS, Output, read_output
-from lantern_jax.decoding.fields import check_seed
+from lantern_jax.decoding.fields import ByPlatform, Range, check_seed
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, Method
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_text
-from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, check_names, instead_of
+from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, instead_of
 
 # Fields of OpenAI's clients that change nothing here, with their allowed values; None for any text.
 HARMLESS: Mapping[str, tuple[Any, ...] | None] = {
@@ -32,8 +32,10 @@ OWN = (
     "details", "keep_rows", "model", "n", "negative_prompt", "output_compression", "output_format", "partial_images",
     "prompt", "response_format", "seed", "size", "start", "stream",
 )  # fmt: skip
+# Fields that say how to decode, as text.
+METHOD = ("method", *PARTS)
 PARTIAL_IMAGES = 3
-_WORDS = {"output_format": FORMATS, "response_format": ("b64_json", "url")}
+_WORDS = {**HARMLESS, "output_format": FORMATS, "response_format": ("b64_json", "url")}
 # The largest values of fields that decide how much memory a round takes.
 _MOST = {
     "nodes": 64, "depth": 16, "frontier": 16, "children": 16, "window": 64, "branches": 8, "levels": 4, "refine": 8,
@@ -147,8 +149,8 @@ def decoded(content: bytes) -> dict[str, Any]:
 
 def _check_field(name: str, value: Any) -> None:
     """Raises Refused for an unknown field, or a value that asks for something that is not done."""
-    if name in HARMLESS or name in _WORDS:
-        values = HARMLESS.get(name, _WORDS.get(name))
+    if name in _WORDS:
+        values = _WORDS[name]
         if not (isinstance(value, str) if values is None else value in values):
             wanted = "text" if values is None else f"one of {', '.join(values)}"
             raise Refused(400, f"{name} {_quoted(value)} is not served: give {wanted}, or leave it out", name)
@@ -180,32 +182,31 @@ def _options(fields: Mapping[str, Any]) -> dict[str, Any]:
     for name in NUMBERS.keys() & options.keys():
         allowed = NUMBERS[name].metadata["allowed"]
         options[name] = _checked(partial(allowed.check, name), name, options[name])
-    given = {name: options[name] for name in ("method", *PARTS) if name in options}
-    for name, text in given.items():
-        if not isinstance(text, str):
-            raise Refused(422, f"{name} {_quoted(text)} is not text: give a name such as led:nodes=25", name)
-        if ".json" in text:
-            raise Refused(422, f"{name}: files are not read here: write the tree's paths, 0.0+1", name)
-    for name, text in given.items():
-        if text != AUTO:
-            _check_sizes(name, text)
+    for name in METHOD:
+        if name in options:
+            _check_method(name, options[name])
     return options
 
 
-def _check_sizes(name: str, text: str) -> None:
-    """Raises Refused for a text that is not valid, or asks for a round that takes too much memory."""
+def _check_method(name: str, text: Any) -> None:
+    """Raises Refused for what is no text of a method or a part, or asks for a round that takes too much memory."""
+    if not isinstance(text, str):
+        raise Refused(422, f"{name} {_quoted(text)} is not text: give a name such as led:nodes=25", name)
+    if ".json" in text:
+        raise Refused(422, f"{name}: files are not read here: write the tree's paths, 0.0+1", name)
+    if (name, text) == ("method", AUTO):
+        return
     try:
-        check_names({name: text})
         made = Method.of(text) if name == "method" else Method.of(TREES_METHOD, **{name: text})
     except LanternError as error:
         raise Refused(422, str(error), name) from None
     for part in vars(made).values():
         for what, most in _MOST.items():
-            value = getattr(part, what, None)
-            if isinstance(value, int) and value > most:
-                raise Refused(
-                    422, f"{what} {value} is more than this server takes: give at most {most}", name
-                )
+            given = getattr(part, what, None)
+            for value in given if isinstance(given, ByPlatform) else (given,):
+                if isinstance(value, int) and value > most:
+                    message = f"{what} {value} is more than this server takes: give at most {most}"
+                    raise Refused(422, message, name)
 
 
 def _codes(start: Any) -> tuple[int, ...] | None:
@@ -222,11 +223,7 @@ def _codes(start: Any) -> tuple[int, ...] | None:
 
 
 def _number(name: str, value: Any, least: int, most: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise Refused(
-            400, f"{name} {_quoted(value)} is not valid: give a whole number from {least} to {most}", name
-        )
-    return value
+    return _checked(partial(Range(int, least, most).check, name), name, value)
 
 
 def _flag(fields: Mapping[str, Any], name: str) -> bool:

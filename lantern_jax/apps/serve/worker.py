@@ -17,7 +17,7 @@ import numpy as np
 from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.requests import METHOD, PictureRequest
 from lantern_jax.apps.serve.ticket import Queued, Ticket
 from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
@@ -32,10 +32,8 @@ _log = logging.getLogger(__name__)
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
-# Besides knobs, words that an error can begin with, and the fields that they blame.
-_FIELDS = {"codes": "start"} | {
-    name: name for name in ("keep_rows", "n", "negative_prompt", "prompt", "seed")
-}
+# Besides options, words that an error can begin with, and the fields that they blame.
+_NAMED = ("keep_rows", "n", "negative_prompt", "prompt", "seed")
 _STOPPING = "the server is stopping: ask again later"
 _FAILED = "the server has failed: start it again, and please report the lines of its log"
 
@@ -69,7 +67,9 @@ class Worker:
         self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
         pipeline.engine.programs.most = limits.programs
         self._example = warm_up
-        self._cold, self._warm_failed = self._sizes(), False
+        # The numbers of slots that a run can have, and those whose programs are not compiled yet.
+        sizes = {self._tools.slots(count) for count in range(1, batch + 1)} if warm_up is not None else ()
+        self._sizes, self._cold, self._warm_failed = sorted(sizes), collections.deque(sorted(sizes)), False
         # Under the lock: new tickets, pictures that wait in all, why to stop.
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
@@ -119,18 +119,22 @@ class Worker:
     def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
         """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
         Refused where it does not fit the model."""
+        part = next((name for name in METHOD if name in request.options), None)
+        blame = part
         try:
+            self.pipeline.settings(request.options)
+            blame = None
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
         except (LanternError, TypeError, OverflowError) as error:
-            message = str(error)
-            raise Refused(400, message, _blamed(message, request)) from None
+            param = _blamed(str(error), request.options, part) or blame
+            raise Refused(422 if param in METHOD else 400, str(error), param) from None
         nodes = plan.call.settings.tree.num_nodes - 1
         if nodes > self.limits.nodes:
             message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
-            raise Refused(422, message, "method")
+            raise Refused(422, message, part)
         return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
 
     def submit(self, ticket: Ticket) -> int:
@@ -281,16 +285,11 @@ class Worker:
             self._line = [order for order in self._line if id(order) not in gone]
             for order in orders:
                 self._leave(order.ticket, 1)
-            self._tell_places()
-
-    def _tell_places(self) -> None:
-        """Tells clients who watch how many pictures wait before theirs."""
-        places: dict[Ticket, int] = {}
-        for place, order in enumerate(self._line):
-            places.setdefault(order.ticket, place)
-        for ticket, place in places.items():
-            if ticket.request.details:
-                ticket.tell(Queued(place))
+            # Clients who watch are told how many pictures wait before theirs.
+            places = {order.ticket: place for place, order in reversed(list(enumerate(self._line)))}
+            for ticket, place in places.items():
+                if ticket.request.details:
+                    ticket.tell(Queued(place))
 
     def _enter(self, pictures: int) -> int:
         with self._changed:
@@ -316,13 +315,8 @@ class Worker:
             self._count -= pictures
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:
-        for ticket in {id(order.ticket): order.ticket for order in orders}.values():
+        for ticket in {order.ticket for order in orders}:
             ticket.tell(refusal)
-
-    def _sizes(self) -> collections.deque[int]:
-        """Returns the numbers of slots that a run can have."""
-        sizes = {self._tools.slots(count) for count in range(1, self._tools.batch + 1)}
-        return collections.deque(sorted(sizes) if self._example is not None else ())
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""
@@ -345,7 +339,7 @@ class Worker:
         """Runs every program of a size, unless so few pictures are decoded one after the other."""
         engine, numbers = self._tools.engine, np.arange(size)
         alone = self.pipeline.check(self._example, batch=1)
-        ways = {each: self._settings(each, {}, alone) for each in self._sizes() if each <= size}
+        ways = {each: self._settings(each, {}, alone) for each in self._sizes if each <= size}
         if self._tools.slots(ways[size].batch) < size:
             return
         row, plan = self._prepared(self._example)
@@ -357,7 +351,7 @@ class Worker:
         run = engine.start(job, rows(size), seed=0, numbers=numbers, most=size)
         for _ in range(2):  # The second one knows the pace.
             run = engine.advance_for(run, PIECE_SECONDS)
-        if size == self._sizes()[0]:
+        if size == self._sizes[0]:
             self._tools.painter.draw(np.zeros(len(plan.free), np.int32))
         count = 1
         while count < size:
@@ -375,8 +369,9 @@ class Worker:
             return_memory()
 
 
-def _blamed(message: str, request: PictureRequest) -> str | None:
+def _blamed(message: str, options: Mapping[str, Any], part: str | None) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
-    fields = _FIELDS | {name: name for name in request.knobs}
+    # A method has parts that the request does not name.
+    fields = {"codes": "start"} | dict.fromkeys(METHOD, part) | {name: name for name in (*_NAMED, *options)}
     return next((fields[word] for word in words if word in fields), None)
