@@ -112,13 +112,13 @@ _TOPICS = {
         "models.vq": ("VQConfig", "VQModel"),
         "checkpoints.checkpoint": ("Checkpoint",),
     },
-    "What other packages register, in a function named by their entry point lantern_jax.plugins": {
+    "What other packages bring, each named by an entry point": {
         "decoding.fields": ("ByPlatform", "Range"),
-        "families.drafters": ("DrafterKind", "register_drafter_kind"),
-        "families.registry": ("Family", "register_family"),
+        "families.drafters": ("DrafterKind",),
+        "families.registry": ("Family",),
         "families.formats": ("File", "Format"),
         "checkpoints.store": ("save",),
-        "apps.metrics.registry": ("ReaderKind", "ScoreKind", "register_metric"),
+        "apps.metrics.registry": ("ReaderKind", "ScoreKind"),
         "io.plugins": ("at",),
     },
     "Prompts": {

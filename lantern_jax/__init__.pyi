@@ -2,7 +2,6 @@
 
 from lantern_jax.apps.metrics.registry import ReaderKind as ReaderKind
 from lantern_jax.apps.metrics.registry import ScoreKind as ScoreKind
-from lantern_jax.apps.metrics.registry import register_metric as register_metric
 from lantern_jax.checkpoints.checkpoint import Checkpoint as Checkpoint
 from lantern_jax.checkpoints.store import save as save
 from lantern_jax.decoding.acceptance import Claim as Claim
@@ -81,11 +80,9 @@ from lantern_jax.engine.jobs import Job as Job
 from lantern_jax.engine.jobs import Run as Run
 from lantern_jax.engine.programs import Parameters as Parameters
 from lantern_jax.families.drafters import DrafterKind as DrafterKind
-from lantern_jax.families.drafters import register_drafter_kind as register_drafter_kind
 from lantern_jax.families.formats import File as File
 from lantern_jax.families.formats import Format as Format
 from lantern_jax.families.registry import Family as Family
-from lantern_jax.families.registry import register_family as register_family
 from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.io.plugins import at as at

@@ -8,21 +8,20 @@ it; entry points are read when a name is unknown here, or all names are wanted. 
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
-from importlib.metadata import entry_points
 from typing import Any
 
 from lantern_jax.decoding.fields import allowed_in, read_field, written
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.plugins import Table, imported
 
 # The most characters of a text, which may write out a tree.
 MOST = 40_000
 
 
-class Choices(Mapping[str, type]):
+class Choices(Table[type]):
     """The classes of one sort by name: this package's, then those of others.
 
     Args:
@@ -32,41 +31,17 @@ class Choices(Mapping[str, type]):
     """
 
     def __init__(self, what: str, base: str, places: Mapping[str, str]):
-        self.what, self._base, self._places = what, base, places
+        super().__init__(what, {}, f"{what}s", lambda: self.ours)
+        self._base, self._places = base, places
 
     @cached_property
     def ours(self) -> dict[str, type]:
         """This package's classes."""
         return {name: _at(place) for name, place in self._places.items()}
 
-    @cached_property
-    def theirs(self) -> dict[str, type]:
-        """Other packages' classes; raises LanternError for a package that cannot be imported."""
-        found = {}
-        for point in entry_points(group=f"lantern_jax.{self.what}s"):
-            try:
-                found[point.name] = point.load()
-            except Exception as error:
-                package = getattr(point.dist, "name", None) or point.value
-                why = errors.printable(f"{type(error).__name__}: {error}", 300)
-                raise LanternError(
-                    f"the plug-in package {package} failed ({why}): fix or uninstall it"
-                ) from None
-        return found
-
-    def __getitem__(self, name: str) -> type:
-        return self.ours[name] if name in self.ours else self.theirs[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter({**self.ours, **self.theirs})
-
-    def __len__(self) -> int:
-        return sum(1 for _ in self)
-
     def name_of(self, record: Any) -> str:
         """Returns the name of a record's class; empty if it has none."""
-        known = {**self.ours, **vars(self).get("theirs", {})}
-        return next((name for name, kind in known.items() if kind is type(record)), "")
+        return next((name for name, kind in self.items() if kind is type(record)), "")
 
     def read(self, text: str) -> Any:
         """Returns the record that a text describes.
@@ -75,9 +50,7 @@ class Choices(Mapping[str, type]):
             LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
         """
         name, given = split(text, self.what)
-        if name not in self:
-            raise errors.unknown(self.what, name, self)
-        return with_fields(f"{self.what} {name}", [self[name]()], given)[0]
+        return with_fields(f"{self.what} {name}", [self.find(name)()], given)[0]
 
     def text(self, record: Any) -> str:
         """Returns a record as text, with the fields that differ from their defaults; its class for an own one."""
@@ -103,8 +76,7 @@ class Choices(Mapping[str, type]):
 
 
 def _at(place: str) -> type:
-    module, _, name = place.partition(":")
-    return getattr(import_module(f"{__package__}.{module}"), name)
+    return imported(f"{__package__}.{place}")
 
 
 def split(text: str, what: str) -> tuple[str, dict[str, str]]:

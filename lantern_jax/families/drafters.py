@@ -9,8 +9,6 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
 from lantern_jax.io.plugins import Late, Table, at
 
 if TYPE_CHECKING:
@@ -89,31 +87,13 @@ DRAFTERS: Table[DrafterKind] = Table(
             usual=at("lantern_jax.models.parallel:usual_parallel"),
         ),
     },
+    "drafters",
 )
-
-
-def register_drafter_kind(name: str, kind: DrafterKind) -> None:
-    """Registers another package's kind of drafter under a name, and with it the drafting of its trees.
-
-    Raises:
-        LanternError: a name that is taken or not valid.
-
-    Example:
-        >>> kind = lantern_jax.DrafterKind(lantern_jax.DrafterConfig, dict, lantern_jax.eagle_drafter)
-        >>> lantern_jax.register_drafter_kind("eagle", kind)
-        Traceback (most recent call last):
-        lantern_jax.io.errors.LanternError: there is a kind of drafter eagle already: give yours another name
-    """
-    DRAFTERS.add(name, kind)
 
 
 def drafter_kind(name: str) -> DrafterKind:
     """Returns the kind of drafter with this name; raises LanternError for an unknown one."""
-    if name not in DRAFTERS:
-        raise LanternError(
-            f"unknown kind of drafter {errors.quoted(name)}, expected one of {', '.join(DRAFTERS)}"
-        )
-    return DRAFTERS[name]
+    return DRAFTERS.find(name)
 
 
 def kind_name(config: Any) -> str:

@@ -142,21 +142,8 @@ FAMILIES: Table[Family] = Table(
             tokenizer=at("lantern_jax.families.lumina2_weights:movqgan"),
         ),
     },
+    "families",
 )
-
-
-def register_family(name: str, family: Family) -> None:
-    """Registers another package's model family under a name, and its formats with ``lantern convert``.
-
-    Raises:
-        LanternError: a name that is taken or not valid.
-
-    Example:
-        >>> lantern_jax.register_family("llamagen", None)
-        Traceback (most recent call last):
-        lantern_jax.io.errors.LanternError: there is a family llamagen already: give yours another name
-    """
-    FAMILIES.add(name, family)
 
 
 def family_name(config: TargetConfig) -> str:

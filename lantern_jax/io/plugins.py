@@ -1,21 +1,18 @@
 """Tables of kinds by name, which other packages can add to.
 
-A package names a function under the entry point group ``lantern_jax.plugins``; when called, it registers what the
-package brings (``lantern_jax.register_family`` and the like). Entry points load on an unknown name.
+A package adds a kind by an entry point of a group, ``lantern_jax.families`` say, that names it. Entry points are
+read when a name is unknown here.
 """
 
 import importlib
-import re
-import threading
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
+from importlib.metadata import entry_points
 from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-
-GROUP = "lantern_jax.plugins"
-_NAME = re.compile(r"[a-z0-9][a-z0-9_.+-]{0,63}")
 
 Kind = TypeVar("Kind")
 _tables: list["Table"] = []
@@ -39,15 +36,18 @@ def at(place: str) -> Any:
     return _At(place)
 
 
+def imported(place: str) -> Any:
+    """Imports the value at ``module:name``."""
+    module, _, path = place.partition(":")
+    return attrgetter(path)(importlib.import_module(module))
+
+
 class Late:
     """A record whose fields may be given as ``at("module:name")``; reading such a field imports its value."""
 
     def __getattribute__(self, name: str) -> Any:
         value = super().__getattribute__(name)
-        if type(value) is not _At:
-            return value
-        module, _, path = value.partition(":")
-        return attrgetter(path)(importlib.import_module(module))
+        return imported(value) if type(value) is _At else value
 
     def has(self, name: str) -> bool:
         """Tells whether a field is given, without importing its value."""
@@ -57,35 +57,47 @@ class Late:
 class Table(Mapping[str, Kind], Generic[Kind]):
     """The kinds of one sort by name. It iterates over those known; an unknown name is looked for in other packages.
 
-    Attributes:
+    Args:
         what: the sort, in messages.
         ours: the kinds of this package.
+        group: of the entry points that name other packages' kinds, below ``lantern_jax``; empty for none.
         beside: returns more of them.
-        theirs: those that other packages registered.
     """
 
-    def __init__(self, what: str, ours: Mapping[str, Kind], beside: Callable[[], Mapping[str, Kind]] = dict):
-        self.what, self.ours, self.beside = what, ours, beside
-        self.theirs: dict[str, Kind] = {}
+    def __init__(
+        self, what: str, ours: Mapping[str, Kind], group: str = "", beside: Callable[[], Mapping[str, Kind]] = dict
+    ):  # fmt: skip
+        self.what, self.group, self._ours, self._beside = what, group, ours, beside
         _tables.append(self)
 
-    def _known(self) -> dict[str, Kind]:
-        return {**self.beside(), **self.ours, **self.theirs}
+    @cached_property
+    def theirs(self) -> dict[str, Kind]:
+        """Other packages' kinds; raises LanternError for a package that cannot be imported."""
+        found = {}
+        for point in entry_points(group=f"lantern_jax.{self.group}") if self.group else ():
+            try:
+                found[point.name] = point.load()
+            except Exception as error:
+                package = getattr(point.dist, "name", None) or point.value
+                why = errors.printable(f"{type(error).__name__}: {error}", 300)
+                line = f"the plug-in package {package} failed ({why}): fix or uninstall it"
+                raise LanternError(line) from None
+        return found
+
+    @property
+    def known(self) -> dict[str, Kind]:
+        """The kinds that were imported or need no import."""
+        return {**vars(self).get("theirs", {}), **self._beside(), **self._ours}
 
     def __getitem__(self, name: str) -> Kind:
-        known = self._known()
-        if name not in known:
-            broken = load()
-            known = self._known()
-            if name not in known and broken:
-                raise LanternError(broken[0])
-        return known[name]
+        known = self.known
+        return known[name] if name in known else self.theirs[name]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._known())
+        return iter(self.known)
 
     def __len__(self) -> int:
-        return len(self._known())
+        return len(self.known)
 
     def find(self, name: str) -> Kind:
         """Returns the kind of a name; raises LanternError for an unknown one."""
@@ -95,45 +107,20 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
     def named(self, fits: Callable[[Kind], bool]) -> str:
         """Returns the name of the first kind that fits; raises LanternError if none of any package does."""
-        for look in (dict, load):
-            look()
-            for name, kind in self.items():
+        for kinds in (self.known, self.theirs):
+            for name, kind in kinds.items():
                 if fits(kind):
                     return name
-        raise LanternError(f"this is no {self.what} of {', '.join(self)}: register yours first")
-
-    def add(self, name: str, kind: Kind) -> None:
-        """Registers a kind; raises LanternError for a name that is taken or that a command line cannot hold."""
-        if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise errors.invalid(self.what, name, "a name of small letters, digits and _.+-")
-        if name in self._known():
-            raise LanternError(f"there is a {self.what} {name} already: give yours another name")
-        self.theirs[name] = kind
+        raise LanternError(
+            f"this is no {self.what} of {', '.join(self)}: a package can add yours by an entry point"
+        )
 
 
-_lock = threading.RLock()
-# Lines about packages that failed; None before the entry points are read.
-_broken: list[str] | None = None
-
-
-def load() -> list[str]:
-    """Lets every package register what it brings, once; returns a line for each package that failed."""
-    global _broken
-    with _lock:
-        if _broken is None:
-            _broken = []
-            from importlib.metadata import entry_points
-
-            for point in entry_points(group=GROUP):
-                try:
-                    point.load()()
-                except Exception as error:
-                    package = getattr(point.dist, "name", None) or point.value
-                    why = errors.printable(f"{type(error).__name__}: {error}", 300)
-                    _broken.append(f"the plug-in package {package} failed ({why}): mend or uninstall it")
-        return _broken
+def load() -> bool:
+    """Reads all entry points; tells whether any package brings a kind. Raises LanternError as ``Table.theirs``."""
+    return any([bool(table.theirs) for table in _tables])
 
 
 def registered() -> bool:
-    """Tells whether other packages have registered anything."""
-    return any(table.theirs for table in _tables)
+    """Tells whether a kind of another package has been imported."""
+    return any(vars(table).get("theirs") for table in _tables)

@@ -14,7 +14,6 @@ from lantern_jax.apps.serve.access import Access
 from lantern_jax.apps.serve.application import application
 from lantern_jax.checkpoints.store import save
 from lantern_jax.decoding.acceptance import as_rule
-from lantern_jax.decoding.choices import DRAFTINGS, RULES
 from lantern_jax.io import plugins
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -24,16 +23,15 @@ BROKEN = "[lantern_jax.rules]\ncrow = lantern_nothing:Crow\n"
 
 
 @pytest.fixture
-def forgotten(monkeypatch):
+def forgotten():
     """Entry points are read again, and what they name is forgotten afterwards."""
-    monkeypatch.setattr(plugins, "_broken", None)
-    for table in plugins._tables:
-        monkeypatch.setattr(table, "theirs", {})
-    tables = RULES, DRAFTINGS
-    for table in tables:
-        vars(table).pop("theirs", None)
+    forget()
     yield
-    for table in tables:
+    forget()
+
+
+def forget():
+    for table in plugins._tables:
         vars(table).pop("theirs", None)
 
 
@@ -121,4 +119,4 @@ def test_a_broken_package_is_a_one_line_error(forgotten, monkeypatch, tmp_path, 
 
 def test_known_names_do_not_read_entry_points(package):
     assert as_rule("near").k == 1 and main(["methods"]) == 0
-    assert "theirs" not in vars(RULES) and plugins._broken is None and "lantern_owl" not in sys.modules
+    assert not plugins.registered() and "lantern_owl" not in sys.modules

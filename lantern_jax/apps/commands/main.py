@@ -45,11 +45,8 @@ def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Returns the arguments; for a name that is unknown here, a format's say, other packages are loaded."""
     try:
         return make_parser().parse_args(words)
-    except LanternError as error:
-        broken = plugins.load()
-        if broken:
-            raise LanternError(f"{error}; {broken[0]}") from error
-        if not plugins.registered():
+    except LanternError:
+        if not plugins.load():
             raise
     return make_parser().parse_args(words)
 

@@ -95,7 +95,7 @@ READERS: Table[ReaderKind] = Table("features", {
         "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
         measures=(CMMD,),
     ),
-})  # fmt: skip
+}, "readers")  # fmt: skip
 
 SCORES: Table[ScoreKind] = Table("score", {
     "agreement": ScoreKind(
@@ -122,24 +122,7 @@ SCORES: Table[ScoreKind] = Table("score", {
         _Later(at("lantern_jax.apps.metrics.image_reward:image_reward_scores")),
         "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
-})  # fmt: skip
-
-
-def register_metric(name: str, kind: ReaderKind | ScoreKind) -> None:
-    """Registers another package's metric by name: a reader of pictures, or a score of pictures with prompts.
-
-    Raises:
-        LanternError: the name is taken or not valid.
-
-    Example:
-        >>> lantern_jax.register_metric("clip", lantern_jax.ScoreKind("mine", lambda weights: None))
-        Traceback (most recent call last):
-        lantern_jax.io.errors.LanternError: there is a score clip already: give yours another name
-    """
-    if isinstance(kind, ReaderKind):
-        READERS.add(name, kind)
-    else:
-        SCORES.add(name, kind)
+}, "scores")  # fmt: skip
 
 
 def check_names(given: str, kinds: Table) -> list[str]:
