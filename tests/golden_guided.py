@@ -8,10 +8,6 @@ import numpy as np
 
 from lantern_jax.apps.convert.published import PUBLISHED
 from lantern_jax.decoding.protocols import GuidedTokens
-from lantern_jax.families.emu3_weights import convert_emu3
-from lantern_jax.families.janus_weights import convert_janus
-from lantern_jax.families.liquid_weights import convert_liquid
-from lantern_jax.families.lumina2_weights import convert_lumina2
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.vq import VQModel
 
@@ -23,14 +19,16 @@ def conditioning_of(arrays, num_codes: int) -> GuidedTokens:
     return GuidedTokens(tokens, mask[0], unconditional, mask[1])
 
 
-def run_guided(case, assert_close, convert):
+def run_guided(case, assert_close):
     """Compares logits of a prefix, of steps of one token and of a block, then a decoded picture."""
     arrays, codes = case.arrays, jnp.asarray(case.arrays["codes"], jnp.int32)
     settings = {name: value for name, value in case.config.items() if name != "told"}
     tensors, beside = {}, {}
     for name, tensor in case.tensors.items():
         (tensors if name.startswith(("model.", "lm_head.")) else beside)[name] = tensor
-    config, params = convert(tensors, settings | case.config.get("told", {}))
+    published = PUBLISHED[case.config["model_type"]]
+    config = published.sizes(tensors, settings | case.config.get("told", {}))
+    _, params = published.read(tensors, config)
     target = family_of(config).target(config, np.dtype(np.float32))
     guidance = jnp.asarray(arrays["guidance"])
     batch, steps = codes.shape
@@ -53,7 +51,6 @@ def run_guided(case, assert_close, convert):
         found.append(logits)
     assert_close(jnp.concatenate(found, axis=1), arrays["logits"])
 
-    published = PUBLISHED[case.config["model_type"]]
     tokenizer = published.tokenizer_inside(tensors) or beside
     if tokenizer:
         sizes, tokenizer = published.read_tokenizer(tokenizer)
@@ -71,9 +68,4 @@ def _codes(model, pictures):
     return model.quantize(model.encode(pictures))
 
 
-GUIDED = {
-    "janus": partial(run_guided, convert=convert_janus),
-    "emu3": partial(run_guided, convert=convert_emu3),
-    "liquid": partial(run_guided, convert=convert_liquid),
-    "lumina2": partial(run_guided, convert=convert_lumina2),
-}
+GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2"), run_guided)

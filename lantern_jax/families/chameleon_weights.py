@@ -47,23 +47,13 @@ _PROMPT_TOKENS = 64
 
 
 def convert_chameleon(
-    tensors: Mapping[str, np.ndarray],
-    config: ChameleonConfig | Mapping[str, Any] | None = None,
-    *,
-    order: Int[np.ndarray, " vocab"],
-    num_codes: int,
-    layout: str = "anole",
-    **reading: Any,
+    tensors: Mapping[str, Any], config: ChameleonConfig, *, order: Int[np.ndarray, " vocab"], **reading: Any
 ) -> tuple[ChameleonConfig, dict[str, Any]]:
     """Converts published tensors (``token_weights``); the picture encoder in them is left out on purpose.
 
     Args:
         order: published id of every stream id (``ChameleonVocabulary.order``).
-        num_codes: V, how many of them are codes.
-        layout: "anole" or "lumina"; also decides the grid unless ``config`` has it.
     """
-    if not isinstance(config, ChameleonConfig):
-        config = chameleon_config_from_shapes(tensors, config, num_codes, layout)
     if len(order) != config.vocab_size:
         raise LanternError(
             f"the vocabulary has {len(order)} ids, the embedding table {config.vocab_size}: "
@@ -78,7 +68,7 @@ def convert_chameleon(
 def chameleon_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, num_codes: int, layout: str
 ) -> ChameleonConfig:
-    """Infers the config (``token_weights``)."""
+    """Infers the config (``token_weights``); the layout also decides the grid unless settings have it."""
     found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
     found |= {"num_heads": heads_of_norm(norm, found["dim"])[0], "num_codes": num_codes, "layout": layout}

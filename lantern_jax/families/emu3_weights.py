@@ -24,11 +24,9 @@ def emu3_names(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def convert_emu3(
-    tensors: Mapping[str, Any], config: Emu3Config | Mapping[str, Any] | None = None, **reading: Any
+    tensors: Mapping[str, Any], config: Emu3Config, **reading: Any
 ) -> tuple[Emu3Config, dict[str, Any]]:
     """Converts published tensors (``token_weights``); a picture tokenizer among them is left out on purpose."""
-    if not isinstance(config, Emu3Config):
-        config = emu3_config_from_shapes(tensors, config)
     table = published_table(emu3_names(tensors), config)
     return config, read_model(tensors, table, WHAT, TOKENIZERS, **reading)
 

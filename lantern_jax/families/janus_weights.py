@@ -55,14 +55,12 @@ def janus_names(tensors: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def convert_janus(
-    tensors: Mapping[str, Any], config: JanusConfig | Mapping[str, Any] | None = None, **reading: Any
+    tensors: Mapping[str, Any], config: JanusConfig, **reading: Any
 ) -> tuple[JanusConfig, dict[str, Any]]:
     """Converts published tensors (``token_weights``); the parts that understand pictures, the text head and the
     tokenizer are left out on purpose.
     """
     names = janus_names(tensors)
-    if not isinstance(config, JanusConfig):
-        config = janus_config_from_shapes(tensors, config)
     others = (name for name in tensors if name.startswith(names["others"]))
     ignored = {*buffers(tensors), names["head"], *others}
     pictures, table = _picture_table(config, names, tensors), janus_table(config, names)

@@ -19,11 +19,9 @@ _ROWS = 4096
 
 
 def convert_liquid(
-    tensors: Mapping[str, Any], config: LiquidConfig | Mapping[str, Any] | None = None, **reading: Any
+    tensors: Mapping[str, Any], config: LiquidConfig, **reading: Any
 ) -> tuple[LiquidConfig, dict[str, Any]]:
     """Converts published tensors (``token_weights``); if there is no head among them, the embedding table is one."""
-    if not isinstance(config, LiquidConfig):
-        config = liquid_config_from_shapes(tensors, config)
     tied = NAMES["head"] not in tensors
     params = read_model(tensors, published_table(NAMES, config, tied=tied), WHAT, **reading)
     rows = params["params"]["tokens"]["embedding"]

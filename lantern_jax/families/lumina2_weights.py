@@ -20,13 +20,11 @@ convert_movqgan = partial(convert_vq, layout=MOVQGAN)
 
 
 def convert_lumina2(
-    tensors: Mapping[str, Any], config: Lumina2Config | Mapping[str, Any] | None = None, **reading: Any
+    tensors: Mapping[str, Any], config: Lumina2Config, **reading: Any
 ) -> tuple[Lumina2Config, dict[str, Any]]:
     """Converts published tensors (``token_weights``); Chameleon's picture encoder among them, which is not used, is
     left out on purpose.
     """
-    if not isinstance(config, Lumina2Config):
-        config = lumina2_config_from_shapes(tensors, config)
     norm = tensors.get(QUERY_NORM)
     table = published_table(CHAMELEON_NAMES, config, norm_rows=None if norm is None else norm.shape[0])
     return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)

@@ -7,7 +7,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_weights import HUGGING_FACE_NAMES, ORIGINAL_NAMES, convert_gpt, gpt_shapes
 from lantern_jax.families.t5_weights import TOKENS, convert_t5
@@ -78,7 +78,8 @@ def test_a_drafter_takes_heads_and_grid_from_its_target():
 
 
 def chameleon(tensors):
-    return convert_chameleon(tensors, {"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
+    config = chameleon_config_from_shapes(tensors, {"grid": 4}, CHAMELEON.num_codes, "anole")
+    return convert_chameleon(tensors, config, order=ORDER)
 
 
 def test_chameleons_rows_follow_stream_ids_and_its_head_has_only_codes():

@@ -134,10 +134,8 @@ def convert_chameleon_files(
         settings, source = settings_for(ChameleonConfig, model, settings)
         target = chameleon_config_from_shapes(tensors["model"], settings, vocabulary.num_codes, layout)
         _check_prompts(target, text_tokenizer)
-        read = partial(
-            convert_chameleon, tensors["model"], target, order=vocabulary.order, num_codes=vocabulary.num_codes,
-            **conversion.reading("the model"),
-        )  # fmt: skip
+        reading = conversion.reading("the model")
+        read = partial(convert_chameleon, tensors["model"], target, order=vocabulary.order, **reading)
         whole = partial(
             _checkpoint, read, _MODELS[layout], _DEFAULTS[layout], conversion, source, text_tokenizer
         )
