@@ -27,7 +27,7 @@ from ml_collections import ConfigDict
 
 from lantern_jax.devices import hosts
 from lantern_jax.devices.mesh import AXES
-from lantern_jax.devices.partition import DATA, Layout, device_grid, everywhere, place
+from lantern_jax.devices.partition import DATA, device_grid, everywhere, place, sharding_at
 from lantern_jax.io import errors, locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
@@ -140,11 +140,10 @@ def training_mesh(devices: str | Sequence[jax.Device] | None = None) -> Mesh:
 
 def shardings(tree: PyTree, mesh: Mesh) -> PyTree:
     """Returns the shardings of a training state: averages and moments are split like their parameters."""
-    layout = Layout(mesh)
 
-    def sharding(path: tuple, leaf: Any) -> NamedSharding:
-        names = [key.key for key in path if isinstance(key, jax.tree_util.DictKey)]
-        return layout.sharding(["params", *names], leaf.shape)
+    def sharding(path: tuple, leaf: Any) -> Sharding:
+        names = [key for key in path if isinstance(key, jax.tree_util.DictKey)]
+        return sharding_at(mesh, [jax.tree_util.DictKey("params"), *names], leaf.shape)
 
     return jax.tree_util.tree_map_with_path(sharding, tree)
 

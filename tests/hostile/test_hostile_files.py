@@ -11,9 +11,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from lantern_jax.decoding.drafting.dynamic import DynamicTree
 
 import lantern_jax.pipeline.pipeline
+from lantern_jax import DynamicTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths

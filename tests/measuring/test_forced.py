@@ -6,11 +6,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from lantern_jax.decoding.drafting.dynamic import DynamicTree
 
 from lantern_jax import (
     Draft,
     Drafting,
+    DynamicTree,
     Gumbel,
     Rejection,
     SamplingParams,
