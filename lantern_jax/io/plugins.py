@@ -93,6 +93,9 @@ class Table(Mapping[str, Kind], Generic[Kind]):
         known = self.known
         return known[name] if name in known else self.theirs[name]
 
+    def __repr__(self) -> str:
+        return f"<Table of {self.what}s>"
+
     def __iter__(self) -> Iterator[str]:
         return iter(self.known)
 
