@@ -13,7 +13,7 @@ from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES
 from lantern_jax.decoding.fields import Range, allowed_in, check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import Method
 from lantern_jax.decoding.tree import DraftTree, load_tree
-from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.devices.partition import mesh_sizes
 from lantern_jax.settings.settings import Settings
 from tests.hostile.files import KINDS, READERS, HostileFile
 

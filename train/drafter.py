@@ -36,7 +36,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint, describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
-from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.devices.partition import mesh_sizes
 from lantern_jax.families.drafters import kind_name
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors

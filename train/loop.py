@@ -26,8 +26,7 @@ from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
 
 from lantern_jax.devices import hosts
-from lantern_jax.devices.mesh import AXES
-from lantern_jax.devices.partition import DATA, device_grid, everywhere, place, sharding_at
+from lantern_jax.devices.partition import AXES, DATA, device_grid, everywhere, place, sharding_at
 from lantern_jax.io import errors, locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file

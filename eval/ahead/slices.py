@@ -5,7 +5,7 @@ import re
 from dataclasses import dataclass
 
 from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
-from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.devices.partition import mesh_sizes
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 

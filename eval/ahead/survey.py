@@ -10,9 +10,8 @@ from eval.ahead.slices import Slice
 from eval.ahead.topology import check_compiler, devices_of
 from lantern_jax.apps.measuring.data_sheets import GPU
 from lantern_jax.apps.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
-from lantern_jax.checkpoints.store import load, model_directory
+from lantern_jax.checkpoints.store import parameter_dtype
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.parameters import parameter_dtype
 from lantern_jax.io import errors
 
 DEMO = "demo"
@@ -21,7 +20,7 @@ DEMO = "demo"
 def shapes_of_size(size: str, dtype: Any = None) -> Shapes:
     """Returns the shapes of a published size or of the demo; LanternError for any other name."""
     if size == DEMO:
-        return checkpoint_shapes(load(model_directory(DEMO), abstract=True), dtype)
+        return checkpoint_shapes(opened(DEMO), dtype)
     return size_shapes(size, dtype)
 
 

@@ -15,6 +15,7 @@ Axes: V codes, K neighbours, C channels of a code.
 
 import dataclasses
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -29,18 +30,19 @@ from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
-from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, sized
 from lantern_jax.checkpoints.configs import Configs, config_json
 from lantern_jax.checkpoints.folder import SHARED, Folder, is_ours
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
+from lantern_jax.devices.platform import default_dtype
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder, new_folder
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors import checksums
-from lantern_jax.tensors.hub import repository_of
+from lantern_jax.tensors.hub import REPOSITORY
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
@@ -61,11 +63,11 @@ def model_directory(model: str | Path) -> Path:
     Raises:
         LanternError: one line: the hub does not have it or cannot be reached.
     """
-    repository = repository_of(model)
-    if repository is None:
+    found = REPOSITORY.fullmatch(model) if isinstance(model, str) else None
+    if found is None or os.path.lexists(model):
         return demo_directory() if model == "demo" else Path(model)
     try:
-        return fetch(*repository)
+        return fetch(found["repo"], found["revision"])
     except LanternError as error:
         raise type(error)(f"{model} is not a directory here, and {error}") from error
 
@@ -86,6 +88,18 @@ def check_dtype(dtype: Any) -> None:
     """Raises LanternError unless parameters can be stored in this dtype."""
     if not any(jnp.dtype(name) == dtype for name in DTYPES):
         raise errors.invalid("dtype", dtype, f"one of {', '.join(DTYPES)}")
+
+
+def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
+    """Returns the dtype that ``load`` uses for ``dtype``, on a device or else the first one here.
+
+    Raises:
+        LanternError: it is neither None nor a dtype that checkpoints are stored in.
+    """
+    if dtype is None:
+        return default_dtype(device)
+    check_dtype(dtype)
+    return jnp.dtype(dtype)
 
 
 def save(
@@ -212,6 +226,15 @@ def load(
     )
     check_fit(checkpoint)
     return checkpoint
+
+
+def opened(model: str | Path, size: str | None = None) -> Checkpoint:
+    """Returns a checkpoint without parameters, by its name; raises LanternError as ``model_directory``, ``load`` and
+    ``sized``.
+    """
+    directory = model_directory(model)
+    checkpoint = load(directory, abstract=True)
+    return sized(checkpoint, size)
 
 
 def verify(directory: str | Path) -> int:

@@ -72,11 +72,6 @@ def is_first() -> bool:
     return not joined() or jax.process_index() == 0
 
 
-def spans(grid: np.ndarray) -> bool:
-    """Tells whether the devices belong to several processes."""
-    return len({device.process_index for device in grid.ravel()}) > 1
-
-
 def fetched(tree: PyTree) -> PyTree:
     """Fetches whole arrays to this host; if parts lie on other hosts, all processes must call it."""
 

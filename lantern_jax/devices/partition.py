@@ -28,11 +28,11 @@ from jax.sharding import (
 )
 from jaxtyping import Array, PyTree
 
-from lantern_jax.devices.mesh import AXES, mesh_sizes
 from lantern_jax.devices.platform import check_platform
 from lantern_jax.io import errors
 
-DATA, MODEL = AXES
+# Groups of devices that sequences are spread over, and the devices of a group that share one model.
+DATA, MODEL = AXES = ("data", "model")
 
 _WHOLE = None
 # The first rule with as many axes whose pattern ends a parameter's path decides; other parameters are whole.
@@ -179,6 +179,22 @@ def varying_like(tree: Any, source: Array) -> Any:
     return jax.tree.map(lambda leaf: jnp.where(entry, leaf, leaf), tree)
 
 
+def mesh_sizes(text: str) -> dict[str, int]:
+    """Parses a text such as "data=2,model=4" into {"data": devices, "model": devices}; an axis left out has one.
+
+    Raises:
+        LanternError: any other text.
+    """
+    sizes: dict[str, int] = {}
+    for part in text.split(","):
+        name, sign, number = (piece.strip() for piece in part.partition("="))
+        is_size = number.isdecimal() and len(number) < 10 and int(number) >= 1
+        if name not in AXES or name in sizes or not sign or not is_size:
+            raise errors.invalid("mesh", text, 'axes with their devices, such as "data=2,model=4"')
+        sizes[name] = int(number)
+    return {name: sizes.get(name, 1) for name in AXES}
+
+
 def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np.ndarray:
     """Returns the devices of a mesh, [data, model].
 
@@ -210,6 +226,11 @@ def device_grid(devices: "str | Mesh | Sequence[Any] | np.ndarray | None") -> np
     if not grid.ndim:
         raise errors.invalid("mesh", devices, 'a text such as "data=2,model=4" or a jax.sharding.Mesh')
     return grid[:, None] if grid.ndim == 1 else grid
+
+
+def spans(grid: np.ndarray) -> bool:
+    """Tells whether the devices belong to several processes."""
+    return len({device.process_index for device in grid.ravel()}) > 1
 
 
 def mesh_of(grid: np.ndarray) -> Mesh | None:

@@ -1,31 +1,16 @@
 """A checkpoint's parameters as an engine asks for them: in the dtype of the call, straight onto its devices."""
 
-from typing import Any
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint, are_shapes
-from lantern_jax.checkpoints.store import check_dtype, load, load_drafter
+from lantern_jax.checkpoints.store import load, load_drafter
 from lantern_jax.devices.partition import Where, place
-from lantern_jax.devices.platform import default_dtype
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.quantization import is_fixed
-
-
-def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
-    """Returns the dtype that ``load`` uses for ``dtype``, on a device or else the first one here.
-
-    Raises:
-        LanternError: it is neither None nor a dtype that checkpoints are stored in.
-    """
-    if dtype is None:
-        return default_dtype(device)
-    check_dtype(dtype)
-    return jnp.dtype(dtype)
 
 
 def read_parameters(checkpoint: Checkpoint, dtype: np.dtype, where: Where) -> Parameters:

@@ -16,9 +16,8 @@ from jax.sharding import Mesh
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.program import Inputs
-from lantern_jax.devices import hosts
 from lantern_jax.devices.compilation import compile_ahead
-from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, where_on
+from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, spans, where_on
 from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey
@@ -41,7 +40,7 @@ class Placement:
     ):
         self.read, self.read_drafter = read, read_drafter
         self.devices = device_grid(devices)
-        self.spans = hosts.spans(self.devices)
+        self.spans = spans(self.devices)
         self.chooses_layouts = layouts.are_chosen(self.devices[0, 0].platform)
         self._parameters: Parameters | None = None
         # Number of groups -> the layouts that its programs want, of the "target" and of drafters by name.

@@ -15,15 +15,14 @@ from jax.sharding import Mesh
 from jaxtyping import Bool, Float, Int, UInt8
 
 from lantern_jax.checkpoints import store
-from lantern_jax.checkpoints.checkpoint import Checkpoint, sized
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.fields import MOST_PICTURES, check_count, check_numbers
 from lantern_jax.decoding.methods import AUTO
-from lantern_jax.devices.partition import device_grid
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.parameters import parameter_dtype, read_drafter, read_parameters
+from lantern_jax.engine.parameters import read_drafter, read_parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQModel
@@ -64,9 +63,8 @@ def load(
             (``MissingExtra`` without the extra ``hub``); an invalid mesh; a platform that JAX is asked for but lacks.
     """
     keep_programs_in_notebooks()
-    devices = device_grid(mesh)
-    checkpoint = store.load(store.model_directory(model), abstract=True)
-    return Pipeline(sized(checkpoint, size), dtype, tuned, devices, strict_words)
+    checkpoint = store.opened(model, size)
+    return Pipeline(checkpoint, dtype, tuned, mesh, strict_words)
 
 
 class Pipeline:
@@ -83,7 +81,7 @@ class Pipeline:
         strict_words: bool = False,
     ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
-        self.dtype = dtype = parameter_dtype(dtype)
+        self.dtype = dtype = store.parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
         self._encoder = prompt_encoder(checkpoint, strict_words)

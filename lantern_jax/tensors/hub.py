@@ -11,13 +11,8 @@ from pathlib import Path
 
 from lantern_jax.io.errors import LanternError, MissingExtra, quoted, short
 
-_REPOSITORY = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[^@\s]+))?")
-
-
-def repository_of(model: str | Path) -> tuple[str, str | None] | None:
-    """Returns (OWNER/NAME, revision) of a text such as "owner/name@main"; None for a path, or if it exists locally."""
-    found = _REPOSITORY.fullmatch(model) if isinstance(model, str) else None
-    return None if found is None or os.path.lexists(model) else (found["repo"], found["revision"])
+# A text such as "owner/name@main".
+REPOSITORY = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[^@\s]+))?")
 
 
 def list_files(repo: str, revision: str | None = None) -> list[str]:
@@ -71,7 +66,7 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
 
 def check_upload(repo: str) -> None:
     """Raises LanternError unless ``upload`` can begin: it needs a repository's name, the package and a token."""
-    found = _REPOSITORY.fullmatch(repo)
+    found = REPOSITORY.fullmatch(repo)
     if found is None or found["revision"]:
         raise _no_name(repo)
     with _explained(repo, None, "uploaded to"):

@@ -18,7 +18,7 @@ from lantern_jax.apps.commands.main import make_parser
 from lantern_jax.apps.sets.cluster import assigned
 from lantern_jax.apps.sets.plan import Worker
 from lantern_jax.apps.sets.reading import read_set
-from lantern_jax.devices.mesh import mesh_sizes
+from lantern_jax.devices.partition import mesh_sizes
 from tests.tiny_checkpoint import PROMPTS
 
 ROOT = Path(__file__).resolve().parents[2]

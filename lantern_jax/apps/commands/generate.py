@@ -9,7 +9,6 @@ from typing import Any
 from lantern_jax.apps.commands.arguments import number, seed
 from lantern_jax.apps.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
 from lantern_jax.apps.commands.outputs import Outputs
-from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -63,7 +62,7 @@ def _run(arguments: argparse.Namespace) -> None:
     outputs = _checked(arguments)
     writes = join_hosts(arguments.hosts)
 
-    from lantern_jax.apps.commands.report import decoding_progress, show_choice, show_statistics
+    from lantern_jax.apps.commands.report import decoding_progress, show_choice, show_statistics, write
     from lantern_jax.settings.recipe import weak_drafter
 
     pipeline = open_pipeline(arguments)
@@ -88,7 +87,7 @@ def _run(arguments: argparse.Namespace) -> None:
         with decoding_progress(plan.call.count, compare) as progress:
             generation = plan.run(progress, compare)
         if writes:
-            outputs = _write(outputs, plan, generation, arguments.overwrite)
+            outputs = write(outputs, plan, generation, arguments.overwrite)
     except KeyboardInterrupt as stop:
         # The finished pictures: all of them if the interruption came while they were being written.
         generation = getattr(stop, "generation", generation)
@@ -96,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> None:
             raise
         done = outputs.of(generation.numbers - arguments.first)
         if writes:
-            done = _write(done, plan, generation, arguments.overwrite)
+            done = write(done, plan, generation, arguments.overwrite)
         wrote = f"wrote {len(generation.numbers)} of {plan.call.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
     show_statistics(generation, outputs.places)
@@ -139,20 +138,3 @@ def _checked(arguments: argparse.Namespace) -> Outputs:
 def _rows_kept(share: float | None, rows: int) -> int | None:
     """Returns how many rows of codes a share of a picture is, from 1 to all but one; None for None."""
     return None if share is None else min(max(round(share * rows), 1), rows - 1)
-
-
-def _write(outputs: Outputs, plan, generation, overwrite: bool) -> Outputs:
-    """Writes a call's files; returns where they are.
-
-    Files that another process has made under these names meanwhile stay, and the results are written beside them.
-    """
-    from lantern_jax.apps.commands.report import contents
-
-    while True:
-        try:
-            outputs.write(contents(outputs, generation, plan), overwrite)
-            return outputs
-        except LanternError:
-            outputs = outputs.beside()
-            places = ", ".join(map(str, outputs.places))
-            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)

@@ -7,7 +7,6 @@ from lantern_jax.apps.commands.arguments import number
 from lantern_jax.apps.commands.options import DTYPES, Command
 from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -114,8 +113,7 @@ def _check_fit(arguments: argparse.Namespace) -> None:
 def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
     """Returns the shapes of the given size or checkpoint."""
     from lantern_jax.apps.measuring.shapes import checkpoint_shapes, size_shapes
-    from lantern_jax.checkpoints.store import load, model_directory
 
     if arguments.size is not None:
         return size_shapes(arguments.size, dtype)
-    return checkpoint_shapes(load(model_directory(arguments.model or "demo"), abstract=True), dtype)
+    return checkpoint_shapes(opened(arguments.model or "demo"), dtype)

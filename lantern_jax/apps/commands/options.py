@@ -12,7 +12,6 @@ from lantern_jax.apps.commands.command_line import hosts_joined
 from lantern_jax.apps.terminal.terminal import leave_to_another, say, telling
 from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.decoding.methods import AUTO, Method
-from lantern_jax.devices.mesh import mesh_sizes
 from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, SAMPLING, check_names
 
 if TYPE_CHECKING:
@@ -42,6 +41,8 @@ class _KeepOption(argparse.Action):
 
 def mesh(text: str) -> str:
     """Returns a ``--mesh``; raises LanternError for one that is invalid for every number of devices."""
+    from lantern_jax.devices.partition import mesh_sizes
+
     mesh_sizes(text)
     return text
 
@@ -212,7 +213,7 @@ def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     """
     from lantern_jax.pipeline.pipeline import load
 
-    given = vars(arguments)
+    given, mesh = vars(arguments), mesh_of(arguments)
     # A text that no model accepts is refused before one is opened.
     options = given.get("options", {})
     method = options.get("method", AUTO)
@@ -220,7 +221,7 @@ def open_pipeline(arguments: argparse.Namespace) -> "Pipeline":
     keep_programs(arguments)
     strict = given.get("strict_words", False)
     size = {"size": given["picture_size"]} if given.get("picture_size") else {}
-    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh_of(arguments), strict, **size)
+    return load(arguments.model, arguments.dtype, given.get("tuned"), mesh, strict, **size)
 
 
 def mesh_of(arguments: argparse.Namespace) -> str | None:

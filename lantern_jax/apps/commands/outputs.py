@@ -47,10 +47,6 @@ class Outputs:
         """
         apart = {"stats": arguments.stats, "race": arguments.race}
         apart = {name: Path(path) for name, path in apart.items() if path is not None}
-        if "race" in apart:
-            from lantern_jax.pictures.race import check_race
-
-            check_race(apart["race"])
         sheets = [name for name in SHEETS if getattr(arguments, SHEETS[name])]
         if sheets and len(names) > MOST_IN_GRID:
             raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
@@ -70,6 +66,10 @@ class Outputs:
             tries = (planned(f"{name}{f'-{n}' if n > 1 else ''}{ending}") for n in itertools.count(1))
             made = next(made for made in tries if arguments.overwrite or not made.is_there)
         made.check(arguments.overwrite)
+        if "race" in apart:
+            from lantern_jax.pictures.race import check_race
+
+            check_race(apart["race"])
         return made
 
     @property

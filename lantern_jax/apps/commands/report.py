@@ -15,6 +15,7 @@ from lantern_jax.apps.terminal.terminal import say, telling
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.devices.compilation import is_compiling
 from lantern_jax.engine.generation import Generation, Progress, Statistics
+from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
 from lantern_jax.pictures.race import encode_race
@@ -104,6 +105,22 @@ def contents(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path,
     }
     files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
     return files | {path: makers[name]() for name, path in made.items()}
+
+
+def write(outputs: Outputs, plan: Plan, generation: Generation, overwrite: bool) -> Outputs:
+    """Writes a call's files; returns where they are.
+
+    Files that another process has made under these names meanwhile stay, and the results are written beside them.
+    """
+    while True:
+        made = contents(outputs, generation, plan)
+        try:
+            outputs.write(made, overwrite)
+            return outputs
+        except LanternError:
+            outputs = outputs.beside()
+            places = ", ".join(map(str, outputs.places))
+            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)
 
 
 def _pair(generation: Generation, number: int):
