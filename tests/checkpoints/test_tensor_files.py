@@ -11,9 +11,9 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.io.errors import Assumed
 from lantern_jax.tensors.matching import Entry, read_tensors, transpose
-from lantern_jax.tensors.tensor_files import open_tensors
 from tests.refused import refused as lantern_error
 
 torch = pytest.importorskip("torch")

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from lantern_jax.apps.convert.given_settings import settings_for
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.drafter_weights import drafter_config_from_shapes
@@ -25,7 +26,6 @@ from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.tensors.tensor_files import open_tensors
 from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts
 from tests.refused import refused

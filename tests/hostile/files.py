@@ -19,9 +19,9 @@ from typing import NamedTuple
 import numpy as np
 
 from lantern_jax.apps.commands.prompt_files import read_prompts
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.decoding.tree import load_tree
 from lantern_jax.pictures.images import fitted, open_picture
-from lantern_jax.tensors.tensor_files import open_tensors
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.hostile.mutations import damage

@@ -16,6 +16,7 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax import DynamicTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.foreign.torch_pickle import read_pickle
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
@@ -23,7 +24,6 @@ from lantern_jax.apps.sets.plan import SetPlan, shard_paths
 from lantern_jax.apps.sets.shards import open_pictures
 from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
 from lantern_jax.io import archives, errors, files
-from lantern_jax.tensors.torch_pickle import read_pickle
 from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
@@ -54,7 +54,7 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
     # Long pickles are followed to their bound, which takes time.
-    monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 20_000)
+    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -151,7 +151,7 @@ def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():
 
 def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("lantern_jax.apps.commands.prompt_files._LARGEST", 5)
-    monkeypatch.setattr("lantern_jax.tensors.torch_pickle._MOST_INSTRUCTIONS", 100)
+    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 100)
     monkeypatch.setattr(archives._Archive, "longest", 40)
     np.savez(tmp_path / "b.npz", mu=np.zeros(3))
     np.save(tmp_path / "a.npy", np.int32(3))

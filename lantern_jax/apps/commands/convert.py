@@ -114,7 +114,7 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     They come with their shards and the ``config.json`` or ``tokenizer_config.json`` beside them. A folder gives the
     weights that ``open_tensors`` would read there, so only one format if there are two.
     """
-    from lantern_jax.tensors.tensor_files import choose_weights
+    from lantern_jax.apps.foreign.tensor_files import choose_weights
 
     if path in files:
         folder, _, name = path.rpartition("/")

@@ -9,12 +9,12 @@ from typing import Any
 
 import jax.numpy as jnp
 
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.checkpoints.store import check_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import without_prefix
-from lantern_jax.tensors.tensor_files import open_tensors
 
 # Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
 NEIGHBOURS = 1000

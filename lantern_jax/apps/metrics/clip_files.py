@@ -10,12 +10,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.clip import ClipConfig, Tower, clip_shapes
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Names, module_table, named_by, read_tensors
-from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "CLIP with a vision transformer"
 # Position ids, and the temperature of training, which cosines do not need.

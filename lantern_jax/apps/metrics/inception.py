@@ -18,11 +18,11 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, PyTree
 
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.features import FeatureReader, network, usual_batch
 from lantern_jax.apps.metrics.preprocessing import INCEPTION, INCEPTION_SIDE
 from lantern_jax.io import errors
 from lantern_jax.tensors.matching import Entry, module_table, published_name, read_tensors
-from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "FID Inception v3 (pt_inception-2015-12-05-6726825d.pth)"
 NAME, WIDTH = "inception pool_3", 2048

@@ -14,10 +14,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, PyTree
 
+from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.features import FeatureReader, network, usual_batch
 from lantern_jax.apps.metrics.preprocessing import VGG_SIDE, vgg_imagenet
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
-from lantern_jax.tensors.tensor_files import open_tensors
 
 WHAT = "VGG16 (torchvision's vgg16-397923af.pth)"
 _NAMES = {"conv_{i}": "features.{i}", "fc1": "classifier.0", "fc2": "classifier.3"}

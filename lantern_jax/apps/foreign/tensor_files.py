@@ -8,12 +8,12 @@ from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 
+from lantern_jax.apps.foreign.torch_files import open_torch
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 from lantern_jax.tensors.safetensors_files import INDEX_SUFFIX, open_safetensors, open_sharded
 from lantern_jax.tensors.stored_tensor import StoredTensor
-from lantern_jax.tensors.torch_files import open_torch
 
 _TORCH_SUFFIXES = (".pt", ".pth", ".bin", ".ckpt")
 _SUFFIXES = (".safetensors", *_TORCH_SUFFIXES)

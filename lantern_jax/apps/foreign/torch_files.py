@@ -16,12 +16,12 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from lantern_jax.apps.foreign.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, place_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor
-from lantern_jax.tensors.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
 
 # Training scripts keep sets of weights under these keys, beside optimizer state and the like. LlamaGen's scripts draw,
 # and encode what its GPTs are trained on, with the first three, in this order; some of them reconstruct with "ema".

@@ -1,0 +1,1 @@
+"""Tensor files of others: what converters and metrics read."""
