@@ -27,10 +27,10 @@ from ml_collections import ConfigDict
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, read_text, write_file
-from lantern_jax.io.locks import sole
 from train import script
 from train.script import Experiment
 from train.signals import heard

@@ -26,10 +26,10 @@ from jaxtyping import PyTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.apps.convert.convert import make_codebook
+from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.families.drafters import kind_name
-from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
 from train import drafter, script, target, tokenizer

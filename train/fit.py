@@ -27,6 +27,7 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.apps.measuring.paths import tokens_a_pass
 from lantern_jax.apps.measuring.subject import Subject
+from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, model_directory, save
 from lantern_jax.decoding import loop
@@ -39,7 +40,6 @@ from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline

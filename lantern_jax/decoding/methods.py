@@ -178,7 +178,11 @@ class Method:
         """
         if isinstance(method, str):
             name, given = split(method, "method")
-            if name not in METHODS or name == AUTO:
+            if name == AUTO:
+                raise LanternError(
+                    "method auto stands for others, which a call chooses: name one of those here"
+                )
+            if name not in METHODS:
                 raise errors.unknown("method", name, METHODS)
             records = list(vars(cls(*METHODS[name].parts)).values())
             made = cls(*with_fields(f"method {name}", records, given))

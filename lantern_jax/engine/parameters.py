@@ -1,6 +1,5 @@
 """A checkpoint's parameters as an engine asks for them: in the dtype of the call, straight onto its devices."""
 
-
 import jax
 import numpy as np
 from jaxtyping import PyTree

@@ -6,7 +6,7 @@ Files in the hub's cache (``HF_HOME``) are found without a connection.
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from lantern_jax.io.errors import LanternError, MissingExtra, quoted, short
@@ -25,7 +25,7 @@ def list_files(repo: str, revision: str | None = None) -> list[str]:
     Raises:
         LanternError: as ``download``.
     """
-    with _explained(repo, revision) as endpoint:
+    with explained(repo, revision) as endpoint:
         from huggingface_hub import HfApi, errors, snapshot_download
 
         try:
@@ -52,7 +52,7 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
             cache does not have it; ``MissingExtra``: the package huggingface_hub is not installed.
     """
     patterns = None if patterns is None else list(patterns)
-    with _explained(repo, revision) as endpoint:
+    with explained(repo, revision) as endpoint:
         from huggingface_hub import snapshot_download
         from huggingface_hub.utils import filter_repo_objects
 
@@ -64,44 +64,16 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
     return folder
 
 
-def check_upload(repo: str) -> None:
-    """Raises LanternError unless ``upload`` can begin: it needs a repository's name, the package and a token."""
-    found = REPOSITORY.fullmatch(repo)
-    if found is None or found["revision"]:
-        raise _no_name(repo)
-    with _explained(repo, None, "uploaded to"):
-        from huggingface_hub import get_token
-    if not get_token():
-        raise LanternError(
-            f"{repo} accepts files only from its owner: log in with `hf auth login` or set HF_TOKEN"
-        )
-
-
-def upload(folder: Path, names: Iterable[str], repo: str, message: str) -> None:
-    """Creates a repository unless it exists, and uploads files of a folder to it in one commit.
-
-    Raises:
-        LanternError: one line: the files cannot be uploaded.
-    """
-    with _explained(repo, None, "uploaded to") as endpoint:
-        from huggingface_hub import CommitOperationAdd, HfApi
-
-        api = HfApi(endpoint=endpoint)
-        api.create_repo(repo, exist_ok=True)
-        files = [CommitOperationAdd(name, folder / name) for name in names]
-        api.create_commit(repo, files, commit_message=message)
-
-
 def _files(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 
-def _no_name(repo: str) -> LanternError:
+def no_name(repo: str) -> LanternError:
     return LanternError(f"{quoted(repo)} is not the name of a repository: give OWNER/NAME")
 
 
 @contextlib.contextmanager
-def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> Iterator[str]:
+def explained(repo: str, revision: str | None, deed: str = "fetched from") -> Iterator[str]:
     """Yields the hub's address to a block that contacts the hub, and turns its errors into one line each."""
     try:
         from huggingface_hub import errors
@@ -114,7 +86,7 @@ def _explained(repo: str, revision: str | None, deed: str = "fetched from") -> I
     try:
         yield endpoint
     except errors.HFValidationError as error:
-        raise _no_name(repo) from error
+        raise no_name(repo) from error
     # Other errors come from the disk or from the HTTP client, whose errors differ from version to version.
     except Exception as error:
         reasons = {

@@ -18,13 +18,13 @@ from lantern_jax.apps.convert import convert
 from lantern_jax.apps.convert.conversion import check_codes
 from lantern_jax.apps.convert.convert import add_text_encoder, convert_llamagen
 from lantern_jax.apps.foreign.tensor_files import open_tensors
+from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.families.drafter_weights import convert_drafter
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.io.errors import Assumed
-from lantern_jax.io.locks import sole
 from lantern_jax.models.vq import VQConfig
 from tests.command import assert_refused, must_not_run
 from tests.published_files import DRAFTER, GPT, VQ

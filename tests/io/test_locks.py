@@ -21,7 +21,7 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from lantern_jax.io import files
-from lantern_jax.io import locks
+from lantern_jax.apps.terminal import locks
 with locks.sole(sys.argv[1]), files.new_folder(sys.argv[1]) as folder:
     (folder / "half").write_text("ha")
     print("holds", flush=True)

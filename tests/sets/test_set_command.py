@@ -16,7 +16,7 @@ import lantern_jax.engine.engine
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.sets.reading import read_set
-from lantern_jax.io.locks import sole
+from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.pipeline import plan as call_plan
 from tests.command import assert_refused, files, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION

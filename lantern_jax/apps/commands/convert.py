@@ -10,11 +10,12 @@ from pathlib import Path
 
 from lantern_jax.apps.commands.options import DTYPES, Command
 from lantern_jax.apps.convert.formats import FORMATS
+from lantern_jax.apps.convert.hub import check_upload
+from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.families.formats import Format
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.locks import sole
-from lantern_jax.tensors.hub import check_upload, download, list_files
+from lantern_jax.tensors.hub import download, list_files
 
 
 def add(commands) -> None:

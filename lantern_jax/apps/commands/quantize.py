@@ -20,8 +20,8 @@ def _run(arguments: argparse.Namespace) -> None:
     import dataclasses
 
     from lantern_jax.apps.commands.report import working
+    from lantern_jax.apps.terminal.locks import sole
     from lantern_jax.checkpoints.store import check_new, load, model_directory, save
-    from lantern_jax.io.locks import sole
     from lantern_jax.models.quantization import is_quantized, quantize
 
     check_new(arguments.out, arguments.overwrite)

@@ -14,8 +14,8 @@ from lantern_jax.apps.commands.prompt_files import class_list, read_columns, rea
 from lantern_jax.apps.sets.cluster import chosen
 from lantern_jax.apps.sets.plan import PICTURE_FORMATS, Worker, begin
 from lantern_jax.apps.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
+from lantern_jax.apps.terminal import locks
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.io import locks
 from lantern_jax.io.errors import LanternError
 
 _EXAMPLES = (

@@ -1,5 +1,7 @@
 """Uploading a checkpoint to the Hugging Face hub, with a model card."""
 
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, describe
@@ -8,7 +10,7 @@ from lantern_jax.families.registry import FAMILIES, family_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.tensors.checksums import CONFIG
-from lantern_jax.tensors.hub import upload
+from lantern_jax.tensors.hub import REPOSITORY, explained, no_name
 
 CARD = "README.md"
 
@@ -79,3 +81,31 @@ def _count(part: dict[str, Any]) -> str:
         pair for pair in ((10**9, "B"), (10**6, "M"), (10**3, "k"), (1, "")) if count >= pair[0]
     )
     return f"{count / unit:.3g}{name}"
+
+
+def check_upload(repo: str) -> None:
+    """Raises LanternError unless ``upload`` can begin: it needs a repository's name, the package and a token."""
+    found = REPOSITORY.fullmatch(repo)
+    if found is None or found["revision"]:
+        raise no_name(repo)
+    with explained(repo, None, "uploaded to"):
+        from huggingface_hub import get_token
+    if not get_token():
+        raise LanternError(
+            f"{repo} accepts files only from its owner: log in with `hf auth login` or set HF_TOKEN"
+        )
+
+
+def upload(folder: Path, names: Iterable[str], repo: str, message: str) -> None:
+    """Creates a repository unless it exists, and uploads files of a folder to it in one commit.
+
+    Raises:
+        LanternError: one line: the files cannot be uploaded.
+    """
+    with explained(repo, None, "uploaded to") as endpoint:
+        from huggingface_hub import CommitOperationAdd, HfApi
+
+        api = HfApi(endpoint=endpoint)
+        api.create_repo(repo, exist_ok=True)
+        files = [CommitOperationAdd(name, folder / name) for name in names]
+        api.create_commit(repo, files, commit_message=message)
