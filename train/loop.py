@@ -25,9 +25,10 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 from jaxtyping import Array, Key, PyTree
 from ml_collections import ConfigDict
 
+from lantern_jax.apps.terminal import locks
 from lantern_jax.devices import hosts
 from lantern_jax.devices.partition import AXES, DATA, device_grid, everywhere, place, sharding_at
-from lantern_jax.io import errors, locks
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json, write_file
 from train.reports import Log

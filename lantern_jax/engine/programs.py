@@ -205,7 +205,7 @@ def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
 
 
 def pictures_per_pass(pixels: int, devices: int, most: int | None = None) -> int:
-    """Returns the most pictures, of so many pixels, that a pass of the tokenizer over these devices takes."""
+    """Returns the most pictures, of that many pixels each, that a pass of the tokenizer over these devices takes."""
     room = devices * max(1, PIXELS_PER_PASS // pixels)
     return room if most is None else min(room, most)
 

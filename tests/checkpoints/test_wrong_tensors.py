@@ -11,11 +11,11 @@ from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_t
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
 from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import convert_chameleon
+from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.drafter_weights import convert_drafter
-from lantern_jax.families.emu3_weights import convert_emu3
-from lantern_jax.families.liquid_weights import convert_liquid
+from lantern_jax.families.emu3_weights import convert_emu3, emu3_config_from_shapes
+from lantern_jax.families.liquid_weights import convert_liquid, liquid_config_from_shapes
 from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import convert_gpt
 from lantern_jax.families.t5_weights import convert_t5
@@ -48,7 +48,21 @@ def of_table(table):
 
 gpt = partial(convert_gpt, config={"num_heads": 2, "grid": 4})
 drafter = partial(convert_drafter, target=CAPTION)
-chameleon = partial(convert_chameleon, config={"grid": 4}, order=ORDER, num_codes=CHAMELEON.num_codes)
+
+
+def chameleon(tensors, order=ORDER):
+    config = chameleon_config_from_shapes(tensors, {"grid": 4}, CHAMELEON.num_codes, "anole")
+    return convert_chameleon(tensors, config, order=order)
+
+
+def liquid(tensors, config=None):
+    return convert_liquid(tensors, liquid_config_from_shapes(tensors, config or LIQUID))
+
+
+def emu3(tensors, config=None):
+    return convert_emu3(tensors, emu3_config_from_shapes(tensors, config or EMU3))
+
+
 clip = partial(convert_clip, told={"activation": "gelu"})
 vgg = partial(convert_vgg, sizes=TINY_VGG)
 guided = {"grid": guided_layouts.GRID, "num_codes": guided_layouts.CODES}
@@ -78,11 +92,11 @@ READERS = {
         "fc.bias", "layers.0.mlp.down_proj.weight",
     ),
     "Liquid": (
-        partial(convert_liquid, config=LIQUID), lambda: guided_shapes.liquid_shapes(guided_layouts.TINY_LIQUID),
+        liquid, lambda: guided_shapes.liquid_shapes(guided_layouts.TINY_LIQUID),
         "model.norm.weight", "model.layers.1.mlp.down_proj.weight",
     ),
     "Emu3": (
-        partial(convert_emu3, config=EMU3),
+        emu3,
         lambda: guided_shapes.emu3_shapes(guided_layouts.TINY_EMU3, guided_layouts.TINY_EMU3_VQ, "original"),
         "model.norm.weight", "model.layers.1.mlp.down_proj.weight",
     ),

@@ -10,7 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from lantern_jax.io import files, locks
+from lantern_jax.apps.terminal import locks
+from lantern_jax.io import files
 from lantern_jax.io.errors import LanternError
 from tests.refused import refused
 

@@ -219,7 +219,7 @@ def test_a_wrong_file_is_reported_before_features_are_read(line, words, folder, 
     np.savez(folder / "theirs.npz", mu=np.zeros(3), sigma=np.eye(3))
     assert run("made", "--reference", "made", "--features", "colours", "--save-reference", "stats.npz") == 0
     kind = registry.ScoreKind("level", build, "file of levels")
-    monkeypatch.setitem(registry.SCORES.theirs, "clip-lantern", kind)
+    monkeypatch.setitem(registry.SCORES._ours, "clip-lantern", kind)
     monkeypatch.setattr(statistics, "read_statistics", must_not_run)
     capsys.readouterr()
     assert words in assert_refused(["metrics", *line.split(), "--features", "colours"], capsys)
@@ -272,7 +272,7 @@ def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
 def test_the_adm_preset_needs_one_size(folder, capsys, monkeypatch):
     kind = registry.READERS["inception"]
     own = registry.ReaderKind("", colours, None, kind.preprocessings, "FID")
-    monkeypatch.setitem(registry.READERS.theirs, "inception", own)
+    monkeypatch.setitem(registry.READERS._ours, "inception", own)
     write_folder(folder / "small", 1, 12, 8), write_folder(folder / "large", 1, 12, 9)
     assert run("small", "--reference", "large", "--preset", "adm") == 2
     assert "measure 8 x 8 and 9 x 9" in capsys.readouterr().err

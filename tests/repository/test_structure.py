@@ -33,7 +33,7 @@ SPINE = (
     ),
     *("engine", "settings", "pipeline"),
 )
-APPS = ("terminal", "metrics", "convert", "measuring", "serve", "sets", "commands")
+APPS = ("terminal", "foreign", "metrics", "convert", "measuring", "serve", "sets", "commands")
 ROOMS = (*SPINE, *(f"apps.{room}" for room in APPS))
 
 

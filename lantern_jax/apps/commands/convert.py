@@ -10,7 +10,6 @@ from pathlib import Path
 
 from lantern_jax.apps.commands.options import DTYPES, Command
 from lantern_jax.apps.convert.formats import FORMATS
-from lantern_jax.apps.convert.hub import check_upload
 from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.families.formats import Format
@@ -47,6 +46,8 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         raise LanternError("--revision is that of a repository: give --from-hub too")
     # Everything that can be refused without fetching is refused first.
     if arguments.push is not None:
+        from lantern_jax.apps.convert.hub import check_upload
+
         check_upload(arguments.push)
     for file in kind.files:
         path = given[file.argument]
