@@ -97,7 +97,7 @@ CONFIGS = {
     ("files", LONG): (1, "è is missing"),
     ("drafters",): ([1], "drafters are not an object"),
     ("drafters", "eagle"): (None, "8 unexpected: drafters.eagle.params.fc.bias"),
-    ("drafters", "owl"): ({}, "unknown kind of drafter 'owl', expected one of eagle, eagle3, medusa, parallel"),
+    ("drafters", "owl"): ({}, "unknown kind of drafter 'owl': choose one of eagle, eagle3, medusa, parallel"),
     ("drafters", "eagle", "num_heads"): (0, "num_heads 0"),
     ("drafters", "eagle", "grid"): (5, "eagle drafter's grid 5, the target's 4"),
 }  # fmt: skip

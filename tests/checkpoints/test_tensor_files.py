@@ -251,7 +251,7 @@ def test_folders(tmp_path):
 MEASURE = """
 import resource, sys
 import numpy as np
-from lantern_jax.tensors import tensor_files
+from lantern_jax.apps.foreign import tensor_files
 
 tensors = tensor_files.open_tensors(sys.argv[1])
 np.asarray(tensors["0"])

@@ -99,7 +99,6 @@ def test_errors_and_help_show_what_other_packages_bring(package, capsys):
         ("generate lake --rule crow", 2, "owl"),
         ("generate lake --rule owl:hoot=2", 2, "hoot 2.0 is not valid: give a number in [0, 1]"),
         ("methods owl", 0, "how loudly owl accepts"),
-        ("methods --markdown", 0, "`hoot` | 0.5"),
     ):
         assert main(line.split()) == status and said in capsys.readouterr()[status // 2]
 

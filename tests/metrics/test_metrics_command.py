@@ -48,14 +48,14 @@ def brightness(weights):
 
 @pytest.fixture(autouse=True)
 def kinds(monkeypatch):
-    readers, scores = registry.READERS.theirs, registry.SCORES.theirs
+    readers = registry.READERS.theirs
     whole = registry.ReaderKind("colours", colours, None, ("whole", "upper"))
     monkeypatch.setitem(readers, "colours", whole)
     heavy = registry.ReaderKind("colours", colours, "file of colours", ("whole",))
     monkeypatch.setitem(readers, "heavy", heavy)
     monkeypatch.setitem(registry.SCORES.theirs, "brightness", registry.ScoreKind("mean level", brightness))
     level = registry.ScoreKind("level", brightness, "file of levels")
-    monkeypatch.setitem(scores, "clip-lantern", level)
+    monkeypatch.setitem(registry.SCORES._ours, "clip-lantern", level)
     monkeypatch.setattr("lantern_jax.devices.compilation.keep_compiled_programs", lambda: None)
     monkeypatch.setattr(report, "working", lambda text: contextlib.nullcontext())
 

@@ -52,7 +52,7 @@ def _explained(record: Any) -> Iterator[str]:
 
     kind = type(record)
     yield _filled(_summary(kind), 2)
-    here = record.settled(jax.default_backend(), "", {}) if kind in DRAFTINGS.values() else record
+    here = record.settled(jax.default_backend(), {}) if kind in DRAFTINGS.values() else record
     said = meanings(kind)
     for name, declared in allowed_in(kind).items():
         value, given = getattr(here, name), _value(getattr(record, name), declared)
