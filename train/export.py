@@ -29,6 +29,7 @@ from lantern_jax.apps.convert.convert import make_codebook
 from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, save
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.families.drafters import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
@@ -163,7 +164,7 @@ def export(options: argparse.Namespace) -> None:
         "temperature": options.temperature,
         # Measured on two cores and on an H100: having no drafter, which costs nothing, beats a drafter's fewer passes.
         "method": {"cpu": "jacobi", "gpu": "jacobi"},
-        "tree": {"cpu": tree, "gpu": large, "tpu": large},
+        "tree": {"cpu": str(DraftTree(tree)), "gpu": str(DraftTree(large))},
     }
     checkpoint = build(
         options.tokenizer,

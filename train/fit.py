@@ -258,9 +258,10 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
         labels = random_labels(checkpoint.vocabulary, np.random.default_rng(SEED), pictures)
         conditioning = encoder.from_arrays(labels)
     found = fit(pipeline, kind, conditioning, SEED)
-    mixture = [share for field in dataclasses.fields(Echo) for share in getattr(found.echo, field.name)]
-    print(f"sharpness {found.sharpness}, mixture {mixture}, places by agreement {found.places}", flush=True)
-    weights = {"sharpness": found.sharpness, "mixture": mixture}
+    print(
+        f"sharpness {found.sharpness}, mixture {found.echo}, places by agreement {found.places}", flush=True
+    )
+    weights = {"sharpness": found.sharpness, "mixture": str(found.echo)}
     made = dataclasses.replace(checkpoint, defaults=checkpoint.defaults | weights)
     recipe, grid = Recipe.of(made, pipeline.dtype), made.target_config.grid
     subject = Subject(made.model, recipe, pipeline.engine, conditioning, grid, SEED)
