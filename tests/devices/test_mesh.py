@@ -12,7 +12,6 @@ from jax.sharding import Mesh
 import lantern_jax
 from lantern_jax.devices.partition import device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
-from lantern_jax.pipeline import pipeline as pipeline_module
 from tests import meshes
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
@@ -215,8 +214,7 @@ def test_devices_stand_where_their_mesh_puts_them(mesh, shape, numbers):
     (same_shape("batch model"), "mesh .*'batch', 'model'.* is not valid: give axes with the names data and model"),
     (4, "mesh 4 is not valid: give a text"),
 ], ids=str)  # fmt: skip
-def test_an_invalid_mesh_is_refused_in_one_line(mesh, message, monkeypatch):
-    monkeypatch.setattr(pipeline_module.store, "load", None)
+def test_an_invalid_mesh_is_refused_in_one_line(mesh, message):
     with pytest.raises(ValueError, match=message) as error:
         lantern_jax.load("demo", mesh=mesh)
     assert len(str(error.value).splitlines()) == 1
