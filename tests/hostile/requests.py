@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 from lantern_jax.apps.serve.requests import HARMLESS, OWN
 from lantern_jax.settings.settings import OPTIONS
-from tests.hostile.mutations import damage
+from tests.hostile.files import damage
 
 PATH = "/v1/images/generations"
 # JSON values as they are written, some of which Python's own reader turns into something else.
