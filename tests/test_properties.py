@@ -19,7 +19,7 @@ from tests.hostile.files import KINDS, READERS, HostileFile
 
 # An index of shards is read only with its shards.
 READ = [kind for kind in KINDS if kind != "index"]
-# Random examples would make a test that fails by chance; ``tests.hostile.fuzz`` looks further.
+# Random examples would make a test that fails by chance.
 quick = settings(
     derandomize=True,
     deadline=None,

@@ -4,6 +4,9 @@ import dataclasses
 import json
 import os
 import shutil
+from collections.abc import Iterator
+from functools import reduce
+from operator import getitem
 from pathlib import Path
 
 import jax
@@ -17,7 +20,6 @@ from lantern_jax.engine import compiler
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile.folders import replace
-from tests.hostile.mutated_configs import mutated, mutations
 from tests.refused import refused
 from tests.tiny_checkpoint import VQ, random_leaves, tiny_checkpoint
 
@@ -132,10 +134,46 @@ def test_configs_with_a_wrong_entry_are_refused(path, folder):
     assert_not_loaded([part])
 
 
+MISSING, UNKNOWN = object(), object()
+# What replaces an entry of a config; text that JSON has no value for is written as it is.
+VALUES = {
+    "missing": MISSING, "unknown": UNKNOWN, "null": None, "true": True, "minus one": -1, "zero": 0, "one more": 7,
+    "2**31": 2**31, "2**62": 2**62, "10**400": 10**400, "1e308": 1e308, "a half": 0.5,
+    "not a number": float("nan"), "infinity": float("inf"), "text": "wide", "long text": "x" * 100_000,
+    "escapes": "\x1b[2J\x1b]0;title\x07\nsecond line\u202e", "empty list": [], "empty object": {},
+    "list": [1, [2, [3]]], "many": list(range(20_000)), "object": {"a": {"b": [None]}},
+    "deep": json.loads("[" * 60 + "]" * 60), "deeper": "[" * 100_000 + "]" * 100_000,
+}  # fmt: skip
+# Entries whose contents are many and alike, or meant for people.
+CLOSED = {"words", "attributes", "ignored", "defaults", "metadata", "checksums"}
+
+
+def places(values: dict, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yields the path of every entry, at any depth."""
+    for name, value in values.items():
+        yield (*above, name)
+        if isinstance(value, dict) and name not in CLOSED:
+            yield from places(value, (*above, name))
+
+
+def mutated(config: dict, path: tuple[str, ...], value: str) -> str:
+    """Returns the text of a config with one of ``VALUES`` there; its checksum is dropped, as anybody can compute it."""
+    changed, to = json.loads(json.dumps(config)), VALUES[value]
+    del changed["checksums"]["config.json"]
+    entry = reduce(getitem, path[:-1], changed)
+    if to is UNKNOWN:
+        entry[f"{path[-1]}\x1b[2J"] = 1
+    elif to is MISSING:
+        del entry[path[-1]]
+    else:
+        entry[path[-1]] = to
+    return json.dumps(changed).replace(json.dumps(VALUES["deeper"]), VALUES["deeper"])
+
+
 def test_untrusted_configs_are_read_or_refused(tiny_folder, folder):
     """Every kind of wrong value, in random places: refused quickly in one line, or read and then describable."""
     config = json.loads((tiny_folder / "config.json").read_text())
-    known = mutations(config)
+    known = [(path, value) for path in places(config) for value in VALUES]
     chosen = np.random.default_rng(12).choice(len(known), MUTATIONS, replace=False)
     refusals = 0
     for path, value in [known[number] for number in chosen]:

@@ -182,15 +182,6 @@ def test_wrong_files(name, content, match, tmp_path):
         open_tensors(tmp_path / name)
 
 
-def test_a_file_that_shrinks_after_opening(tmp_path):
-    path = tmp_path / "model.safetensors"
-    safetensors_torch.save_file(tensors(), path)
-    half = open_tensors(path)["half"]
-    path.write_bytes(path.read_bytes()[:2000])
-    with lantern_error("half cannot be read"):
-        np.asarray(half)
-
-
 @pytest.fixture(params=["safetensors", "bin"])
 def sharded(request, tmp_path):
     """A folder of two shards and their index: (folder, index, save)."""

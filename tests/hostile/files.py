@@ -24,7 +24,6 @@ from lantern_jax.decoding.tree import load_tree
 from lantern_jax.pictures.images import fitted, open_picture
 from lantern_jax.text.encoded import load_encoded
 from lantern_jax.text.landscapes import LANDSCAPES
-from tests.hostile.mutations import damage
 
 CONTROL = "\x1b]0;owned\x07\x1b[2J\r\n"
 
@@ -54,6 +53,28 @@ def as_bytes(content: object) -> bytes:
 def table(suffix: str, contents: Mapping[str, object], read: bool | None = False) -> Iterator[HostileFile]:
     for name, content in contents.items():
         yield HostileFile(name, suffix, as_bytes(content), read)
+
+
+def damage(good: bytes, chance: random.Random) -> tuple[str, bytes]:
+    """Returns what was done to the bytes, and the changed bytes."""
+    what = chance.choice(("cut", "bits", "zeros", "swapped", "doubled", "noise"))
+    size = chance.choice((1, 4, 8, 64, 512, 4096))
+    at, other = chance.randrange(len(good)), chance.randrange(len(good))
+    here, there = slice(at, at + size), slice(other, other + size)
+    changed = bytearray(good)
+    if what == "cut":
+        del changed[at:]
+    elif what == "bits":
+        for _ in range(chance.choice((1, 3, 20))):
+            changed[chance.randrange(len(good))] ^= 1 << chance.randrange(8)
+    elif what == "swapped":
+        changed[here], changed[there] = good[there], good[here]
+    elif what == "doubled":
+        changed[at:at] = good[there]
+    else:
+        length = len(changed[here])
+        changed[here] = bytes(length) if what == "zeros" else chance.randbytes(length)
+    return f"{what} at {at} of {len(good)}", bytes(changed)
 
 
 def damaged(good: bytes, suffix: str, seed: int, count: int, read: bool | None = None):

@@ -1,7 +1,6 @@
 """Wrong inputs for the training and evaluation scripts, and the folder of useless things that they name."""
 
 import json
-import re
 import shlex
 from collections.abc import Mapping
 from pathlib import Path
@@ -173,16 +172,6 @@ WRONG = {
     "eval.serve_load": wrong("", {"model": "none", "requests": "0", "connections": "0", "port": "99999"}),
     "eval.side_by_side": [*calls("", "--old=empty --restarts=0"), *wrong("", {"old": "none text.txt"})],
 }  # fmt: skip
-
-
-# More than a float holds, and more than Python reads.
-for script, lines in WRONG.items():
-    source = (ROOT / script.replace(".", "/")).with_suffix(".py").read_text()
-    numbers = re.findall(r'"(--[\w-]+)",\s*type=arguments\.(?:wholes?|number|seed)\b', source)
-    lines += [[f"{flag}={'9' * digits}"] for flag in numbers for digits in (400, 5000)]
-huge = " ".join("9" * digits for digits in (400, 5000))
-options = ("steps", "rate", "model.ch", "model.ch_mult")
-WRONG["train.tokenizer"] += wrong("{tokenizer} {new}", {f"config.{name}": huge for name in options})
 
 
 def litter() -> None:

@@ -1,8 +1,11 @@
 """Files from strangers: each is read or refused in one line, and none of them runs code, hangs or fills memory."""
 
 import io
+import json
 import os
 import resource
+import shutil
+import signal
 import socket
 import sys
 import tarfile
@@ -27,7 +30,7 @@ from lantern_jax.io import archives, errors, files
 from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
-from tests.hostile.files import KINDS, READERS
+from tests.hostile.files import CONTROL, KINDS, READERS
 from train.feature_store import map_array
 from train.picture_folder import PictureFolder
 
@@ -124,6 +127,23 @@ READ_BY_NAME = {
 }  # fmt: skip
 
 
+class Hung(BaseException):
+    pass
+
+
+@pytest.fixture
+def deadline():
+    """Yields a function that sets how many seconds are left from then on."""
+
+    def hung(*_):
+        raise Hung
+
+    before = signal.signal(signal.SIGALRM, hung)
+    yield signal.alarm
+    signal.alarm(0)
+    signal.signal(signal.SIGALRM, before)
+
+
 @pytest.mark.parametrize("kind", ["pipe", "null"])
 def test_every_reader_refuses_what_is_no_file(kind, special, monkeypatch, deadline):
     monkeypatch.chdir(special[0].parent)
@@ -147,6 +167,26 @@ def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():
     assert told.isprintable() and len(told) < 300
     assert errors.short("first\nsecond") == "first" and errors.short(ValueError()) == "ValueError"
     assert errors.listed(range(7)) == "0, 1, 2, 3, 4 and 2 more"
+
+
+@pytest.mark.parametrize(
+    "text", [f"a{CONTROL}lantern: all is well", "[/x][bold]:smile:[link=http://a.b]\u202e"]
+)
+def test_no_text_of_a_config_steers_a_terminal(text, tiny_folder, tmp_path, capsys):
+    folder = shutil.copytree(tiny_folder, tmp_path / "tiny")
+    config = json.loads((folder / "config.json").read_text())
+    del config["checksums"]["config.json"]
+    shown = 0
+    for changed in (
+        {"model": text}, {"metadata": {text: [text]}}, {"metadata": {"by": text}}, {"family": text}, {"format": text},
+        {"drafters": {text: {}}}, {"defaults": {text: 1}}, {text: 1},
+    ):  # fmt: skip
+        (folder / "config.json").write_text(json.dumps(config | changed))
+        for words in (["info"], ["info", "--verbose"]):
+            shown += main([*words, str(folder)]) == 0
+            printed = capsys.readouterr()
+            assert all(line.isprintable() for line in (printed.out + printed.err).split("\n")), changed
+    assert shown >= 4
 
 
 def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):

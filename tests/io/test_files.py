@@ -3,7 +3,6 @@
 import os
 import stat
 import sys
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -141,18 +140,6 @@ def test_permissions_follow_the_umask(tmp_path, monkeypatch, mask, file_mode, fo
         os.umask(before)
     assert {stat.S_IMODE((tmp_path / name).stat().st_mode) for name in "abc"} == {file_mode}
     assert stat.S_IMODE((tmp_path / "folder").stat().st_mode) == folder_mode
-
-
-def test_writers_of_one_file_do_not_mix(tmp_path):
-    def write(letter):
-        for _ in range(20):
-            files.write_file(tmp_path / "a", letter * 10_000)
-
-    with ThreadPoolExecutor(3) as threads:
-        list(threads.map(write, "xyz"))
-    written = (tmp_path / "a").read_text()
-    assert len(written) == 10_000 and len(set(written)) == 1
-    assert list(contents(tmp_path)) == ["a"]
 
 
 def test_a_new_folder_replaces_the_old_one(tmp_path):

@@ -1,9 +1,6 @@
 """Several concurrent processes: the second is refused in one line, and a killed one locks nobody out."""
 
-import contextlib
 import errno
-import fcntl
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,7 +9,6 @@ import pytest
 
 from lantern_jax.apps.terminal import locks
 from lantern_jax.io import files
-from lantern_jax.io.errors import LanternError
 from tests.refused import refused
 
 ROOT = Path(__file__).parents[2]
@@ -72,19 +68,3 @@ def test_without_support_for_locks_no_process_is_refused(tmp_path, monkeypatch):
     with locks.sole(tmp_path / "a"), locks.sole(tmp_path / "a"):
         files.write_file(tmp_path / "a", "made")
     assert names(tmp_path) == {"a"}
-
-
-def test_a_lock_file_that_was_just_removed_is_locked_anew(tmp_path, monkeypatch):
-    """The previous holder removes the file after we open it and before we lock it."""
-    flock, times = fcntl.flock, []
-
-    def removed(descriptor, how):
-        times.append(how)
-        if len(times) == 1:
-            os.unlink(tmp_path / ".a.lock")
-        return flock(descriptor, how)
-
-    monkeypatch.setattr("fcntl.flock", removed)
-    with contextlib.suppress(LanternError), locks.sole(tmp_path / "a"):
-        assert names(tmp_path) == {".a.lock"}
-    assert times and names(tmp_path) == set()

@@ -127,17 +127,6 @@ def test_an_interrupt_that_is_dropped_or_swallowed_still_counts(work, status, ca
     assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
 
 
-def test_an_interrupt_in_an_import_ends_a_process_of_its_own(tmp_path):
-    """The command is at work; in a C++ module it might crash."""
-    (tmp_path / "slow_module.py").write_text("import os, signal; os.kill(os.getpid(), signal.SIGTERM)")
-    work = "listen('lantern'); run('lantern', lambda: __import__('slow_module'))"
-    imports = "from lantern_jax.io.interruption import listen; from lantern_jax.apps.commands.command_line import run"
-    line = [sys.executable, "-c", f"{imports}; {work}"]
-    path = os.pathsep.join([str(tmp_path), str(ROOT)])
-    done = subprocess.run(line, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
-    assert (done.returncode, done.stderr) == (143, "lantern: terminated\n")
-
-
 def refuse():
     raise LanternError("seed -1 is not valid: give a whole number")
 

@@ -9,7 +9,6 @@ import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 import httpx
 
@@ -20,9 +19,11 @@ from lantern_jax.apps.serve.server import Server
 from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.engine.engine import Engine
 from lantern_jax.pipeline.pipeline import Pipeline
-from tests.hostile.requests import PATH, Stream, send
 from tests.tiny_checkpoint import pipeline_on
 
+PATH = "/v1/images/generations"
+GET = "GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"
+HEAD = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
 BATCH, QUEUE = 4, 8
 LIMITS = Limits(queue=QUEUE, body_seconds=0.5, seconds=60, body_bytes=16384, programs=64)
 
@@ -150,14 +151,6 @@ def in_threads(tasks: list[Callable]) -> list:
     results = [threads.submit(task) for task in tasks]
     threads.shutdown(wait=False)
     return [result.result(60) for result in results]
-
-
-def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
-    with running(pipeline, body_seconds=1, body_bytes=65536) as hasty:
-        tasks = [partial(send, hasty.address, stream, 20) for stream in sent]
-        tasks += [lambda: hasty.client.get("/health").status_code] * 4
-        assert in_threads(tasks)[len(sent) :] == [200] * 4
-        until(lambda: not hasty.connections)
 
 
 def strange_lines(metrics: str) -> list[str]:

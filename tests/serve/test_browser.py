@@ -168,14 +168,6 @@ def test_words_are_chips(page):
     assert pressed.all_inner_texts() == ["night", "mountains", "snowy", "river"]
 
 
-def test_a_surprise_is_a_phrase_like_the_examples(page):
-    """A word gives way only to one that fits in its place."""
-    prompts = set(page.evaluate("Array.from({ length: 300 }, surprise)"))
-    assert len(prompts) > 20
-    for wrong in ("under snowy", "under clear", "a mountains", "a hills", "none"):
-        assert not [prompt for prompt in prompts if wrong in prompt], wrong
-
-
 def test_a_model_without_words_of_its_own_has_examples(server, page):
     entry = server.client.get("/v1/models").json()
     entry["data"][0]["lantern"] |= {"words": {}, "examples": ["a lake"]}
@@ -282,30 +274,6 @@ def test_a_proxy_that_does_not_reach_the_server_is_a_lost_server(page):
     assert page.locator("#lost").is_hidden()
 
 
-def test_a_lost_race_is_run_again_beside_the_same_picture(page):
-    for prompt in ("a lake", "the sea"):
-        painted(page, prompt)
-        api.expect(page.locator("#pictures img")).to_have_count(1 if prompt == "a lake" else 2)
-    for path in ("**/generations", "**/health"):
-        page.route(path, lambda route: route.abort())
-    page.click("#compare")
-    api.expect(page.locator("#lost")).to_be_visible()
-    page.click("#pictures .open >> text=a lake")
-    api.expect(page.locator("#stage figcaption")).to_contain_text("a lake")
-    page.unroute("**/generations")
-    page.click("#retry")
-    done(page, "times as fast")
-    assert ["the sea" in text for text in page.locator("#stage figcaption").all_inner_texts()] == [True, True]
-
-
-def test_a_picture_that_comes_back_can_be_varied(page):
-    for seed in (5, 6):
-        painted(page, seed=seed)
-        api.expect(page.locator("#pictures img")).to_have_count(seed - 4)
-    page.click("#pictures .open >> text=seed 5")
-    api.expect(page.locator("text=Variation")).to_have_attribute("aria-disabled", "false")
-
-
 def test_a_token_is_asked_for_and_tried_once(page):
     """A new token in the middle of a visit changes nothing in the form."""
     painted(page)
@@ -347,51 +315,3 @@ def test_a_token_is_asked_for_and_tried_once(page):
     assert (
         page.locator("#prompt").input_value() == "a river" and page.locator("#guidance").input_value() == "3"
     )
-
-
-def test_a_token_works_where_the_browser_stores_nothing(page):
-    page.add_init_script("Object.defineProperty(window, 'sessionStorage', { get() { throw new Error(); } })")
-
-    def answer(route):
-        good = route.request.headers.get("authorization") == "Bearer one"
-        route.continue_() if good else route.fulfill(status=401, json={"error": {"message": "a token"}})
-
-    page.route("**/v1/**", answer)
-    page.reload()
-    page.fill("#token", "one")
-    page.press("#token", "Enter")
-    api.expect(page.locator("#model")).to_have_text("tiny")
-
-
-def test_unchanged_text_is_not_read_aloud_again(page):
-    page.evaluate("new MutationObserver(() => { window.told = 1; }).observe($('about'), { childList: true })")
-    page.fill("#prompt", "a river")
-    assert not page.evaluate("window.told")
-    page.click("#speeds >> text=Faster")
-    assert page.evaluate("window.told")
-
-
-def test_text_typed_while_the_page_loads_stays(page):
-    painted(page)
-    held = []
-    page.route("**/v1/models", lambda route: held.append(route))
-    with page.expect_request("**/v1/models"):
-        page.reload()
-    page.fill("#prompt", "a river")
-    held[0].continue_()
-    api.expect(page.locator("#stage figure")).to_have_count(1)
-    assert page.locator("#prompt").input_value() == "a river"
-
-    # The model is known, but the pictures of earlier visits are still being decoded.
-    page.unroute("**/v1/models")
-    page.add_init_script("""
-        const decode = createImageBitmap, held = new Promise((done) => { window.release = done; });
-        window.createImageBitmap = async (...all) => { await held; return decode(...all); };
-    """)
-    page.reload()
-    api.expect(page.locator("#model")).to_have_text("tiny")
-    page.click("#words >> text=night")
-    prompt = page.locator("#prompt").input_value()
-    page.evaluate("release()")
-    api.expect(page.locator("#stage figure")).to_have_count(1)
-    assert page.locator("#prompt").input_value() == prompt and "night" in prompt

@@ -2,16 +2,13 @@
 
 import contextlib
 import socket
-import threading
 import time
 from collections.abc import Iterator
 
 import pytest
 
 from lantern_jax.apps.serve import server as serving
-from lantern_jax.apps.serve.forms import read_start
-from tests.hostile.requests import GET, HEAD, PATH
-from tests.serve.running import QUEUE, running, said, until
+from tests.serve.running import GET, HEAD, PATH, running, said, until
 
 
 @contextlib.contextmanager
@@ -68,34 +65,3 @@ def test_the_limit_of_open_files_bounds_connections(monkeypatch):
     assert serving.connections_of_files(1000) == 1
     limit[:] = [resource.RLIM_INFINITY] * 2
     assert serving.connections_of_files(1000) == 1000 and len(raised) == 3
-
-
-def test_a_form_waits_only_while_its_client_does(server, monkeypatch):
-    """A full queue refuses a form before its body arrives, and a form whose client has left is not read."""
-    started, go_on = [], threading.Event()
-
-    def read(*given):
-        started.append(1)
-        assert go_on.wait(20)
-        return read_start(*given)
-
-    head = "POST /v1/images/edits HTTP/1.1\r\nHost: localhost\r\nContent-Type: multipart/form-data; boundary=x\r\n"
-    whole = f"{head}Content-Length: 5\r\n\r\n--x--".encode()
-    gone = 'lantern_requests_total{status="0"}'
-    before = server.metrics().get(gone, 0)
-    monkeypatch.setattr("lantern_jax.apps.serve.application.read_start", read)
-    with contextlib.ExitStack() as open_ones:
-        connections = [socket.create_connection(server.address, timeout=20) for _ in range(QUEUE + 1)]
-        for connection in connections:
-            open_ones.callback(connection.close)
-        *waiting, late = connections
-        for connection in waiting:
-            connection.sendall(whole)
-        server.wait_for(queue_length=QUEUE)
-        late.sendall(f"{head}Content-Length: 5\r\n\r\n".encode())
-        assert late.recv(1000).startswith(b"HTTP/1.1 429 ")
-        until(lambda: len(started) == 2)
-    server.wait_for(queue_length=2)
-    go_on.set()
-    server.wait_for(queue_length=0)
-    assert len(started) == 2 and server.metrics()[gone] >= before + QUEUE - 2

@@ -3,15 +3,12 @@
 import time
 from types import SimpleNamespace
 
-import numpy as np
 import pytest
 
-from lantern_jax.apps.serve import batch
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.requests import PictureRequest
 from lantern_jax.apps.serve.worker import Worker
-from tests.command import must_not_run
 from tests.serve.running import BATCH, LIMITS, QUEUE, running, until
 from tests.tiny_checkpoint import pipeline_on
 
@@ -41,19 +38,6 @@ def test_a_request_that_names_a_method_shares_no_batch_with_one_that_leaves_it_o
     assert kind() == kind(method="auto") != kind(method="ar")
 
 
-def test_few_pictures_wait_to_be_encoded_and_none_of_a_client_that_has_left():
-    waiting, told = [], []
-    tools = batch.Tools(None, None, None, SimpleNamespace(submit=waiting.append), BATCH)
-    here, gone = (SimpleNamespace(dropped=dropped, tell=told.append) for dropped in (False, True))
-    tools.tell(gone, must_not_run)
-    for _ in range(batch.MOST_UNENCODED - 1):
-        tools.tell(here, lambda: "event")
-    assert not tools.room.acquire(blocking=False)
-    for send in waiting:
-        send()
-    assert told == ["event"] * (batch.MOST_UNENCODED - 1) and tools.room.acquire(blocking=False)
-
-
 def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch):
     """In a run of many pieces that takes in further pictures."""
     spent, finish = [], server.engine.finish
@@ -70,23 +54,6 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
     assert len(spent) > 2 and spent == sorted(spent), "it was one run"
     counted = server.worker.counters.seconds - before
     assert counted == pytest.approx(spent[-1]) and 0 < counted < time.monotonic() - began
-
-
-def test_unfinished_pictures_are_drawn_rarely(monkeypatch):
-    """After a drawing that took a second the next one waits until that second is only ``SHARE`` of the time."""
-    now, painter = [0.0], batch.Painter(None, 2)
-
-    def draw(codes):
-        now[0] += 1
-        return np.zeros((4, 4, 3), np.uint8)
-
-    monkeypatch.setattr(batch, "time", SimpleNamespace(perf_counter=lambda: now[0]))
-    monkeypatch.setattr(painter, "draw", draw)
-    assert painter.rested
-    painter.sketch(np.array([3, 5, -1, -1]))
-    for moment, rested in ((1.01, False), (0.99 / batch.SHARE, False), (1.01 / batch.SHARE, True)):
-        now[0] = moment
-        assert painter.rested == rested
 
 
 def test_a_server_whose_warm_up_fails_is_not_warm_and_serves(server, monkeypatch, caplog):

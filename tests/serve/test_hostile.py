@@ -19,8 +19,7 @@ from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
-from tests.hostile.requests import HEAD, PATH, bodies, streams, wrong_error
-from tests.serve.running import BATCH, LIMITS, in_threads, outlive, said, strange_lines
+from tests.serve.running import BATCH, HEAD, LIMITS, PATH, in_threads, said, strange_lines
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
 LAKE = {"prompt": "a lake"}
@@ -42,6 +41,7 @@ BODIES = {
     "partial images": ({**LAKE, "stream": True, "partial_images": 4}, "from 0 to 3"),
     "no object": ([LAKE], "object"), "no JSON": (b"prompt=a lake", ""), "nothing": (b"", ""),
     "no text": (b'{"prompt": "\xff\xfe"}', ""), "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
+    "a long number": (b'{"prompt": "a lake", "seed": ' + b"9" * 5000 + b"}", ""),
     "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
 }  # fmt: skip
 # Ways to decode that are misspelt or impossible, and what the line that refuses them says.
@@ -91,7 +91,7 @@ def test_wrong_bodies_are_refused(server):
         response = posted(server, body if isinstance(body, bytes) else json.dumps(body).encode())
         assert response.status_code == 400, (name, response.text)
         error = error_of(response)
-        assert word in error["message"], (name, error)
+        assert word in error["message"] and len(error["message"]) < 700, (name, error)
         assert error["type"] == "invalid_request_error"
     assert server.ask(model="gpt-image-1").status_code == 404
 
@@ -104,19 +104,6 @@ def test_a_way_to_decode_that_is_misspelt_or_impossible_is_refused_in_the_librar
     assert error["param"] in way
 
 
-def test_no_field_is_echoed_and_each_is_named(server):
-    wrong = []
-    for body in bodies():
-        if body.field in ("user", "prompt") and body.content.endswith(b'"}'):
-            continue  # Any text is accepted, and in a prompt the words are to blame.
-        response = posted(server, body.content)
-        if response.status_code not in (400, 404, 422):
-            wrong.append((body.field, body.name, response.status_code, response.text[:80]))
-        elif fault := wrong_error(body, error_of(response)):
-            wrong.append((body.field, body.name, fault, response.text[:80]))
-    assert not wrong
-
-
 def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
     """With and without an announced length."""
     content = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}'
@@ -125,10 +112,6 @@ def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
             unread.setattr("lantern_jax.apps.serve.application.read_request", None)
             response = posted(server, body)
         assert response.status_code == 413 and error_of(response) and len(response.content) < 500
-
-
-def test_the_server_outlives_hostile_streams_of_bytes(server):
-    outlive(server.library(), list(streams(1, 60)))
 
 
 @pytest.mark.parametrize(("error", "status", "said"), [
@@ -159,35 +142,11 @@ def test_a_failed_run_is_reported_in_one_line_and_logged(server, monkeypatch, ca
         assert all(line.startswith("  ") for line in logged.splitlines()[1:])
 
 
-def test_settings_that_cannot_be_found_are_reported_once(server, monkeypatch, caplog):
-    def settings(*given):
-        raise LanternError("the folder of the model is gone")
-
-    with monkeypatch.context() as failing:
-        failing.setattr(server.worker, "_settings", settings)
-        answer = server.ask(n=2)
-    assert answer.status_code == 500 and "is gone" in error_of(answer)["message"]
-    assert server.worker.waiting == 0 and len(caplog.records) == 1
-
-
 def test_a_missing_folder_is_not_the_requests_fault(tmp_path):
     """What is in memory is still served."""
     checkpoint = dataclasses.replace(tiny_checkpoint(), directory=tmp_path / "gone")
     worker = Worker(Pipeline(checkpoint, tuned="auto"), LIMITS, Counters(), BATCH)
     worker.check(PictureRequest("a lake", 1, 0, {}, stream=False, partial_images=0, details=False))
-
-
-def test_a_bug_in_a_route_is_counted_and_has_the_usual_headers(server, monkeypatch):
-    def fail(*arguments):
-        raise RuntimeError("no such thing")
-
-    name = 'lantern_requests_total{status="500"}'
-    before = server.metrics().get(name, 0)
-    with monkeypatch.context() as failing:
-        failing.setattr("lantern_jax.apps.serve.application.decoded", fail)
-        answer = server.ask()
-    assert answer.status_code == 500 and "please report it" in error_of(answer)["message"]
-    assert server.metrics()[name] == before + 1
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(server, monkeypatch):

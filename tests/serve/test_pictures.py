@@ -4,7 +4,6 @@ import base64
 import io
 import json
 import socket
-import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -16,13 +15,12 @@ from PIL import Image
 
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.serve import outputs, worker
+from lantern_jax.apps.serve import outputs
 from lantern_jax.apps.serve.batch import GREY, guessed
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.settings.tuned import Found
-from tests.hostile.requests import HEAD, PATH
-from tests.serve.running import BATCH, QUEUE, Gate, events, in_threads, running, until
+from tests.serve.running import BATCH, HEAD, PATH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
 PLAIN = {"method": "ar"}
@@ -264,7 +262,8 @@ def test_a_client_that_leaves_frees_its_slot(server, gate, stream):
     time.sleep(0.6)
     gate.let(2)
     server.wait_for(decoding=0, queue_length=0)
-    after = server.metrics()
+    after, gone = server.metrics(), 'lantern_requests_total{status="0"}'
+    assert after[gone] == before.get(gone, 0) + 1
     assert after["lantern_pictures_dropped_total"] == before["lantern_pictures_dropped_total"] + 6
     assert after["lantern_pictures_total"] == before["lantern_pictures_total"]
     gate.open()
@@ -302,24 +301,6 @@ def test_few_programs_are_kept():
         until(lambda: small.metrics()["lantern_programs_dropped_total"] >= 5)
 
 
-def test_a_client_that_asks_again_does_not_wait_for_programs_of_larger_batches(server, monkeypatch):
-    begun, came = [], threading.Event()
-
-    def warm(thread):
-        begun.append(thread._cold.popleft())
-        assert came.wait(20)
-
-    monkeypatch.setattr(worker.Worker, "_warm", warm)
-    monkeypatch.setattr(worker, "QUIET_SECONDS", 1.0)
-    with running(server.library(), warm_up=True, batch=2) as asked, ThreadPoolExecutor(1) as client:
-        answer = client.submit(asked.ask)
-        until(lambda: asked.worker.waiting)
-        came.set()
-        assert answer.result().status_code == asked.ask().status_code == 200
-        assert begun == [1]
-        until(lambda: begun == [1, 2])
-
-
 def test_waiting_clients_are_told_that_the_server_is_stopping(server):
     with pytest.MonkeyPatch.context() as monkeypatch, running(server.library()) as ending:
         gate = Gate(ending.engine, monkeypatch)
@@ -342,16 +323,6 @@ def test_a_request_that_takes_too_long_is_given_up(server):
         assert "took too long" in told["error"]["message"]
         gate.let(2)
         hasty.wait_for(decoding=0, queue_length=0, pictures_dropped_total=2)
-
-
-@pytest.mark.exhaustive
-def test_a_server_on_two_devices_makes_the_same_pictures():
-    """Every run has a slot on each device, so that nothing is moved between them."""
-    with running(pipeline_on(2), batch=2) as spread:
-        made = codes_of(spread.ask(n=3, seed=5, details=True))
-        assert {key.groups for key in spread.engine.programs if key.kind != "draw"} == {2}
-        expected = pipeline_on(1).generate("a lake", num=3, seed=5, batch=2)
-    assert np.array_equal(made, expected.tokens)
 
 
 def test_a_picture_that_cannot_be_encoded(server, monkeypatch):

@@ -1,33 +1,12 @@
 """The server's worker: places in its queue, what it ignores of prompts, and how it ends by an error."""
 
-import contextlib
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 
 import pytest
 
-from tests.serve.running import QUEUE, Gate, running
-from tests.serve.test_pictures import PLAIN, codes_of, cut_at_the_end
-
-
-def test_clients_that_have_left_keep_no_places_while_the_worker_is_busy(server, gate):
-    """As it is while a program compiles, when it looks at no request."""
-    with ThreadPoolExecutor(2) as clients:
-        first = clients.submit(server.ask)
-        server.wait_for(decoding=1)
-        before = server.metrics()["lantern_pictures_dropped_total"]
-        for _ in range(200 // QUEUE):
-            with contextlib.ExitStack() as leaving:
-                for _ in range(QUEUE):
-                    leaving.enter_context(cut_at_the_end(server, {"prompt": "a lake", "stream": True}))
-                server.wait_for(queue_length=QUEUE)
-            server.wait_for(queue_length=0)
-        assert server.metrics()["lantern_pictures_dropped_total"] == before + 200
-        last = clients.submit(partial(server.ask, n=QUEUE))
-        server.wait_for(queue_length=QUEUE, decoding=1)
-        assert len(server.worker._came) == 1, "nothing is kept of those that left"
-        gate.open()
-        assert first.result().status_code == last.result().status_code == 200
+from tests.serve.running import Gate, running
+from tests.serve.test_pictures import PLAIN, codes_of
 
 
 def test_an_error_that_ends_the_worker_ends_every_request(server, caplog):

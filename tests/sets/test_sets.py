@@ -5,7 +5,6 @@ import io
 import re
 import shutil
 import tarfile
-import threading
 import time
 from pathlib import Path
 
@@ -230,22 +229,6 @@ def test_known_pictures_are_kept_again_and_again(tmp_path, monkeypatch):
     assert len(kept) > 5 and max(kept) >= 2 and kept[-1] == 0
 
 
-def test_a_process_that_does_not_write_holds_no_drawn_shard(tmp_path, monkeypatch):
-    """Such as the other processes of a mesh that several share."""
-    held_then, draw = [], worker._drawn_shards
-
-    def drawn(opened, left, held):
-        for step in draw(opened, left, held):
-            yield step
-            held_then.append(len(held))
-
-    monkeypatch.setattr(worker, "_drawn_shards", drawn)
-    monkeypatch.setattr(worker.hosts, "is_first", lambda: False)
-    monkeypatch.setattr(tiny_pipeline().engine, "spans", True)
-    make(tmp_path / "set")
-    assert max(held_then) and held_then[-1] == 0 and not list((tmp_path / "set").glob("*.tar"))
-
-
 def test_sums_of_shards_are_those_of_the_set(whole, tmp_path):
     expected = Moments.of(READER.features(picture.picture for picture in read_set(whole)))
     merged = merge(whole)
@@ -359,26 +342,3 @@ def test_a_set_continues_with_the_guesses_that_were_chosen_for_it(
     opened = open_set(request, tmp_path / "set")
     assert opened.plan == begun and opened.notes == (f"auto: {other}, as the set was begun",)
     check_plan(tmp_path / "set", opened.plan)
-
-
-def test_the_next_shard_is_decoded_while_one_is_written(tmp_path, monkeypatch):
-    """The first shard is held back until the second one is drawn; a failure in the thread ends the call."""
-    monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
-    draw, write, draws, told = worker._drawn, shards.write_file, threading.Semaphore(0), []
-
-    def drawn(engine, tokens, numbers):
-        draws.release()
-        return draw(engine, tokens, numbers)
-
-    def hold(path, content, synced):
-        if path.suffix == ".npz":
-            assert draws.acquire(timeout=60) and (told or draws.acquire(timeout=60)), "nothing was drawn"
-        elif told:
-            raise OSError("the disk is full")
-        write(path, content, synced=synced)
-
-    monkeypatch.setattr(worker, "_drawn", drawn)
-    monkeypatch.setattr(shards, "write_file", hold)
-    with pytest.raises(OSError, match="the disk is full"):
-        make(tmp_path / "set", written=lambda shard, now: told.append(shard))
-    assert len(told) == 1 and len(list((tmp_path / "set").glob("*.tar"))) == 1
