@@ -13,12 +13,13 @@ from starlette.testclient import TestClient
 from lantern_jax.apps.serve.access import Access, is_local
 from lantern_jax.apps.serve.application import application
 from lantern_jax.apps.serve.counters import Counters
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.requests import HARMLESS, OWN, PictureRequest
 from lantern_jax.apps.serve.server import Escaped
 from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.settings.settings import OPTIONS
 from tests.serve.running import BATCH, HEAD, LIMITS, PATH, in_threads, said, strange_lines
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
@@ -43,6 +44,15 @@ BODIES = {
     "no text": (b'{"prompt": "\xff\xfe"}', ""), "infinite": (b'{"prompt": "a lake", "temperature": Infinity}', ""),
     "a long number": (b'{"prompt": "a lake", "seed": ' + b"9" * 5000 + b"}", ""),
     "deep": (b'{"prompt": ' + b"[" * 2000 + b"]" * 2000 + b"}", ""),
+}  # fmt: skip
+KNOWN = (*OWN, *HARMLESS, *OPTIONS)
+# JSON values as they are written, some of which Python's own reader turns into something else.
+VALUES = {
+    "400 digits": "9" * 400, "less than 400 digits say": "-" + "9" * 400, "5000 digits": "9" * 5000,
+    "no float": "1e400", "400 digits deep inside": "[" * 20 + "9" * 400 + "]" * 20,
+    "an object": f'{{"a": {"9" * 400}}}', "many numbers": json.dumps([1] * 3000),
+    "long text": json.dumps("x" * 5000), "steering text": json.dumps("a\x1b[2J\x00\u202e\r\nHTTP/1.1 200 OK"),
+    "half a character": '"\\ud800"',
 }  # fmt: skip
 # Ways to decode that are misspelt or impossible, and what the line that refuses them says.
 WAYS = (
@@ -104,6 +114,32 @@ def test_a_way_to_decode_that_is_misspelt_or_impossible_is_refused_in_the_librar
     assert error["param"] in way
 
 
+def wrong_error(field, error):
+    """Returns what is wrong with the refusal of a body; empty where it is one short line that names the field."""
+    message, param = error["message"], error["param"]
+    if field in KNOWN and param != field:
+        return f"blames {param}"
+    if not message.isprintable() or (param and not param.isprintable()):
+        return "unprintable"
+    return "an echo" if any(mark * 201 in message for mark in "9x") or len(message) > 1100 else ""
+
+
+def test_no_field_is_echoed_and_each_is_named(server):
+    """Sends every field with every odd value."""
+    wrong = []
+    for field in (*KNOWN, "x" * 400, "a\x1b[2J"):
+        for name, value in VALUES.items():
+            if field in ("user", "prompt") and value.endswith('"'):
+                continue  # Any text is accepted, and in a prompt the words are to blame.
+            prompt = "" if field == "prompt" else '"prompt": "a lake", '
+            response = posted(server, f"{{{prompt}{json.dumps(field)}: {value}}}".encode())
+            if response.status_code not in (400, 404, 422):
+                wrong.append((field, name, response.status_code, response.text[:80]))
+            elif fault := wrong_error(field, error_of(response)):
+                wrong.append((field, name, fault, response.text[:80]))
+    assert not wrong
+
+
 def test_a_prompt_of_20_megabytes_is_not_read(server, monkeypatch):
     """With and without an announced length."""
     content = b'{"prompt": "' + b"lake " * 4_000_000 + b'"}'
@@ -147,6 +183,19 @@ def test_a_missing_folder_is_not_the_requests_fault(tmp_path):
     checkpoint = dataclasses.replace(tiny_checkpoint(), directory=tmp_path / "gone")
     worker = Worker(Pipeline(checkpoint, tuned="auto"), LIMITS, Counters(), BATCH)
     worker.check(PictureRequest("a lake", 1, 0, {}, stream=False, partial_images=0, details=False))
+
+
+def test_a_bug_in_a_route_is_counted_and_has_the_usual_headers(server, monkeypatch):
+    def fail(*arguments):
+        raise RuntimeError("no such thing")
+
+    name = 'lantern_requests_total{status="500"}'
+    before = server.metrics().get(name, 0)
+    with monkeypatch.context() as failing:
+        failing.setattr("lantern_jax.apps.serve.application.decoded", fail)
+        answer = server.ask()
+    assert answer.status_code == 500 and "please report it" in error_of(answer)["message"]
+    assert server.metrics()[name] == before + 1
 
 
 def test_a_picture_that_cannot_be_drawn_is_reported_soon_and_others_are_drawn(server, monkeypatch):
