@@ -88,6 +88,7 @@ STAGES = {
 }  # fmt: skip
 
 
+@pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 @pytest.mark.parametrize(
     "stage",
     [pytest.param(name, marks=() if name == "write_shard" else pytest.mark.exhaustive) for name in STAGES],
