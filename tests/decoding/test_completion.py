@@ -7,15 +7,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Completion, DraftTree, Echo, LlamaGen, Rows, Window, eagle, jacobi, led_window
+from lantern_jax import Completion, DraftTree, Echo, LlamaGen, Rows, eagle, jacobi
 from lantern_jax.decoding import completion
-from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.drafting.led import LedWindow
 from lantern_jax.decoding.drafting.plain import PLAIN
-from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode, start
-from lantern_jax.decoding.program import Inputs, Program
+from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
-from lantern_jax.decoding.stream import Stream
 
 from . import toy_models as toys
 
@@ -111,29 +107,6 @@ def test_echo_recalls_nothing_of_given_tokens():
     params = toys.noisy_params(toys.target_params(), toys.conditioning(BATCH), 0.0)
     decoded = decode(drafting, params, plain(OTHER)[:, :CUT])
     assert (np.asarray(decoded.round_of_token)[:, CUT : CUT + 4] == 1).all()
-
-
-def test_a_led_window_begins_with_its_drafter_alone():
-    target, drafter = toys.llamagen(), toys.noisy_drafter(toys.llamagen())
-    led = LedWindow(drafter, Window(toys.VOCAB, DraftTree.chain(3)), 0, Echo())
-    program = Program(target, led_window(drafter, led.settings, led.refine))
-    given = Completion(toys.conditioning(BATCH), jnp.asarray(plain(OTHER)[:, :CUT]))
-    inputs = Inputs(
-        toys.target_params(), toys.noisy_params(toys.target_params(), given.conditioning, 0.2), given,
-        toys.sequence_keys(SEED, BATCH), None, jnp.ones(BATCH, bool), SamplingParams.create(), Strict(), None,
-    )  # fmt: skip
-
-    @jax.jit
-    def guessed(inputs):
-        state = start(program, inputs)
-        pending = Stream(target).pending(state.decoded, state.length, state.pending)
-        return led.guess(
-            inputs.drafting_params, state.drafting, pending, jnp.zeros((1, 3, 1)), inputs.sampling
-        )[0]
-
-    first = guessed(inputs)
-    assert not first.agreement.any()
-    np.testing.assert_array_equal(first.old, first.log_q)
 
 
 @pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from functools import partial
 from itertools import product
-from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -120,65 +119,11 @@ def test_the_kernel_distance_is_the_mean_over_pairs_of_prompts(sets):
     assert in_other_units(rows) == pytest.approx(measure.of(read)(rows), rel=1e-9)
 
 
-def test_a_window_covers_what_chance_does(sets):
-    """By brute force: sets of the same law differ by less than the window in nearly all cases."""
-    generator, settings = np.random.default_rng(1), sets[1]
-    measure = quality.agreement_measure()
-    width = quality.chance(measure, settings["ar"], settings["other seed"], swaps=500)
-    apart = []
-    for _ in range(300):
-        one, two = (made(PROMPTS + generator.normal(size=PROMPTS.shape)) for _ in range(2))
-        everything = np.arange(COUNT)
-        left, right = (measure.of(each.read["agreement"])(everything) for each in (one, two))
-        apart.append(left - right)
-    assert np.mean(np.abs(apart) < width) > 0.95 and width < 3 * np.percentile(np.abs(apart), 99)
-
-
 def test_strict_and_relaxed_settings_are_told_apart():
     bench = Bench(Setup(pictures=1, batch=1), tiny_pipeline())
     given = {"ar": True, "eagle": True, "led": True, "near": False, "led near:tau=1": False, "zipar": False}
     for text, options in methods.named_settings(list(given)).items():
         assert bench.described(options)["strict"] == given[text], text
-
-
-def test_speeds_of_added_methods_are_compared_within_their_call(tmp_path):
-    """The machine is slower by then. A turn that was cut short is repeated."""
-    setup, taken, made = Setup(pictures=4, batch=2), {"ar": 1.0, "gumbel": 0.5}, []
-
-    def make_batch(options, seed, number):
-        made.append((options["method"], seed, number))
-        rows = dict.fromkeys(methods.READERS, np.ones((2, 1))) | {"tokens": np.zeros((2, 4), int)}
-        sums = dict.fromkeys(quality.SUMS, 1.0)
-        del sums["plain_seconds"]
-        return rows | sums | {"seconds": taken[options["method"]]}
-
-    def make(options, seed, number):
-        return SimpleNamespace(
-            statistics=SimpleNamespace(seconds=make_batch(options, seed, number)["seconds"])
-        )
-
-    bench = SimpleNamespace(
-        setup=setup, make_batch=make_batch, make=make, read_real=lambda number: {"tokens": np.zeros(2)}
-    )
-    plain = {name: {"method": "ar"} for name in (methods.PLAIN, methods.OTHER_SEED)}
-    every = plain | {"gumbel": {"method": "gumbel"}}
-
-    def speedup(settings, name):
-        keeper = methods.Keeper(tmp_path, {"model": "tiny"})
-        assert methods.make_all(bench, settings, keeper, lambda line: None) == 2
-        read = quality.Made.of(keeper.read(name, 2), methods.READERS)
-        return quality.speed_of(read)["speedup"][0], read.sums["seconds"].tolist()
-
-    assert speedup(plain, "ar") == (1, [1, 1])
-    taken |= {"ar": 3.0, "gumbel": 1.5}
-    made.clear()
-    assert speedup(every, "gumbel") == (2, [1.5, 1.5])
-    assert sorted(made) == [("ar", 0, 0), ("ar", 0, 1), ("gumbel", 0, 0), ("gumbel", 0, 1)]
-    assert speedup(every, "ar") == (1, [1, 1]) and len(made) == 4
-    keeper = methods.Keeper(tmp_path, {"model": "tiny"})
-    keeper.write("gumbel", 1, make_batch({"method": "gumbel"}, 0, 1))
-    taken["ar"] = 9.0
-    assert speedup(every, "gumbel") == ((3.0 + 9.0) / 3.0, [1.5, 1.5])
 
 
 def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):

@@ -1,8 +1,6 @@
 """``eval.peers`` without a clone: what it asks for, forced accept lengths, extrapolation, ratios, table and file."""
 
 import json
-import subprocess
-import sys
 from collections import Counter
 
 import pytest
@@ -13,14 +11,9 @@ from eval.peer_clones import (
     ForcedLuck,
     Sample,
     Way,
-    commit_of,
-    config_of,
     extrapolated,
-    importable,
-    imported,
-    named_version,
 )
-from lantern_jax.io.errors import LanternError, MissingExtra
+from lantern_jax.io.errors import LanternError
 
 
 @pytest.fixture
@@ -42,38 +35,6 @@ def test_rows_without_their_clone_are_left_out_or_refused_if_asked_for(clone):
     with pytest.raises(LanternError, match=r"^lantern\+\+: give --lantern DIR"):
         peers.parsed(["--llamagen", str(clone), "--only", "lantern++", "ours"])
     assert peers.parsed(["--only", "ours", "ours-tree", "--batch", "8", "1"]).batch == [1, 8]
-
-
-def test_a_missing_package_is_one_line_with_the_command():
-    with pytest.raises(MissingExtra, match=r"^owls_and_more is missing, .*: pip install owls_and_more$"):
-        imported("owls_and_more")
-
-
-def test_a_clone_is_imported_from_outside_and_nothing_is_written_into_it(tmp_path):
-    (tmp_path / "peer_of_a_test.py").write_text("import warnings\nwarnings.warn('old')\nVALUE = 3\n")
-    before = list(sys.path)
-    with importable(tmp_path):
-        import peer_of_a_test
-    assert peer_of_a_test.VALUE == 3 and sys.path == before
-    assert [path.name for path in tmp_path.iterdir()] == ["peer_of_a_test.py"]
-
-
-def test_a_clones_commit_and_what_its_requirements_name(tmp_path):
-    assert commit_of(tmp_path / "none") == "unknown" and named_version(tmp_path, "transformers") is None
-    (tmp_path / "requirements.txt").write_text("torch\ntransformers==4.45.2\n")
-    assert named_version(tmp_path, "transformers") == "4.45.2" and named_version(tmp_path, "torch") is None
-
-    def git(*words):
-        who = ("-c", "user.name=A", "-c", "user.email=a@example.org")
-        subprocess.run(["git", "-C", str(tmp_path), *who, *words], check=True, capture_output=True)
-
-    git("init")
-    git("add", ".")
-    git("commit", "-m", "x")
-    commit = commit_of(tmp_path)
-    assert len(commit) == 8
-    (tmp_path / "requirements.txt").write_text("torch\n")
-    assert commit_of(tmp_path) == f"{commit}, with changes"
 
 
 def test_a_round_accepts_as_many_candidates_as_were_drawn_for_it():
@@ -149,8 +110,3 @@ def test_official_code_that_does_not_run_costs_its_rows_alone(clone, monkeypatch
         LanternError, match=r"^nothing could be measured: llamagen: ImportError: no such name$"
     ):
         peers.main(words[:-1])
-
-
-def test_the_smallest_size_is_for_trying():
-    config = config_of("tiny")
-    assert config.num_tokens == 256 and config.num_layers == 2 and config_of("XL").num_layers == 36

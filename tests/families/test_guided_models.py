@@ -1,17 +1,14 @@
-"""Janus-Pro and similar models: every published layout through the command, then every method without a drafter."""
+"""Janus-Pro and similar models: every published layout through the command, then decoded."""
 
 from functools import cache, partial
-from itertools import product
 from pathlib import Path
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring.random_models import RandomModel
-from lantern_jax.decoding.check_target import check_target
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.engine.engine import Engine
@@ -25,7 +22,6 @@ from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused, must_not_run
 from tests.fixtures import guided_layouts as layouts
 from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
-from tests.fixtures.without_drafter import METHODS, check_method
 
 pytest.importorskip("torch")
 pytest.importorskip("tokenizers")
@@ -82,15 +78,6 @@ def test_every_layout_gives_the_whole_model(name, loaded):
     assert checkpoint.tokenizer_config.codebook_size == config.num_codes and checkpoint.codebook is not None
 
 
-# Quicker tests: Lumina-mGPT 2.0 on a mesh and Liquid in eight bits below, Emu3 in test_shapes.py.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("name", "method"), [*product(DECODED, METHODS)])
-def test_methods_without_a_drafter(name, method, loaded):
-    pipeline = loaded(name)
-    made = check_method(pipeline, PROMPTS, method, **OPTIONS)
-    assert_pictures(made, pipeline)
-
-
 def assert_pictures(made, pipeline) -> None:
     """Asserts that there are two pictures and that their codes vary."""
     side = layouts.GRID * pipeline.checkpoint.tokenizer_config.downsampling
@@ -118,17 +105,6 @@ def test_a_mesh_changes_no_token(name, split, loaded):
     """Heads, columns and codes are split over as many devices as divide them evenly."""
     made, plain = tokens_of(split(name), method="jacobi"), tokens_of(loaded(name), method="ar")
     np.testing.assert_array_equal(made, plain)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", DECODED)
-def test_a_mesh_changes_no_log_probabilities(name, split, loaded):
-    made, plain = (
-        pipeline(name).generate(PROMPTS, method="ar", log_probs=True, **OPTIONS)
-        for pipeline in (split, loaded)
-    )
-    np.testing.assert_array_equal(made.tokens, plain.tokens)
-    np.testing.assert_allclose(made.log_probs, plain.log_probs, rtol=1e-4, atol=1e-4)
 
 
 @decoded("liquid")
@@ -177,18 +153,6 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
         logits.append(found[:, -len(free) :][:, free])
     wanted, against = logits
     np.testing.assert_array_equal(made.tokens, np.argmax(against + scale * (wanted - against), axis=-1))
-
-
-# Golden cases cover steps after padded prompts too.
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", DECODED)
-def test_the_adapter_keeps_the_contract_of_targets(name, loaded):
-    """Padding, blocks and commits change nothing (``check_target``)."""
-    pipeline = loaded(name)
-    config, params = pipeline.checkpoint.target_config, pipeline.engine.parameters.target
-    family = family_of(config)
-    conditioning = jax.tree.map(jnp.asarray, family.random_conditioning(config, 2))
-    assert check_target(family.target(config, np.dtype(np.float32)), params, conditioning) < 1e-4
 
 
 @pytest.mark.parametrize(

@@ -116,36 +116,6 @@ def test_what_was_found_survives_ctrl_c(machine):
     assert not whole.is_stopped and whole.tuned.found["confirmed"] and "when tuned" in whole.tuned.words
 
 
-def test_a_confirming_run_that_is_stopped_counts_as_far_as_it_got(machine, monkeypatch):
-    tuner, decode, begun = machine(60), Subject.decode, []
-
-    def stopped(subject, *arguments):
-        begun.append(tuner.given)
-        if min(map(len, tuner.given.values()), default=0) == 3:
-            raise KeyboardInterrupt
-        return decode(subject, *arguments)
-
-    monkeypatch.setattr(Subject, "decode", stopped)
-    made = tuner.run()
-    assert made.is_stopped and made.tuned.found["confirmed"] and made.rows[0].measured is not None
-
-
-def test_rounds_that_were_not_seen_are_not_shown(machine):
-    """Where there is no time to decode with the default, its tokens per pass are those of the confirming run."""
-    tuner = machine(60)
-    tuner.costs = costs.Costs({1: 1.0})
-    plain = tuner._candidate(tune.PLAIN, {"method": "ar"}, 1, np.full(2, tuner.tokens - 1.0), 1.0)
-    tuner.clock.keep(3600)
-    row = tuner._default([plain])
-    assert row.name == tune.DEFAULT and row.tokens_a_pass is None
-    made = [machine.subject.decode(tuner._job(row.options), 0, 1, 1) for _ in range(2)]
-    measured = tuner._measured(row, made, made)
-    rounds = np.concatenate([part.rounds for part in made])
-    assert (
-        measured.tokens_a_pass[0] == pytest.approx((tuner.tokens - 1) / rounds.mean()) and measured.measured
-    )
-
-
 @pytest.mark.parametrize("defaults", [{}, {"method": "gumbel", "tree": [[0], [1]]}, {"method": "led:window=3"},
     {"rule": "near:tau=1.5"}, {"method": "near"}])  # fmt: skip
 @pytest.mark.parametrize("budget", [None, 0.5])

@@ -5,18 +5,15 @@ import json
 import shutil
 from functools import partial
 from pathlib import Path
-from types import SimpleNamespace
 
 import jax
-import numpy as np
 import pytest
 
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring import choose, costs, subject, tune
-from lantern_jax.apps.measuring.subject import checkpoint_subject, sample_prompts
+from lantern_jax.apps.measuring.subject import sample_prompts
 from lantern_jax.checkpoints.store import save
-from lantern_jax.settings.tuned import file_name
 from tests.command import assert_refused, files, must_not_run
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
 
@@ -117,23 +114,6 @@ def test_bad_input_is_refused_in_one_line_before_any_work(tiny_folder, arguments
     assert words in assert_refused(["tune", *given], capsys)
 
 
-def test_a_table_that_cannot_be_written_is_shown(folder, capsys, monkeypatch):
-    """Something happened to the folder in the meantime."""
-    made = SimpleNamespace(tuned=SimpleNamespace(to_json=lambda: "{}"))
-
-    def run(self):
-        (folder / file_name(self.key)).mkdir()
-        return made
-
-    monkeypatch.setattr(tune.Tuner, "run", run)
-    monkeypatch.setattr(
-        "lantern_jax.apps.commands.tune._show", lambda tuning: print("a table" * (tuning is made))
-    )
-    assert main(["tune", "--model", str(folder), *ONE_DEVICE]) != 0
-    printed = capsys.readouterr()
-    assert printed.out == "a table\n" and "cannot write" in printed.err
-
-
 def test_a_budget_needs_a_codebook(tmp_path, capsys, monkeypatch):
     bare = save(tmp_path / "bare", dataclasses.replace(tiny_checkpoint(), codebook=None))
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
@@ -161,11 +141,3 @@ def test_every_checkpoint_has_prompts_of_its_own():
     captions = dataclasses.replace(classes, target_config=config)
     assert sample_prompts(captions, 5) == list(subject.CAPTIONS[:5])
     assert sample_prompts(captions, 50)[24:26] == list(subject.CAPTIONS[:2])
-
-
-def test_rounds_are_timed_however_short_the_pictures_are():
-    pipeline = tiny_pipeline()
-    made = checkpoint_subject("tiny", pipeline, "a lake")
-    plain = pipeline.job(made.settings({"method": "ar", "batch": 2}))
-    watch = costs.Stopwatch(made, 2)
-    assert np.isfinite([watch.round(plain) for _ in range(3)]).all() and watch.begin(plain) > 0

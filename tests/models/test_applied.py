@@ -135,9 +135,7 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=pytest.mark.exhaustive if name == "lumina" else ()) for name in GOOD]
-)
+@pytest.mark.parametrize("name", GOOD)
 def test_good_targets_pass(name):
     assert check_target(*GOOD[name](), guidance=None if name == "some codes" else 2.0) < 1e-3
 

@@ -17,7 +17,7 @@ from lantern_jax.families.chameleon_weights import (
     chameleon_shapes,
     convert_chameleon,
 )
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target, unconditional_row
+from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
 from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
 from tests.tiny_checkpoint import random_leaves
 
@@ -85,46 +85,6 @@ def random_model(layout):
     """Makes a model of our own, so that the rest runs without torch."""
     config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout=layout)
     return config, random_leaves(chameleon_shapes(config), 1, 0.2)
-
-
-def test_steps_equal_the_whole_sequence(assert_close):
-    """Prefill, a committed chain and a scored one see what one pass over the whole rows sees."""
-    config, params = random_model("lumina")
-    target = chameleon_target(config)
-    tokens, mask = prompts()
-    conditioning = TokenConditioning(jnp.asarray(VOCABULARY.to_stream(tokens))[:2], jnp.asarray(mask)[:2])
-    guidance = jnp.array([1.0, 3.0])
-    first, second = 3, 3
-    stream = np.random.default_rng(1).integers(0, CODES, (2, first + second)).astype(np.int32)
-    stream = np.where(target.forced[: first + second] >= 0, target.forced[: first + second], stream)
-
-    @jax.jit
-    def take(cache, chain):
-        length = chain.shape[1]
-        causal = np.tril(np.ones((length, length), bool))
-        logits, new, block = target.score(params, cache, chain, np.arange(length), causal)
-        path = jnp.tile(jnp.arange(length, dtype=jnp.int32), (2, 1))
-        return logits, new, target.commit(cache, block, path, jnp.full(2, length, jnp.int32))
-
-    cache, logits, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, guidance, 8)
-    found, features = [logits[:, None]], [prefix.features]
-    for chain in (stream[:, :first], stream[:, first:]):
-        logits, new, cache = take(cache, jnp.asarray(chain))
-        found.append(logits)
-        features.append(new)
-
-    rows = np.broadcast_to(stream, (2, *stream.shape))
-    unconditional = unconditional_row(conditioning, "lumina")
-    both = jax.tree.map(lambda *leaves: jnp.stack(leaves), conditioning, unconditional)
-    stream_rows = TokenConditioning(rows, np.ones(rows.shape, bool))
-    whole = jax.tree.map(lambda *leaves: jnp.concatenate(leaves, axis=-1), both, stream_rows)
-    hidden, logits = jax.jit(Chameleon(config).apply)(params, whole)
-    start = mask.shape[1] - 1
-    conditional, unconditional = logits[:, :, start:]
-    guided = unconditional + guidance[:, None, None] * (conditional - unconditional)
-    assert_close(jnp.concatenate(found, axis=1), guided)
-    valid = np.asarray(whole.mask)
-    assert_close(np.asarray(jnp.concatenate(features, axis=2))[valid], np.asarray(hidden)[valid])
 
 
 @pytest.mark.parametrize("layout", ["anole", "lumina"])

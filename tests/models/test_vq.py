@@ -1,7 +1,5 @@
 """The VQ tokenizer: published values, shapes, sizes and errors."""
 
-import dataclasses
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +8,6 @@ import pytest
 from lantern_jax.families.chameleon_vq_weights import CHAMELEON, convert_vqgan
 from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
-    Smoother,
     VQConfig,
     VQModel,
     depth_to_space,
@@ -102,36 +99,6 @@ def test_space_to_depth_folds_blocks_in_reading_order():
     expected = [[[0, 1, 4, 5], [2, 3, 6, 7]], [[8, 9, 12, 13], [10, 11, 14, 15]]]
     np.testing.assert_array_equal(folded, [expected])
     np.testing.assert_array_equal(depth_to_space(folded, 2), picture)
-
-
-def test_a_smoother_changes_nothing_at_first_and_then_crosses_the_borders_of_patches(tiny):
-    model, params = tiny
-    smooth = VQModel(dataclasses.replace(TINY, smooth=4))
-    codes, vectors = jnp.arange(4)[None], jnp.zeros((1, 2, 2, 4))
-    made = Smoother(4).init(jax.random.key(1), jnp.zeros((1, 8, 8, 3)))["params"]
-    whole = {"params": {**params["params"], "smoother": made}}
-
-    @jax.jit
-    def decoded(whole, params):
-        return smooth.apply(whole, codes, method="decode"), model.apply(params, codes, method="decode")
-
-    np.testing.assert_array_equal(*decoded(whole, params))
-    trained = {**made, "conv_out": {"kernel": jnp.ones((3, 3, 4, 3)), "bias": jnp.zeros(3)}}
-
-    def reached(config, more):
-        """Returns which pixels of a row depend on the unfolded pixel 4, the first of its patch."""
-        params = {"params": {**whole["params"], **more}}
-        spot = jnp.zeros((1, 8, 8, 3)).at[0, 4, 4].set(1.0)
-        seen = VQModel(config).apply(params, vectors, method=lambda self, _: self.smoother(spot))
-        still = VQModel(config).apply(params, vectors, method=lambda self, _: self.smoother(0 * spot))
-        return np.flatnonzero(np.any(np.asarray(seen - still)[0, 4] != 0, axis=-1)).tolist()
-
-    assert reached(smooth.config, {}) == [4]
-    assert reached(smooth.config, {"smoother": trained}) == [1, 2, 3, 4, 5, 6, 7]
-    smoothed, plain = decoded({"params": {**whole["params"], "smoother": trained}}, params)
-    expected = Smoother(4).apply({"params": trained}, plain)
-    np.testing.assert_allclose(smoothed, expected, rtol=1e-5, atol=1e-5)
-    assert np.ptp(smoothed - plain) > 0.1
 
 
 def test_errors_are_one_line(tiny):

@@ -4,7 +4,6 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from ml_collections import ConfigDict
 
 from configs.demo_classifier import get_config
 from lantern_jax.apps.metrics.agreement import (
@@ -85,30 +84,6 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     monkeypatch.setattr(classifier, "reconstruct", None)
     again = classifier.reconstructed(*given)
     np.testing.assert_array_equal(again, made)
-
-
-def test_pictures_made_with_another_tokenizer_or_settings_are_refused(tmp_path, tiny_folder, monkeypatch):
-    config, loop, trained = get_config(), None, encode.read_tokenizer(tiny_folder)
-
-    def rendered(*_):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(classifier, "rendered_landscapes", rendered)
-
-    def train(tokenizer, **changes):
-        changed = ConfigDict({**config, **changes})
-        classifier.train_in(changed, loop, tokenizer, tmp_path, tmp_path / "classifier.npz")
-
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            train(trained)
-    other = trained._replace(params=jax.tree.map(lambda leaf: leaf + 1e-3, trained.params))
-    refused_each({
-        "holds work on another tokenizer: name another --workdir": lambda: train(other),
-        "another side": lambda: train(trained, size=64), "another seed": lambda: train(trained, data_seed=9),
-        "another pictures": lambda: train(trained, pictures=32),
-        "another held_out": lambda: train(trained, held_out=32),
-    })  # fmt: skip
 
 
 def test_it_learns(optax_promotion):

@@ -50,22 +50,6 @@ def drafter_kind(experiment, name):
     return module.get_config().get("kind", "eagle")
 
 
-def test_a_flag_changes_its_own_stage_alone(tmp_path):
-    words = [
-        "--target.model.dim=320",
-        "--target.steps=20",
-        "--features.samples=9",
-        "--eagle3.model.taps=(1,)",
-    ]
-    changed = dict(demo.stages("demo", tmp_path, demo.changes_of(words)))
-    plain = dict(demo.stages("demo", tmp_path))
-    for name, more in (("target", {("config.model.dim", "320"), ("config.steps", "20")}),
-                       ("features", {("samples", "9")}), ("eagle3", {("config.model.taps", "(1,)")}),
-                       ("drafter", set())):  # fmt: skip
-        assert set(flags_of(changed[name])) - set(flags_of(plain[name])) == more
-    assert len(changed["features"]) == len(plain["features"])
-
-
 def test_done_stages_are_skipped_and_seconds_add_up_over_calls(tmp_path, monkeypatch):
     clock, calls = iter(range(0, 1000, 10)), []
 

@@ -1,4 +1,4 @@
-"""Drafters for all target families: training passes against drafting, losses with forced tokens, sizes, refusals."""
+"""Drafters for published targets: training passes against drafting, losses with forced tokens, sizes, refusals."""
 
 import dataclasses
 
@@ -14,7 +14,7 @@ from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import DrafterModel, eagle_drafter
 from lantern_jax.models.llamagen import published_config
 from tests.fixtures import published_layouts as layouts
-from tests.train.families import FLOAT32, config_of, families, target_drafter
+from tests.train.families import FLOAT32, config_of, target_drafter
 from train import chains, drafter, export, target
 from train.feature_store import FeatureStore
 
@@ -23,12 +23,12 @@ pytest.importorskip("tokenizers")
 pytestmark = pytest.mark.slow
 
 
-@families("lumina")  # test_kinds has the sequence with class labels.
-def test_training_passes_match_drafting_below_a_root(name, extracted):
-    model, workdir = extracted(name)
+# test_kinds has the sequence with class labels.
+def test_training_passes_match_drafting_below_a_root(extracted):
+    model, workdir = extracted("lumina")
     checkpoint = target.read_target(model)
-    sizes = target_drafter(name, checkpoint)
-    params = jax.jit(drafter.make_task(config_of(name), sizes).init)(jax.random.key(1)).params
+    sizes = target_drafter("lumina", checkpoint)
+    params = jax.jit(drafter.make_task(config_of("lumina"), sizes).init)(jax.random.key(1)).params
     features_, prefix, tokens = (jnp.asarray(part) for part in FeatureStore(workdir).read([0, 3]))
     stored, prefix = (jnp.swapaxes(part, 0, 1) for part in (features_.astype(jnp.float32), prefix))
     twice = jnp.broadcast_to(tokens[None], (2, *tokens.shape))
@@ -55,17 +55,16 @@ def test_training_passes_match_drafting_below_a_root(name, extracted):
         np.testing.assert_allclose(made[depth][:, :, length - 1 + root + depth], expected, atol=2e-4)
 
 
-@pytest.mark.parametrize("name", ["lumina"])
-def test_distribution_losses_count_only_where_the_next_token_is_sampled(name, extracted, monkeypatch):
+def test_distribution_losses_count_only_where_the_next_token_is_sampled(extracted, monkeypatch):
     """Row ends and the image end are not drafted: a loss of 1 there and 0 elsewhere has mean 0, in the metrics too."""
-    model, workdir = extracted(name)
-    checkpoint, config = target.read_target(model), config_of(name)
+    model, workdir = extracted("lumina")
+    checkpoint, config = target.read_target(model), config_of("lumina")
     sizes, head = checkpoint.target_config, checkpoint.target_params["params"]["head"]["kernel"]
-    task = drafter.make_task(config, target_drafter(name, checkpoint))
+    task = drafter.make_task(config, target_drafter("lumina", checkpoint))
     stored, prefix, tokens = FeatureStore(workdir).read([0, 3])
     batch = {"features": jnp.asarray(stored), "prefix": jnp.asarray(prefix), "tokens": jnp.asarray(tokens)}
     free = family_of(sizes).target(sizes, FLOAT32).forced < 0
-    model = DrafterModel(target_drafter(name, checkpoint))
+    model = DrafterModel(target_drafter("lumina", checkpoint))
     params = jax.jit(task.init)(jax.random.key(0)).params
     config.update({"token_weight": 0.0, "feature_weight": 0.0, "guided_weight": 1.0})
 

@@ -1,7 +1,6 @@
 """Landscapes as tokens: what is encoded, where a killed encoding resumes, and what is trained on it."""
 
 import argparse
-import dataclasses
 from functools import partial
 
 import jax
@@ -10,13 +9,9 @@ import pytest
 
 from configs import demo_classifier, demo_target, demo_tokenizer, tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
-from lantern_jax.text.vocabulary import UNSPECIFIED
 from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
-from train import classifier, encode, features, loop, sources, target
-from train.painter.scenes import check, sample_scene
-
-FOREIGN = dataclasses.replace(LANDSCAPES, attributes={**LANDSCAPES.attributes, "mood": ("calm", "wild")})
+from train import classifier, encode, features, loop, target
 
 
 def small_target():
@@ -109,29 +104,6 @@ def test_tokens_of_another_tokenizer_or_other_settings_are_not_continued(tmp_pat
     run()
     refused_each(others)
     assert len(calls) == 5 and len(target.read_tokens(tmp_path, "train")[0]) == 3
-
-
-def test_random_prompts_are_possible_scenes_with_words_left_out():
-    words = LANDSCAPES
-    labels = sources.random_labels(words, np.random.default_rng(3), 400)
-    assert labels.shape == (400, words.num_attributes) and labels.dtype == np.int32
-    indices = np.where(labels == words.null_labels(), UNSPECIFIED, labels - words.offsets())
-    for row in indices:
-        check(words.labels(row))
-    np.testing.assert_array_equal(words.label_ids(indices), labels)
-    np.testing.assert_allclose(np.mean(indices == UNSPECIFIED), 0.15, atol=0.03)
-    for column, values in enumerate(words.attributes.values()):
-        assert set(range(len(values))) <= set(indices[:, column].tolist())
-    other = sources.random_labels(words, np.random.default_rng(4), 400)
-    assert (other != labels).any(axis=1).mean() > 0.9
-    whole = sources.random_labels(words, np.random.default_rng(3), 5, drop_one=0)
-    assert not (whole == words.null_labels()).any()
-    # Not the scenes of a data set's seed, which the target was trained on.
-    first = [sample_scene(3, i).indices() for i in range(5)]
-    assert (whole != words.label_ids(first)).any()
-    refused_each(
-        {"vocabulary is one of": lambda: sources.random_labels(FOREIGN, np.random.default_rng(0), 1)}
-    )
 
 
 @pytest.mark.usefixtures("optax_promotion")

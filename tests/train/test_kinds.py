@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from ml_collections import ConfigDict
 
-from configs import demo_eagle3, demo_medusa, demo_parallel, demo_target, tiny_drafter
+from configs import demo_parallel, tiny_drafter
 from configs import tiny_target as tiny
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
@@ -21,11 +21,10 @@ from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from lantern_jax.text.landscapes import LANDSCAPES
 from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
-from train import chains, drafter, features, loop, sources, target
+from train import chains, drafter, features, sources, target
 from train.feature_store import FeatureStore
 
 SIZES = target.target_config(tiny.get_config())
-SIZES_OF_DEMO = target.target_config(demo_target.get_config())
 TAPS = (0, 1)
 # The last tap is the final feature, which training needs.
 STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
@@ -268,18 +267,6 @@ def test_unknown_kinds_are_named():
         drafter.drafter_config(config, SIZES)
 
 
-@pytest.mark.parametrize("module", [demo_eagle3, demo_medusa, demo_parallel])
-def test_the_demos_drafters_are_small_and_a_stored_config_gives_the_same_sizes(module, tmp_path):
-    config = module.get_config()
-    sizes = drafter.drafter_config(config, SIZES_OF_DEMO)
-    kind = chains.kind_of(sizes)
-    shapes = jax.eval_shape(lambda key: kind.init(kind.model(sizes), key), jax.random.key(0))
-    own = {name: leaves for name, leaves in shapes.items() if name not in config.frozen}
-    assert 2 * sum(leaf.size for leaf in jax.tree.leaves(own)) < 2.51e6
-    loop.write_config(config, tmp_path)
-    assert drafter.drafter_config(loop.read_config(tmp_path), SIZES_OF_DEMO) == sizes
-
-
 def slope(name):
     """Returns slopes of the mean squared logits along a random direction, by the gradient and by a difference."""
     sizes, params = sizes_and_params(name)
@@ -306,26 +293,6 @@ def test_gradients_reach_earlier_steps_in_eagle3_alone():
     np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
     by_gradient, by_difference = slope("eagle")
     assert abs(by_gradient / by_difference - 1) > 0.05
-
-
-def test_eagle3_reads_tokens_through_attention_alone():
-    sizes, params = sizes_and_params("eagle3")
-    model = chains.kind_of(sizes).model(sizes)
-    stored, tokens = examples()[2][..., : 2 * SIZES.dim], examples()[1][:, :1]
-    tokens = jnp.broadcast_to(tokens[None], (2, BATCH, 1))
-    rotary, mask = jnp.zeros((1, 1, 1, 8, 2)), jnp.ones((1, 1, 1, 1), bool)
-
-    @jax.jit
-    def out(params, tokens):
-        given = {"params": params}, stored[:, :, 5:6], tokens, rotary, mask
-        return model.apply(*given, method="committed")[0]
-
-    assert params["layer_0"]["qkv"]["kernel"].shape[0] == 2 * SIZES.dim
-    assert np.abs(out(params, tokens) - out(params, (tokens + 1) % 64)).max() > 1e-2
-    zeros = {name: jax.tree.map(jnp.zeros_like, params["layer_0"][name]) for name in ("out", "down")}
-    layer = params["layer_0"] | zeros
-    fused = stored[:, :, 5:6] @ params["fc"]["kernel"]
-    np.testing.assert_allclose(out(params | {"layer_0": layer}, tokens), fused, atol=1e-5)
 
 
 def test_features_of_taps_end_with_the_final_ones(tmp_path):

@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from ml_collections import ConfigDict
 
 from configs.tiny_tokenizer import get_config
 from lantern_jax.apps.commands import command_line
@@ -27,7 +26,6 @@ from train.loop import (
     run,
     training_mesh,
     working,
-    write_config,
 )
 
 
@@ -153,15 +151,3 @@ def test_a_folder_takes_one_run_at_a_time_and_one_config(tmp_path):
     with pytest.raises(ValueError, match=r"holds a run of another --config\.model: name another --workdir"):
         working(tmp_path / "run", config).__enter__()
     assert {path.name for path in (tmp_path / "run").iterdir()} == {"checkpoints", "config.json"}
-
-
-def test_a_run_stored_without_a_dtype_counts_as_float32(tmp_path):
-    config = get_config()
-    (tmp_path / "checkpoints" / "step_000001").mkdir(parents=True)
-    write_config(ConfigDict({name: value for name, value in config.items() if name != "dtype"}), tmp_path)
-    config.dtype = "auto"
-    with pytest.raises(ValueError, match=r"another --config\.dtype: name another --workdir, or give float32"):
-        working(tmp_path, config).__enter__()
-    config.dtype = "float32"
-    with working(tmp_path, config):
-        pass

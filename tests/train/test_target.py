@@ -11,12 +11,9 @@ from ml_collections import ConfigDict
 
 from configs import tiny_target
 from lantern_jax.text.landscapes import LANDSCAPES
-from tests.refused import refused_each
 from train import averaging, target
-from train.encode import write_tokens
-from train.loop import loop_config, run, write_config
+from train.loop import loop_config, run
 
-CODES = 64
 # Rows of the kernels below as matrices.
 INPUTS = {"qkv": 8, "out": 8, "gate_up": 8, "down": 12}
 
@@ -35,13 +32,6 @@ def simple_tokens(count, seed=0):
     attributes[:, 0] = rng.integers(0, 4, count)
     tokens = attributes[:, :1] * 16 + rng.integers(0, 4, (count, 16))
     return tokens.astype(np.int16), attributes
-
-
-@pytest.fixture
-def tokens_folder(tmp_path):
-    for name, count in (("train", 64), ("validation", 16)):
-        write_tokens(tmp_path / "tokens" / f"{name}.npz", *simple_tokens(count, count))
-    return tmp_path / "tokens"
 
 
 def test_the_rate_rises_and_falls_to_zero_at_the_end():
@@ -163,15 +153,3 @@ def test_training_lowers_the_loss_and_labels_help(tmp_path):
     # The tokens' own entropy is log 4 per token, plus log 4 / 16 for the label where it is not given.
     assert np.log(4) - 0.02 < with_labels < np.log(4) + 0.1
     assert without > with_labels + 0.03
-
-
-def test_a_run_continues_with_its_own_tokens_alone(tmp_path, tokens_folder, monkeypatch):
-    """A run from before such notes gets one."""
-    monkeypatch.setattr(target, "run", lambda *_: None)
-    write_config(get_config(), tmp_path / "run")
-    for _ in range(2):
-        target.train(get_config(), tokens_folder, tmp_path / "run")
-    write_tokens(tokens_folder / "train.npz", *simple_tokens(64, seed=1))
-    refused_each({
-        "run holds work on another tokens: name": lambda: target.train(get_config(), tokens_folder, tmp_path / "run")
-    })  # fmt: skip

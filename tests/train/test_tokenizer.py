@@ -5,7 +5,6 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
 
 from configs import tiny_tokenizer
@@ -13,8 +12,7 @@ from lantern_jax.models.vq import VQModel
 from tests.refused import refused
 from tests.tiny_checkpoint import random_parameters
 from train import codebook as cb
-from train import tokenizer
-from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss, judge
+from train.discriminator import PatchDiscriminator, feature_matching, hinge_loss
 from train.painter.landscapes import render_batch
 from train.picture_losses import LossConfig, picture_psnr, prominence, reconstruction_loss, salience
 from train.rendered import rendered_landscapes
@@ -124,24 +122,6 @@ def test_critic_losses():
     assert scores.shape == (2, 1, 1)
 
 
-def test_a_shifted_critic_sees_pictures_without_some_of_their_borders():
-    critic, optimizer = PatchDiscriminator(ch=4), optax.sgd(0.0)
-    pictures = jax.random.normal(jax.random.key(1), (1, 20, 20, 3))
-    params = random_parameters(critic, 0, 0.2, pictures)["params"]
-
-    @jax.jit
-    def seen(key):
-        gradient = judge(
-            critic, optimizer, params, optimizer.init(params), pictures, -pictures, key, matching=1.0, shift=4
-        )[2]
-        return jnp.any(gradient != 0, axis=(0, 2, 3)), jnp.any(gradient != 0, axis=(0, 1, 3))
-
-    rows, columns = jax.lax.map(seen, jax.random.split(jax.random.key(2), 32))
-    for lit in (rows, columns):
-        assert set(lit.sum(axis=1).tolist()) == {16}
-        assert set(jnp.argmax(lit, axis=1).tolist()) == {0, 1, 2, 3}
-
-
 def test_landscapes_are_rendered_once(tmp_path, monkeypatch):
     pictures = rendered_landscapes(tmp_path / "pictures", 3, 4, 16)
     np.testing.assert_array_equal(pictures, render_batch(3, range(4), 16)[0])
@@ -165,51 +145,6 @@ def test_frozen_parts_keep_their_bits():
         jax.tree.map(np.testing.assert_array_equal, state.params[name], start[name])
     left, right = (params["decoder"]["conv_out"]["kernel"] for params in (state.params, start))
     assert not np.array_equal(left, right)
-
-
-def test_gradients_in_bfloat16_are_float32_and_point_where_those_in_float32_do():
-    config = get_config()
-    vq = vq_config(config)
-    model, side = VQModel(vq), config.size // vq.downsampling
-    real = jnp.asarray(render_batch(0, range(4), config.size)[0], jnp.float32) / 127.5 - 1.0
-    noise = jnp.zeros((len(real), side, side, vq.codebook_dim))
-
-    @partial(jax.jit, static_argnums=2)
-    def gradients(params, critic_params, dtype):
-        def loss(params):
-            # Unquantized: which of two near codes is taken may differ.
-            (made, _), _ = tokenizer.reconstruct(model, params, real, noise, jnp.bool_(False), dtype)
-            return jnp.mean((made - real) ** 2)
-
-        def score(params):
-            return jnp.mean(
-                PatchDiscriminator(**config.critic, dtype=dtype).apply({"params": params}, real)[0]
-            )
-
-        return jax.grad(loss)(params), jax.grad(score)(critic_params)
-
-    with jax.numpy_dtype_promotion("standard"):
-        critic_params = random_parameters(PatchDiscriminator(**config.critic), 1, 0.2, real)["params"]
-        narrow, wide = (
-            gradients(drawn(config), critic_params, dtype) for dtype in (jnp.bfloat16, jnp.float32)
-        )
-    for ours, theirs in zip(narrow, wide, strict=True):
-        assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(ours))
-        one, other = (
-            np.concatenate([np.ravel(leaf) for leaf in jax.tree.leaves(tree)]) for tree in (ours, theirs)
-        )
-        assert np.abs(one - other).max() > 0
-        assert np.dot(one, other) > 0.97 * np.linalg.norm(one) * np.linalg.norm(other)
-
-
-def test_a_decoder_with_a_smoother_starts_from_a_run_without_one():
-    config = get_config()
-    first = drawn(config)
-    config.model.smooth = 4
-    begun = begun_from(first, drawn(config, 1))
-    assert set(begun) == {*first, "smoother"}
-    for name, part in first.items():
-        jax.tree.map(np.testing.assert_array_equal, begun[name], part)
 
 
 def test_a_deeper_decoder_starts_with_the_output_of_the_shallower_one():

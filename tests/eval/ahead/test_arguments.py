@@ -117,12 +117,6 @@ def test_a_need_matches_the_arrays(shapes):
     assert 0.99 * two.total < least.total + two.working <= two.total
 
 
-def test_published_sizes_have_their_tokenizers():
-    assert shapes_of_size("llamagen-b").tokenizer.codebook_dim == 8
-    assert shapes_of_size("chameleon-7b").tokenizer.codebook_size == 8192
-    assert shapes_of_size("demo").tokenizer.downsampling == 16
-
-
 @pytest.mark.parametrize(
     ("size", "grid", "count"),
     [
