@@ -80,3 +80,42 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
 def positive(values):
     left = np.maximum(values, 0)
     return left / left.sum() if left.sum() > 0 else None
+
+
+def verify_rejection(tree, tokens, p_rows, q_rows, uniforms, noise, rule, table, codes, max_count):
+    """Verifies with the exact residual; q_rows maps internal nodes to q, None for point masses; noise [V]."""
+    walked, substituted, distance, p = [0], [], [], p_rows[0].copy()
+
+    def draw(weights):
+        with np.errstate(divide="ignore"):
+            return int(np.argmax(np.log(weights) + noise))
+
+    while len(walked) <= max_count:
+        node = walked[-1]
+        q = None if q_rows is None else q_rows.get(node)
+        for child in children_of(tree, node):
+            x = tokens[child]
+            if q_rows is None:
+                q = np.eye(p.size)[x]
+            if q[x] == 0:
+                continue
+            inside, mass = borrowed(*rule, p, x, table)
+            if uniforms[child] * q[x] < p[x] + mass:
+                strict = positive(p - q)
+                wanted = draw(p if strict is None else strict)
+                substituted.append(bool(uniforms[child] * q[x] >= p[x]))
+                distance.append(float(np.linalg.norm(codes[x] - codes[wanted])))
+                walked.append(child)
+                p = p_rows[child].copy()
+                break
+            q_left = q.copy()
+            q_left[x] = 0
+            moved = p.copy()
+            moved[inside] = 0
+            moved[x] += mass
+            left = positive(moved - q)
+            p = moved if left is None else left
+            q = q_left / q_left.sum() if q_left.sum() > 0 else q_left
+        else:
+            break
+    return walked, draw(p), substituted, distance

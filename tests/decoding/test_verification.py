@@ -11,12 +11,12 @@ from jax.sharding import AxisType, PartitionSpec
 
 from lantern_jax import Draft, DraftTree, Loan, Rule, verify_tree
 from lantern_jax.decoding.gumbel import PATHS, Greedy, Gumbel, SharedNoise
-from lantern_jax.decoding.rejection import Rejection
-from lantern_jax.decoding.sampling import SamplingParams
+from lantern_jax.decoding.rejection import Rejection, Streams
+from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
 from tests.refused import refused
 
 from . import toy_models as toys
-from .slow_verification import rule_of, verify_gumbel
+from .slow_verification import rule_of, verify_gumbel, verify_rejection
 from .topologies import draft_trees, traced_draft
 
 VOCAB = 10
@@ -120,6 +120,38 @@ def test_the_examples_above_tell_the_paths_apart():
             [row[0] for row in gumbel_rows(BUSHY, rule, path, *drawn)] for path in ("longest", "exact_first")
         )
         assert longest != first
+
+
+FORKED = DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 1], [1, 0, 0]])
+
+
+@pytest.mark.parametrize(
+    ("tree", "rule", "deterministic", "seed"),
+    [(FORKED, RULES[2], False, 8), (BUSHY, RULES[1], True, 3), (BUSHY, RULES[0], False, 5)],
+    ids=["forked", "deterministic", "strict"],
+)
+def test_rejection_on_trees(tree, rule, deterministic, seed):
+    rng, batch = np.random.default_rng(seed), 40
+    tokens, log_probs = random_tree_batch(tree, rng, batch)
+    internal, places = list(tree.internal), jnp.arange(batch, dtype=jnp.int32)
+    log_q = log_probs[:, internal].clip(-8) + rng.standard_normal((batch, len(internal), VOCAB))
+    log_q = toys.log_softmax(log_q)
+    where = jax.random.split(jax.random.key(seed), batch), places, jnp.full(batch, 3, jnp.int32)
+    max_count = rng.integers(0, tree.max_depth + 2, batch).astype(np.int32)
+    verdict = verified(
+        Draft(jnp.asarray(tokens), tree, None if deterministic else jnp.asarray(log_q)), log_probs, Streams(*where),
+        coupling=Rejection(), rule=rule_of(*rule), max_count=max_count,
+    )  # fmt: skip
+    uniforms = np.asarray(jax.jit(acceptance_uniforms, static_argnums=3)(*where, tree.num_nodes))
+    noise = np.asarray(jax.jit(residual_noise, static_argnums=3)(*where, VOCAB))
+    np.testing.assert_array_equal(verdict.wanted, np.argmax(log_probs + noise[:, None], axis=-1))
+    for row in range(batch):
+        q_rows = {node: np.exp(log_q[row, place]) for place, node in enumerate(internal)}
+        expected = verify_rejection(
+            tree, tokens[row], np.exp(log_probs[row]), None if deterministic else q_rows, uniforms[row], noise[row],
+            rule, *NUMPY_BOOK, max_count[row],
+        )  # fmt: skip
+        check(verdict, row, tree, expected)
 
 
 def draws_of(coupling, batch, tree=BUSHY, vocab=VOCAB, temperature=1.0):
