@@ -75,6 +75,7 @@ def _fit(arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.measuring.data_sheets import DEVICES
     from lantern_jax.apps.measuring.fitting import fit_table, largest, limit_of
     from lantern_jax.apps.terminal.console import Console
+    from lantern_jax.devices.partition import mesh_sizes
 
     if arguments.device is None:
         limit, title, mesh = int(arguments.fit * 1e9), f"in {arguments.fit:g} GB", ()
@@ -113,6 +114,7 @@ def _check_fit(arguments: argparse.Namespace) -> None:
 def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
     """Returns the shapes of the given size or checkpoint."""
     from lantern_jax.apps.measuring.shapes import checkpoint_shapes, size_shapes
+    from lantern_jax.checkpoints.store import opened
 
     if arguments.size is not None:
         return size_shapes(arguments.size, dtype)
