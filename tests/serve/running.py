@@ -162,5 +162,5 @@ def outlive(pipeline: Pipeline, sent: list[Stream]) -> None:
 
 def strange_lines(metrics: str) -> list[str]:
     sample = r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+'
-    comment = r"# TYPE [a-z_]+ (counter|gauge|histogram)"
+    comment = r"# TYPE [a-z_]+ (counter|gauge)"
     return [line for line in metrics.splitlines() if not re.fullmatch(f"{sample}|{comment}", line)]
