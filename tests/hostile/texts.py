@@ -57,7 +57,6 @@ def _of_text(folder: Path, text: str) -> Iterator[tuple[str, list[str]]]:
     for where, values in altered(_tuned(), text):
         yield f"tuned, {where}", [*lake, "--tuned", file("steering.json", values)]
     config = json.loads((folder / "tiny" / "config.json").read_text())
-    config["checksums"].pop("config.json")
     config["metadata"] = {"by": ["somebody"]}
     shown = {name: config[name] for name in ("model", "family", "metadata", "defaults", "drafters", "format")}
     for where, values in altered(shown, text):
