@@ -154,13 +154,11 @@ REJECTION = {
     "sjd": Way("rejection", window=window(3, "independent")),
     "sjd, random": Way("rejection", window=window(3, "independent", "random")),
     "scd": Way("rejection", window=window(3, "maximal")),
-    "scd, repeat": Way("rejection", window=window(3, "maximal", "repeat")),
-    "scd, above": Way("rejection", window=window(2, "maximal", "above")),
+    "scd, random": Way("rejection", window=window(3, "maximal", "random")),
     "shared": Way("rejection", window=window(4, "shared")),
-    "shared, mixed": Way("rejection", window=window(2, "shared", "mixed")),
     "shared, random": Way("rejection", window=window(4, "shared", "random")),
     "pac": Way("rejection", window=bushy(3, 2, 2, "maximal")),
-    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "repeat")),
+    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "random")),
     "pac, independent": Way("rejection", window=bushy(3, 2, 2, "independent")),
     "pac, shared": Way("rejection", window=bushy(2, 2, 2, "shared")),
 }
@@ -170,7 +168,6 @@ BLOCK = {
     "block, echo": Way("block", CHAIN, Echo()),
     "block, extreme echo": Way("block", CHAIN, EXTREME),
     "block, window": Way("block", window=window(3, "independent")),
-    "block, window, repeat": Way("block", window=window(4, "independent", "repeat")),
-    "block, window, mixed": Way("block", window=window(3, "independent", "mixed")),
+    "block, window, random": Way("block", window=window(4, "independent", "random")),
 }
 WAYS = GUMBEL | REJECTION | BLOCK
