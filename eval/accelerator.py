@@ -5,10 +5,9 @@
 
 For every size: a step of plain decoding, and rounds with a static tree of 25 nodes, a window of 18 nodes without a
 drafter, a led window of 25 nodes and a chain; for several pictures together a chain and a window of 4. Weights are
-random, accepted lengths are replayed, and pictures stop after some passes. Then the demo's methods. Every row has the
-share of the bandwidth floor and, from a profile, where the time of a pass goes: the target's pass (``score``), the
-draft, verification, the commit, and the number of kernels; with one picture at a time, the cost of a level of the draft
-too.
+random, accepted lengths are replayed, and pictures stop after some passes. Then the demo's methods. Every row says,
+from a profile, where the time of a pass goes: the target's pass (``score``), the draft, verification, the commit, and
+the number of kernels; with one picture at a time, the cost of a level of the draft too. The bandwidth is measured once.
 
 Everything is in one JSON file, written after every part: a run that is cut off keeps what it has. A part that does not
 fit into the time left is left out and named; the most important ones come first. Compiled programs are cached, so that
@@ -27,13 +26,13 @@ from pathlib import Path
 from typing import Any
 
 import lantern_jax
+from eval.bandwidth import Bandwidth
 from eval.profile import profile_of_a_pass
 from eval.report import to_json
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths, parse_accept_lengths
-from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.measure import Member, Procedure, begin, measure, members
 from lantern_jax.apps.measuring.random_models import random_model
 from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, random_subject, sample_prompts

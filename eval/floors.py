@@ -20,7 +20,6 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
 from lantern_jax.apps.measuring.fitting import limit_of
-from lantern_jax.apps.measuring.measure import NOT_READ
 from lantern_jax.apps.measuring.random_models import SIZES
 from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
@@ -41,6 +40,9 @@ MODELS = (
 )
 CHIPS = ("v5e", "v6e", "a100", "h100")
 BFLOAT16 = jax.numpy.dtype("bfloat16")
+# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
+# only prefill reads.
+NOT_READ = ("tokens", "labels", "caption")
 
 HEADS = (
     "model",

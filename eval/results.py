@@ -52,7 +52,7 @@ it are bold."""
 SPEED = """\
 Seconds per picture exclude compiling and drawing. *Speed-up* is plain decoding's seconds over a method's in the same
 run, the median of its repeats with its quartiles; *efficiency* is speed-up over tokens per pass; *of the floor* is the
-share of a pass that reading the weights takes at the bandwidth measured beside it."""
+share of a pass that reading the weights takes at the bandwidth measured beside it, in files that have it."""
 FORCED = "Accepted lengths were replayed with random weights: these rows measure the engine, not a drafter."
 
 

@@ -1,8 +1,7 @@
 """A checkpoint's folder, opened: what its ``config.json`` says, and the files that it lists.
 
 The config lists the files by their names in the checkpoint: "files" holds their sizes, "checksums" eight hexadecimal
-digits for each (``tensors.checksums``) and for the config itself. They show that files are as they were written, not
-who wrote them.
+digits for each (``tensors.checksums``). They show that files are as they were written, not who wrote them.
 """
 
 import contextlib
@@ -156,18 +155,14 @@ class Folder:
             raise self.damaged(f"it has unknown entries: {', '.join(unknown)}")
 
     def _check_entries(self) -> None:
-        """Checks the config's lists, its checksum (one without was changed on purpose) and the kinds of its entries."""
+        """Checks the config's lists and the kinds of its entries."""
         files, sums = self.config.get(FILES), self.config.get(SUMS)
         if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
             raise self.damaged(f'its "{FILES}" are not those of a checkpoint')
         texts = isinstance(sums, Mapping) and all(isinstance(value, str) for value in sums.values())
+        # Older checkpoints have a checksum of the config too.
         if not texts or set(sums) - {CONFIG} != set(files):
             raise self.damaged(f'its "{SUMS}" are not those of the files it lists')
-        if CONFIG in sums and sums[CONFIG] != checksums.config_checksum(self.config, sums):
-            raise LanternError(
-                f"{self.path / CONFIG} is not as it was written (another checksum): fetch or convert the checkpoint "
-                f'again, or, if you changed it on purpose, take "{CONFIG}" out of its "{SUMS}"'
-            )
         for name in ("defaults", "metadata"):
             if not isinstance(self.config.get(name, {}), dict):
                 raise self.damaged(f"its {name} are not an object")

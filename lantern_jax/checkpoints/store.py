@@ -170,7 +170,8 @@ def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable
         if checksums.file_checksum(directory / name) != sums[name]:
             raise OSError(f"{name} does not hold what was written to it: the disk may be full or failing")
     content = config_json(checkpoint) | ({SHARED: shared} if shared else {})
-    config = checksums.with_checksums(content, directory, sums)
+    sizes = {name: (directory / name).stat().st_size for name in sums}
+    config = content | {checksums.FILES: sizes, checksums.SUMS: sums}
     (directory / checksums.CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
 

@@ -11,10 +11,9 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.concrete import at_hand, check_ids
+from lantern_jax.decoding.concrete import check_ids
 from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import shards, split
-from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.append import append_kernel
 from lantern_jax.kernels.ways import append_way, by_platform
 
@@ -57,7 +56,6 @@ def slots_mask(
 
     N is 1, for all queries, or as in ``visible``.
     """
-    check_ids("lengths of the cache", length, None)
     rows, prefix = prefix_mask.shape[0], prefix_mask.shape[2]
     tokens = (jnp.arange(slots, dtype=jnp.int32)[None] < length[:, None])[:, None]
     if visible is not None:
@@ -84,31 +82,14 @@ def commit(cache: KVCache, block: Block, path: Int[Array, "B L"], count: Int[Arr
 
     All L rows are written (a fixed shape); those past ``count`` lie beyond the new length, masked, until the next
     round overwrites them.
-
-    Raises:
-        LanternError: fewer free slots, or a path outside the block; not while a program is traced.
     """
-    prefix = cache.prefix_mask.shape[-1]
-    check_room(cache.length, cache.layers[0][0].shape[-2] - prefix, path, block[0][0].shape[-2])
-    start = prefix + cache.length
+    start = cache.prefix_mask.shape[-1] + cache.length
     arguments = cache.layers, block, path, start
     ways = {"tpu": partial(_append_to_each, choose=_choose_by_product), "default": _append_to_each}
     if shards() == 1 and append_way(cache.layers[0][0]):
         ways["cuda"] = _append_to_all
     layers = by_platform(*arguments, **ways)
     return cache.replace(layers=layers, length=cache.length + count)
-
-
-def check_room(length: Int[Array, " B"], slots: int, path: Int[Array, "B L"], nodes: int) -> None:
-    """Raises LanternError unless lengths are whole numbers and, as far as is known, a path holds a block's nodes and
-    fits behind the committed ones: rows beyond the last slot would be lost or moved."""
-    check_ids("lengths of the cache", length, None)
-    check_ids("nodes of the path", path, nodes)
-    known = at_hand(length)
-    if known is not None and known.size and known.max() + path.shape[1] > slots:
-        raise LanternError(
-            f"{path.shape[1]} rows behind {known.max()} committed tokens do not fit {slots} slots: give prefill more"
-        )
 
 
 def _choose(rows, path):

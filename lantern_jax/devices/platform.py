@@ -12,7 +12,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.extend import backend
 
 from lantern_jax import __version__
 from lantern_jax.io import errors
@@ -27,19 +26,8 @@ def check_platform() -> None:
     # JAX asserts that the extra of a platform is installed.
     except (RuntimeError, AssertionError) as error:
         asked, why = jax.config.jax_platforms, errors.short(str(error).partition("': ")[2] or "not installed")
-        jax.config.update("jax_platforms", None)
-        try:
-            there = ", ".join(sorted({device.platform for device in jax.devices()}))
-        except RuntimeError as none:
-            raise LanternError(
-                f"JAX finds no device here ({errors.short(none)}): look at its installation"
-            ) from None
-        finally:
-            jax.config.update("jax_platforms", asked)
-            # Else JAX would keep what it found just now.
-            backend.clear_backends()
         raise LanternError(
-            f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}); there is {there}: name that in "
+            f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}): name another platform in "
             "JAX_PLATFORMS, or nothing"
         ) from None
 

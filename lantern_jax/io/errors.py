@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -46,12 +46,6 @@ class Assumed(UserWarning):
 def warn_of_ignored(lines: Iterable[str]) -> None:
     for line in lines:
         warnings.warn(line, IgnoredWords, stacklevel=1)
-
-
-def warn_of_cut(model: str, ids: Iterable[Sequence[int]], most: int) -> None:
-    """Warns, always in the same words, if a text's ids are more than a score's model reads."""
-    if any(len(row) > most for row in ids):
-        warn_of_ignored([f"ignored by {model}: what prompts say after {most} tokens"])
 
 
 def invalid(name: str, value: Any, wanted: str) -> LanternError:

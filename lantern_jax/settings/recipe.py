@@ -25,9 +25,6 @@ from lantern_jax.settings import auto
 from lantern_jax.settings.auto import Expected
 from lantern_jax.settings.settings import Settings, resolve_settings, settle_method
 
-# Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
-_IDLE, _SEEN = 1.2, 100
-
 
 @dataclass(frozen=True)
 class Recipe:
@@ -143,13 +140,3 @@ class Recipe:
         """Describes all that a program is made from; the rule is an argument of it."""
         parts = None if method is None else (method.drafting, method.coupling)
         return repr((self.config, self.drafters, self.dtype, parts))
-
-
-def weak_drafter(settings: Settings, tokens_a_pass: float, passes: float) -> str | None:
-    """Returns advice where a drafter guesses nearly nothing, as one of another model does; else None."""
-    if not settings.drafting.drafts or passes < _SEEN or tokens_a_pass >= _IDLE:
-        return None
-    return (
-        f"its drafter guesses nearly nothing, {tokens_a_pass:.2f} tokens per pass: check that it was made for this "
-        "model, or take a method without one, such as jacobi"
-    )

@@ -6,10 +6,9 @@ more than one that only verifies.
 """
 
 import hashlib
-import json
 import os
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import lru_cache
 from pathlib import Path
@@ -101,13 +100,6 @@ def file_checksum(path: Path) -> str:
         return checksum_of(threads.map(lambda start: read_block(path, start), starts))
 
 
-def with_checksums(config: Mapping[str, Any], directory: Path, sums: Mapping[str, str]) -> dict[str, Any]:
-    """Returns a config's content together with the files' sizes and checksums, and its own checksum."""
-    sizes = {name: (directory / name).stat().st_size for name in sums}
-    config = dict(config) | {FILES: sizes}
-    return config | {SUMS: {CONFIG: config_checksum(config, sums), **sums}}
-
-
 def check_file(path: Path, expected: str, again: bool = False) -> None:
     """Raises LanternError unless a file has this checksum.
 
@@ -149,9 +141,3 @@ def found_right(path: Path, expected: str, found: str) -> None:
 def _seen(path: Path, expected: str) -> tuple[Any, ...]:
     status = path.stat()
     return str(path.absolute()), status.st_size, status.st_mtime_ns, status.st_ino, expected
-
-
-def config_checksum(config: Mapping[str, Any], sums: Mapping[str, str]) -> str:
-    """Returns the checksum of a config (ignoring spaces and order) together with its files' checksums."""
-    content = dict(config) | {SUMS: {name: value for name, value in sums.items() if name != CONFIG}}
-    return f"{zlib.crc32(json.dumps(content, sort_keys=True).encode()):08x}"

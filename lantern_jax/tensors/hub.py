@@ -15,30 +15,6 @@ from lantern_jax.io.errors import LanternError, MissingExtra, quoted, short
 REPOSITORY = re.compile(r"(?P<repo>[A-Za-z0-9][\w.-]{0,95}/\w[\w.-]{0,95})(@(?P<revision>[^@\s]+))?")
 
 
-def list_files(repo: str, revision: str | None = None) -> list[str]:
-    """Returns the names of a repository's files; without a connection, of those in the cache.
-
-    Args:
-        repo: OWNER/NAME of a model.
-        revision: branch, tag or commit; None is the main branch.
-
-    Raises:
-        LanternError: as ``download``.
-    """
-    with explained(repo, revision) as endpoint:
-        from huggingface_hub import HfApi, errors, snapshot_download
-
-        try:
-            return sorted(HfApi(endpoint=endpoint).list_repo_files(repo, revision=revision))
-        except (errors.HfHubHTTPError, errors.HFValidationError):
-            raise
-        # No answer: the HTTP client's error, which differs from version to version.
-        except Exception:
-            # No pattern: newer versions refuse a folder that lacks requested files.
-            cached = snapshot_download(repo, revision=revision, allow_patterns=[], local_files_only=True)
-            return _files(Path(cached))
-
-
 def download(repo: str, patterns: Sequence[str] | None = None, revision: str | None = None) -> Path:
     """Returns the local folder that holds a repository's files; those not yet in the cache are fetched.
 
@@ -58,13 +34,13 @@ def download(repo: str, patterns: Sequence[str] | None = None, revision: str | N
 
         folder = Path(snapshot_download(repo, revision=revision, allow_patterns=patterns, endpoint=endpoint))
     # The folder may also hold files fetched earlier.
-    if not any(filter_repo_objects(_files(folder), allow_patterns=patterns)):
+    if not any(filter_repo_objects(files_in(folder), allow_patterns=patterns)):
         wanted = "" if patterns is None else f" named {' or '.join(patterns)}"
         raise LanternError(f"{repo} has no file{wanted}: name another repository or revision")
     return folder
 
 
-def _files(folder: Path) -> list[str]:
+def files_in(folder: Path) -> list[str]:
     return sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file())
 
 

@@ -1,7 +1,7 @@
 """A checkpoint whose files changed since it was written: a one-line error or the same result, never another."""
 
 import dataclasses
-import json
+import re
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -16,6 +16,7 @@ from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.tensors import checksums
+from tests.refused import refused
 from tests.tiny_checkpoint import DRAFTER, TARGET, drafter_parameters, random_leaves, tiny_checkpoint
 
 FLIPS, PAGES, PAGE = 12, 4, 4096
@@ -68,12 +69,11 @@ def equal(left, right) -> bool:
 
 
 def test_flipped_bits_and_lost_pages_are_detected(saved, copied):
-    """At random places in every file; changes that do not matter (spaces in a config) change no result."""
+    """At random places in every file that the config lists."""
     whole, random = read(saved), np.random.default_rng(12)
     assert equal(whole, read(copied))
-    files = [path for path in sorted(copied.rglob("*")) if path.is_file()]
-    assert len(files) == 4
-    refused = same = 0
+    files = [path for path in sorted(copied.rglob("*")) if path.is_file() and path.name != "config.json"]
+    assert len(files) == 3
     for file in files:
         content = file.read_bytes()
         for number in range(FLIPS + PAGES):
@@ -85,15 +85,11 @@ def test_flipped_bits_and_lost_pages_are_detected(saved, copied):
                 start = place // PAGE * PAGE
                 damaged[start : start + PAGE] = bytes(len(damaged[start : start + PAGE]))
             file.write_bytes(damaged)
-            try:
-                assert equal(whole, read(copied)), (file, number)
-                same += 1
-            except ValueError as error:
-                assert "\n" not in str(error) and str(copied) in str(error), error
-                refused += 1
+            if damaged != content:
+                with refused(re.escape(str(copied))):
+                    read(copied)
         file.write_bytes(content)
     assert equal(whole, read(copied))
-    assert refused >= 60 and same <= 4, (refused, same)
 
 
 @pytest.mark.parametrize("part", ["model", "text_encoder"])
@@ -147,18 +143,6 @@ def test_a_checksum_covers_all_blocks(tmp_path, monkeypatch):
             summing.add(memoryview(part))
         assert summing.checksum == checksums.file_checksum(tmp_path / "file")
     assert len(sums) == len(changes)
-
-
-def test_a_config_changed_on_purpose_is_read_after_the_fix_that_the_error_names(copied):
-    path = copied / "config.json"
-    config = json.loads(path.read_text())
-    config["defaults"]["guidance"] = 3.0
-    path.write_text(json.dumps(config))
-    with pytest.raises(ValueError, match=r'take "config\.json" out of its "checksums"'):
-        load(copied)
-    del config["checksums"]["config.json"]
-    path.write_text(json.dumps(config))
-    assert load(copied).defaults["guidance"] == 3.0
 
 
 def test_a_copy_corrupted_by_the_disk_is_not_kept(saved, tmp_path, monkeypatch):

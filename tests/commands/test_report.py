@@ -1,9 +1,10 @@
-"""What ``lantern generate --compare`` says of two runs."""
+"""What ``lantern generate`` says of two runs, and of a drafter that does not suit its model."""
 
 from dataclasses import replace
 
-from lantern_jax.apps.commands.report import _comparison
+from lantern_jax.apps.commands.report import _comparison, weak_drafter
 from lantern_jax.engine.generation import Statistics
+from tests.tiny_checkpoint import tiny_pipeline
 
 
 def test_a_ratio_below_the_tokens_per_pass_is_explained():
@@ -15,3 +16,14 @@ def test_a_ratio_below_the_tokens_per_pass_is_explained():
     assert why.startswith("a pass that checks guesses takes 3.12 times as long as a plain one here;")
     as_expected = replace(ours, speedup=2.5)
     assert len(list(_comparison(as_expected, plain))) == 2
+
+
+def test_a_drafter_that_guesses_nothing_is_pointed_out():
+    def settings(method):
+        return tiny_pipeline().settings({"method": method})
+
+    for method in ("eagle", "led", "gumbel"):
+        assert "1.03 tokens per pass: check that it was made" in weak_drafter(settings(method), 1.03, 300)
+        assert weak_drafter(settings(method), 1.2, 300) is None
+        assert weak_drafter(settings(method), 1.0, 15) is None
+    assert not any(weak_drafter(settings(method), 1.0, 300) for method in ("ar", "jacobi", "zipar"))

@@ -7,7 +7,6 @@ import pytest
 
 import lantern_jax
 from lantern_jax import Completion, TokenConditioning
-from lantern_jax.decoding import cache as kv_cache
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -112,43 +111,21 @@ def neighbours(table):
     )  # fmt: skip
 
 
-def committed(path):
-    layer = (jnp.zeros((1, 1, 4, 3, 8)),) * 2
-    cache = kv_cache.new_cache((layer,), jnp.ones((1, 1, 3), bool), None, slots=3)
-    for _ in range(2):
-        cache = kv_cache.commit(cache, (layer,), jnp.asarray(path, jnp.int32), jnp.array([2], jnp.int32))
-
-
-def slots(number, dtype=np.int32):
-    """Prefills with ``number`` slots, then scores one token with a cache whose lengths the caller made."""
-    cache, _, _ = KNOWN.prefill(foreign_params(), TOKENS, None, number)
-    cache = cache.replace(length=jnp.zeros(3, dtype))
-    KNOWN.score(
-        foreign_params(), cache, jnp.zeros((3, 1), jnp.int32), np.zeros(1, int), np.ones((1, 1), bool)
-    )
-
-
-def topology(*parents, depth=2, width=1):
-    lantern_jax.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
+def slots(number):
+    """Prefills with ``number`` slots."""
+    KNOWN.prefill(foreign_params(), TOKENS, None, number)
 
 
 PARTS = {
     "draft tokens are 1 to 4: give 0 to 3": lambda: verified(jnp.array([[-1, 4, 1]], jnp.int32)),
     "draft tokens are float32": lambda: verified(jnp.zeros((1, 3))),
     "the neighbour table holds float32": lambda: neighbours(jnp.zeros((3, 20))),
-    "2 rows behind 2 committed tokens do not fit 3 slots": lambda: committed([[0, 1]]),
-    "nodes of the path are 1 to 3: give 0 to 2": lambda: committed([[1, 3]]),
-    "lengths of the cache are float32": lambda: slots(8, np.float32),
     "slots are float64: give whole numbers": lambda: slots(8.0),
     "vocab_size and num_tokens are float64": lambda: lantern_jax.Target(None, None, None, 24, 20.0),
     r"tokens have shape \(3,\): give batch x 3 tree nodes, under vmap tokens\[None\]": lambda: jax.vmap(
         verified
     )(jnp.zeros((5, 3), jnp.int32)),
     "values that are not finite": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
-    "parents are 0 to 3: give 0 to 2": lambda: topology(0, 3),
-    "parents are out of order": lambda: topology(2, 0),
-    "nodes are 2 deep and have up to 1 children": lambda: topology(0, 1, depth=1),
-    "nodes are 1 deep and have up to 2 children": lambda: topology(0, 0),
 }
 
 

@@ -51,7 +51,7 @@ QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, random", "sharp row end"),
 ]  # fmt: skip
 # Similar ways, and the same ways under another law.
 OTHERS = [
@@ -123,7 +123,7 @@ def changed(settings: Window, change):
 
     def propose(params, state, pending, draws, sampling):
         draft, after = drafting.propose(params, state, pending, draws, sampling)
-        log_p, _ = windows.coming(settings, state, pending.position)
+        log_p = windows.coming(settings, state, pending.position)
         old = windows.old_guesses(settings, state, pending.position)
         return change(draft, old, log_p, draws), after
 

@@ -23,5 +23,4 @@ def replace(folder: Path, name: str, content: bytes) -> None:
     (folder / name).write_bytes(content)
     config["files"][name] = len(content)
     config["checksums"][name] = checksums.file_checksum(folder / name)
-    config["checksums"].pop("config.json", None)
     path.write_text(json.dumps(config))

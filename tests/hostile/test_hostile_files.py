@@ -20,7 +20,6 @@ from lantern_jax import DynamicTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.foreign.torch_pickle import read_pickle
-from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
 from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.apps.sets.plan import SetPlan, shard_paths
@@ -119,10 +118,10 @@ READ_BY_NAME = {
     "tree at the end of a name": load_tree, "name of a tree": lambda path: resolve_tree(str(path)),
     "caption": through("a.txt", lambda path: PictureFolder(path.parent, 8)),
     "tokenizer": through("a.json", load_tokenizer), "pieces": through("a.model", load_tokenizer),
-    "merges": through("a.gz", load_clip_tokenizer), "prompts": through("a.tsv", READERS["prompts"]),
+    "clip's tokenizer": through("c.json", load_clip_tokenizer), "prompts": through("a.tsv", READERS["prompts"]),
     "encoded": through("a.npz", READERS["archive"]), "weights": through("a.pt", READERS["torch"]),
     "picture": through("b.png", READERS["picture"]), "features": map_array,
-    "accept lengths": lambda path: parse_accept_lengths(str(path)), "classifier": read_classifier,
+    "classifier": read_classifier,
     "trees to export": lambda path: arguments.file(str(path)),
 }  # fmt: skip
 

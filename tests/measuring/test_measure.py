@@ -10,14 +10,12 @@ import pytest
 
 from eval import profile
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.measure import (
     LEAST_REPEATS,
     Batch,
     Procedure,
     _row,
-    bytes_a_pass,
     measure,
     members,
 )
@@ -64,7 +62,7 @@ def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
     subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi zipar"))
-    rows = [_row(subject, one, PLAN, [batch], [batch], [1e9], 10**6, None) for one in (jacobi, zipar)]
+    rows = [_row(subject, one, PLAN, [batch], [batch], None) for one in (jacobi, zipar)]
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
 
 
@@ -97,7 +95,7 @@ def test_numbers_of_a_run_are_consistent():
         # Every pass gives its accepted tokens and one more; the last one may be cut.
         assert 1 + sum(row.acceptance) == pytest.approx(row.tokens_a_pass)
         assert row.quartiles[0] <= row.seconds <= row.quartiles[1]
-        assert row.floor_share > 0 and row.peak_memory > 1 << 20 and set(row.versions) >= {"jax", "python"}
+        assert set(row.versions) >= {"jax", "python"}
     assert window.substituted == 0 and relaxed.substituted > 0 and relaxed.distortion > 0
     assert (plain.pixels, plain.dtype) == (16, "float32")
     assert plain.device.startswith("cpu of ")
@@ -130,32 +128,10 @@ def test_levels_depend_on_the_kind_of_draft():
         assert tiny_pipeline().check(["a lake"], method=method).drafting.passes == levels
 
 
-def test_the_bytes_of_a_pass_match_a_count_by_hand():
-    """Counted by hand: layers and head, the cache; for a chain of 5 the drafter five times."""
-    subject = random_tiny()
-    plain, chain = members(subject, configurations("gumbel:tree=chain"), AcceptLengths(mean=3.0))[0][0]
-    config = subject.recipe.config
-    dim, hidden, codes = config.dim, config.transformer.hidden_dim, config.vocab_size
-    layer = 4 * dim * dim + 3 * dim * hidden + 2 * dim
-    weights = config.num_layers * layer + dim + dim * codes
-
-    def slots(extra):
-        return 2 * 2 * dim * (1 + config.num_tokens + extra)
-
-    def counted(member):
-        run = subject.engine.start(member.job, subject.rows(0, 1))
-        return bytes_a_pass(subject, member.settings, member.job, run)
-
-    assert counted(plain) == 4 * (weights + config.num_layers * slots(1))
-    drafter = layer - dim + 2 * dim * dim + dim + dim * codes + slots(6) - 2 * 2 * dim
-    assert counted(chain) == 4 * (weights + config.num_layers * slots(6) + 5 * drafter)
-
-
-def test_tasks_alternate_and_bandwidth_is_positive():
+def test_tasks_alternate():
     order = []
     given = alternate({name: lambda repeat, name=name: order.append(name) or repeat for name in "ab"}, 3)
     assert order == list("abbaab") and given == {"a": [0, 1, 2], "b": [0, 1, 2]}
-    assert 1e8 < Bandwidth().measure() < 1e13
 
 
 def test_parts_of_a_pass_are_recognised_by_their_scopes():

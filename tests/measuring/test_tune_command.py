@@ -118,7 +118,7 @@ def test_a_budget_needs_a_codebook(tmp_path, capsys, monkeypatch):
     bare = save(tmp_path / "bare", dataclasses.replace(tiny_checkpoint(), codebook=None))
     monkeypatch.setattr(tune.Tuner, "run", must_not_run)
     before = files(tmp_path)
-    assert main(["tune", "--model", str(bare), "--max-distance", "0.5"]) == 2
+    assert main(["tune", "--model", str(bare), "--max-substituted", "0.5"]) == 2
     assert "has no codebook" in capsys.readouterr().err and files(tmp_path) == before
 
 

@@ -1,6 +1,5 @@
 """CLIP's tokenizer: tiny merges against ids by hand and transformers, cleaning, cutting, LANTERN's prefix."""
 
-import gzip
 import sys
 
 import numpy as np
@@ -9,7 +8,7 @@ import pytest
 from lantern_jax.apps.metrics import clip_tokenizer
 from lantern_jax.apps.metrics.clip_tokenizer import END, START, clean, load_clip_tokenizer
 from lantern_jax.io.errors import IgnoredWords
-from tests.metrics.tiny_clip import MERGES, VOCAB, write_merges
+from tests.metrics.tiny_clip import MERGES, VOCAB, byte_letters, write_tokenizer
 from tests.refused import refused_each
 
 pytest.importorskip("tokenizers")
@@ -33,7 +32,7 @@ def mending(request, monkeypatch):
 
 @pytest.fixture
 def tokenizer(tmp_path):
-    return load_clip_tokenizer(write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
+    return load_clip_tokenizer(write_tokenizer(tmp_path / "tokenizer.json"))
 
 
 def ids_of(tokenizer, text):
@@ -65,18 +64,11 @@ def test_ids_match_those_by_hand(tokenizer, text, ids):
     assert ids_of(tokenizer, text) == ids
 
 
-def test_merges_beyond_clips_are_not_read(tmp_path, monkeypatch):
-    monkeypatch.setattr(clip_tokenizer, "_MERGES", 2)
-    tokenizer = load_clip_tokenizer(write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"))
-    assert (tokenizer.start, tokenizer.end) == (514, 515)
-    assert tokenizer.encode(["lake"])[0, 1:3].tolist() == [513, 256 + ord("e") - ord("!")]
-
-
 @pytest.mark.usefixtures("mending")
 def test_ids_match_transformers(tmp_path, tokenizer):
     """On texts that need no mending; its tokenizer.json gives the same ids here too."""
     transformers = pytest.importorskip("transformers")
-    letters = clip_tokenizer._byte_letters()
+    letters = byte_letters()
     assert len(set(letters)) == 256
     tokens = [*letters, *(letter + "</w>" for letter in letters)]
     tokens += [merge.replace(" ", "") for merge in MERGES] + [START, END]
@@ -130,24 +122,16 @@ def test_texts_are_cleaned(text, cleaned):
 def test_wrong_files_are_refused(tmp_path, monkeypatch):
     import tokenizers
 
-    path, other = write_merges(tmp_path / "bpe_simple_vocab_16e6.txt.gz"), tmp_path / "other"
-    whole = path.read_bytes()
-    for content in (
-        whole[: len(whole) // 2],
-        b"",
-        gzip.compress(b"title\na b c\n"),
-        gzip.compress(b"title\n\xff a"),
-    ):
-        path.write_bytes(content)
-        refused_each({"is damaged or not CLIP's list of merges": lambda: load_clip_tokenizer(path)})
+    other = tmp_path / "other"
     other.mkdir()
     refused_each({
-        "is not a file": lambda: load_clip_tokenizer(tmp_path / "other.txt.gz"),
+        "is not a file": lambda: load_clip_tokenizer(tmp_path / "other.json"),
         r"holds no tokenizer: give CLIP's tokenizer\.json": lambda: load_clip_tokenizer(other),
     })  # fmt: skip
     words = tokenizers.Tokenizer(tokenizers.models.WordLevel({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
     words.save(str(other / "tokenizer.json"))
     refused_each({"is not CLIP's tokenizer": lambda: load_clip_tokenizer(other)})
+    path = write_tokenizer(tmp_path / "tokenizer.json")
     monkeypatch.setitem(sys.modules, "tokenizers", None)
     with pytest.raises(ImportError, match=r"needs tokenizers: pip install tokenizers"):
-        load_clip_tokenizer(write_merges(path))
+        load_clip_tokenizer(path)

@@ -17,7 +17,7 @@ from lantern_jax.apps.metrics import protocols, registry
 from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.moments import Moments, frechet_distance
-from lantern_jax.apps.metrics.preprocessing import lantern_square, truncate_levels
+from lantern_jax.apps.metrics.preprocessing import lantern_square
 from lantern_jax.apps.sets import statistics
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
@@ -130,20 +130,14 @@ def test_scores_are_means_over_pictures_with_their_prompts(folder, capsys):
     assert json.loads((folder / "b.json").read_text())["scores"] == [score]
 
 
-def test_slips_are_off_unless_asked_for(folder):
-    prompts = ["a lake"] * COUNT
-    pictures = write_folder(folder / "made", 1, side=300, prompts=prompts)
+def test_a_preset_prepares_the_pictures_of_its_scores(folder):
+    pictures = write_folder(folder / "made", 1, side=300, prompts=["a lake"] * COUNT)
     (folder / "weights").write_text("")
-    squares = [lantern_square(picture) for picture in pictures]
     common = ("made", "--scores", "clip-lantern,brightness", "--weights", "weights", "--preset", "lantern")
-    slips = [truncate_levels(square) for square in squares]
-    for name, more, expected in (("a.json", (), squares), ("b.json", ("--with-slips",), slips)):
-        assert run(*common, *more, "--out", name) == 0
-        told = json.loads((folder / name).read_text())
-        clip, plain = told["scores"]
-        assert clip["mean"] == pytest.approx(np.mean(expected))
-        assert plain["mean"] == pytest.approx(pictures.mean())
-        assert [slip["applied"] for slip in told["slips"]] == [bool(more), False]
+    assert run(*common, "--out", "a.json") == 0
+    clip, plain = json.loads((folder / "a.json").read_text())["scores"]
+    assert clip["mean"] == pytest.approx(np.mean([lantern_square(picture) for picture in pictures]))
+    assert plain["mean"] == pytest.approx(pictures.mean())
 
 
 REFUSED = {
@@ -165,7 +159,6 @@ REFUSED = {
     "foreign prompts": ("told --scores brightness --prompts p.txt", "picture 1 is of 'a hill'"),
     "prompts for nothing": ("made --reference made --prompts p.txt", "--prompts are for --scores"),
     "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
-    "slips of nothing": ("made --reference made --with-slips", "give --preset too"),
     "features without reference": ("made --scores brightness --features colours", "--reference"),
     "strictness without reference": ("made --scores brightness --strict", "--strict is of distances"),
     "no replicates without reference": ("made --scores brightness --replicates 0", "--replicates is of distances"),

@@ -1,17 +1,21 @@
 """Small random CLIPs in both published layouts, their configs and a tokenizer, for tests of what is built on them."""
 
-import gzip
 import json
+import re
 
 import numpy as np
 
 from lantern_jax.apps.metrics.clip import ClipConfig, Tower
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, clip_table
+from lantern_jax.apps.metrics.clip_tokenizer import END, START
 from tests.fixtures.tensor_writing import random_tensor, write_safetensors
 
 # The vocabulary of these merges: 256 bytes, the same at the end of a word, the merges, start and end.
 MERGES = ("l a", "la k", "lak e</w>", "t h", "th e</w>")
 VOCAB = 512 + len(MERGES) + 2
+_PIECES = (
+    rf"{re.escape(START)}|{re.escape(END)}|'s|'t|'re|'ve|'m|'ll|'d|\p{{L}}+|\p{{N}}|[^\s\p{{L}}\p{{N}}]+"
+)
 # One head of the usual width in each tower, so that shapes leave only the activation open.
 CONFIG = ClipConfig(Tower(64, 2, 1, 48), Tower(64, 2, 1, 40), "quick_gelu", 4, 12, 20, VOCAB, 16)
 # OpenAI's names; where one contains another, the longer comes first.
@@ -64,12 +68,35 @@ def write_folder(folder, config=CONFIG, seed=0):
         for name, tower in (("vision", config.vision), ("text", config.text))
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps({"model_type": "clip", **towers}))
-    write_merges(folder / "bpe_simple_vocab_16e6.txt.gz")
+    write_tokenizer(folder / "tokenizer.json")
     return folder
 
 
-def write_merges(path):
-    path.write_bytes(gzip.compress("\n".join(["#version: 0.2", *MERGES, ""]).encode()))
+def byte_letters() -> list[str]:
+    """Returns a printable character per byte, in the vocabulary's order: first the printable bytes, as themselves."""
+    printing = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    return [chr(code) for code in (*printing, *range(0x100, 0x200 - len(printing)))]
+
+
+def write_tokenizer(path):
+    """Writes a tokenizer.json with these merges, as CLIP's."""
+    from tokenizers import Regex, Tokenizer, models, pre_tokenizers
+
+    merges = [tuple(merge.split()) for merge in MERGES]
+    tokens = [
+        *byte_letters(),
+        *(f"{letter}</w>" for letter in byte_letters()),
+        *map("".join, merges),
+        START,
+        END,
+    ]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    tokenizer = Tokenizer(models.BPE(vocabulary, merges, unk_token=END, end_of_word_suffix="</w>"))
+    tokenizer.add_special_tokens([START, END])
+    pieces = pre_tokenizers.Split(Regex(_PIECES), behavior="removed", invert=True)
+    letters = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, letters])
+    tokenizer.save(str(path))
     return path
 
 

@@ -1,11 +1,11 @@
-"""What a model decodes with: the parts of a job, and a drafter that does not suit its model."""
+"""What a model decodes with: the parts of a job."""
 
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.methods import AUTO, METHODS
 from lantern_jax.decoding.rules.near import Near
-from lantern_jax.settings.recipe import Recipe, weak_drafter
+from lantern_jax.settings.recipe import Recipe
 from tests.tiny_checkpoint import TARGET, drafters, tiny_checkpoint
 
 KINDS = {kind: config for kind, (config, _) in drafters().items()}
@@ -28,13 +28,3 @@ def test_programs_are_found_by_the_method(name):
         assert other.program == first.program
     plain = RECIPE.job(settings(name), plain=True)
     assert plain.program == RECIPE.job(settings("ar")).program and plain.guidance == 2
-
-
-def test_a_drafter_that_guesses_nothing_is_pointed_out():
-    for method in ("eagle", "led", "gumbel"):
-        assert "1.03 tokens per pass: check that it was made for this model" in weak_drafter(
-            settings(method), 1.03, 300
-        )
-        assert weak_drafter(settings(method), 1.2, 300) is None
-        assert weak_drafter(settings(method), 1.0, 15) is None
-    assert not any(weak_drafter(settings(method), 1.0, 300) for method in ("ar", "jacobi", "zipar"))

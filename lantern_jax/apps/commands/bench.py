@@ -17,7 +17,7 @@ from lantern_jax.apps.commands.options import (
 from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.measuring.accept_lengths import HELP as ACCEPT_LENGTHS
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
-from lantern_jax.apps.measuring.rows import Row, read_rows
+from lantern_jax.apps.measuring.rows import Row
 from lantern_jax.apps.measuring.sweep import SWEPT, Configuration, check_methods, expand, parse_list
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.decoding.choices import RULES
@@ -32,7 +32,6 @@ QUICK_METHODS, QUICK_PICTURES, PICTURES = ("eagle", "led", "lantern-g"), 12, 16
 _EXAMPLES = (
     "lantern bench --quick",
     "lantern bench --methods led jacobi --batch 1,4 --out rows.jsonl",
-    "lantern bench --methods led:nodes=9,refine=2 --against rows.jsonl",
 )
 
 
@@ -62,7 +61,6 @@ def add(commands) -> None:
     bench.group("output")
     switch("--verbose", "show all columns; the file of --out has them anyway")
     take("--out", "FILE.jsonl", "write the rows as JSON lines, after every batch size and guidance")
-    take("--against", "OLD.jsonl", "show ratios to the rows of an older file")
     bench.shared("--overwrite")
 
 
@@ -77,8 +75,8 @@ def _run(arguments: argparse.Namespace) -> None:
         raise LanternError(
             "a random model takes no --model and no --prompts: leave them out, or --size and --random"
         )
-    old = [] if arguments.against is None else read_rows(arguments.against)
-    _check_outputs(arguments)
+    if arguments.out is not None:
+        check_new_file(Path(arguments.out), arguments.overwrite)
     writes = join_hosts(arguments.hosts)
     if not writes:
         arguments.out = None
@@ -92,7 +90,7 @@ def _run(arguments: argparse.Namespace) -> None:
     finally:
         # Measured rows are shown even if they cannot be written, or if the rest is interrupted.
         if rows or left_out:
-            _show(rows, left_out, old, arguments)
+            _show(rows, left_out, arguments)
     if arguments.out is not None:
         say(f"wrote {arguments.out}")
 
@@ -111,20 +109,11 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
     )
 
 
-def _check_outputs(arguments: argparse.Namespace) -> None:
-    out, against = (path and Path(path) for path in (arguments.out, arguments.against))
-    if out is not None:
-        check_new_file(out, arguments.overwrite)
-        if against is not None and out.absolute() == against.absolute():
-            raise LanternError(f"{out} is both --out and --against: name another file")
-
-
 def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out: list[str]) -> None:
     """Measures and writes rows, group by group; appends them, and the reasons why others are left out."""
-    from lantern_jax.apps.commands.report import working
+    from lantern_jax.apps.commands.report import weak_drafter, working
     from lantern_jax.apps.measuring.measure import measure, members
     from lantern_jax.apps.measuring.rows import to_lines
-    from lantern_jax.settings.recipe import weak_drafter
 
     subject = _subject(arguments)
     groups, reasons = members(subject, configurations, plan.profile)
@@ -169,9 +158,8 @@ def _subject(arguments: argparse.Namespace) -> Any:
     return checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
 
 
-def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argparse.Namespace) -> None:
+def _show(rows: list[Row], left_out: list[str], arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.measuring import tables
-    from lantern_jax.apps.measuring.rows import against
     from lantern_jax.apps.terminal.console import Console
 
     # In a file or a pipe a wide table takes the width that it needs.
@@ -181,9 +169,3 @@ def _show(rows: list[Row], left_out: list[str], old: list[Row], arguments: argpa
         console.print(tables.rows_table(rows, arguments.verbose))
     for reason in left_out:
         console.print(f"left out: {reason}")
-    if arguments.against is not None:
-        pairs = against(rows, old)
-        if pairs:
-            console.print(tables.against_table(pairs, arguments.against))
-        else:
-            console.print(f"{arguments.against} has no row of the same configuration")

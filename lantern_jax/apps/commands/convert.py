@@ -14,7 +14,7 @@ from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.families.formats import Format
 from lantern_jax.io.errors import LanternError
-from lantern_jax.tensors.hub import download, list_files
+from lantern_jax.tensors.hub import download
 
 
 def add(commands) -> None:
@@ -101,6 +101,8 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
     """Fetches files from a repository; returns where they are."""
+    from lantern_jax.apps.convert.hub import list_files
+
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}
     missing = [path for path, names in wanted.items() if not names]

@@ -62,8 +62,13 @@ def _run(arguments: argparse.Namespace) -> None:
     outputs = _checked(arguments)
     writes = join_hosts(arguments.hosts)
 
-    from lantern_jax.apps.commands.report import decoding_progress, show_choice, show_statistics, write
-    from lantern_jax.settings.recipe import weak_drafter
+    from lantern_jax.apps.commands.report import (
+        decoding_progress,
+        show_choice,
+        show_statistics,
+        weak_drafter,
+        write,
+    )
 
     pipeline = open_pipeline(arguments)
     with _quoting(arguments.prompts):

@@ -32,7 +32,6 @@ def add(commands) -> None:
     take("--prompts", "FILE", "prompts, one per line, for pictures that do not carry theirs")
     take("--weights", "[NAME=]FILE", "of a network, once for each", action="append")
     take("--preset", "NAME", "measure as published: lantern, adm")
-    switch("--with-slips", "with the known slips of the preset's program")
     neighbours = "precision and recall: neighbour that a ball reaches (default: 3)"
     take("--neighbours", "K", neighbours, type=whole())
     switch("--strict", "precision and recall: a ball's surface is outside")
@@ -64,11 +63,8 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.devices.compilation import keep_compiled_programs
 
     keep_compiled_programs()
-    slips = preset.slips if preset else ()
     report = {"set": arguments.set, "reference": arguments.reference, "preset": arguments.preset}
-    report |= {"slips": [
-        {"what": slip.what, "applied": arguments.with_slips and slip.step is not None} for slip in slips
-    ], "distances": [], "scores": [], "versions": _versions()}  # fmt: skip
+    report |= {"distances": [], "scores": [], "versions": _versions()}
 
     def read_by_all(path: str) -> list[Statistics]:
         return [statistics_of(path, reader) for reader in readers]
@@ -81,9 +77,9 @@ def _run(arguments: argparse.Namespace) -> None:
         read = {path: read_by_all(path) for path in sets if is_statistics(path)}
         # Scores come before distances, since they refuse pictures without prompts.
         for name, score in built.items():
-            steps = preset.score_steps(name, arguments.with_slips) if preset else []
+            step = None if preset is None else preset.scores.get(name)
             pictures = with_prompts(read_pictures(arguments.set), prompts)
-            report["scores"].append({"score": name} | score_pictures(score, pictures, steps))
+            report["scores"].append({"score": name} | score_pictures(score, pictures, step))
         read |= {path: read_by_all(path) for path in sets if path not in read}
         for number, reading in enumerate(readings):
             made, real = read[arguments.set][number], read[arguments.reference][number]
@@ -105,8 +101,6 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
     from lantern_jax.apps.metrics.protocols import Reading
     from lantern_jax.apps.metrics.registry import READERS, check_names
 
-    if arguments.with_slips and preset is None:
-        raise LanternError("--with-slips repeats those of a published protocol: give --preset too")
     names = None if arguments.features is None else check_names(arguments.features, READERS)
     wanted, k = arguments.preprocessing, arguments.neighbours
     if arguments.reference is None:
@@ -204,8 +198,6 @@ def _show(report: dict[str, Any]) -> None:
         console.print(table)
     if report["reference"] is not None:
         console.print(f"{report['set']} against {report['reference']}")
-    for slip in report["slips"]:
-        console.print(f"slip {'applied' if slip['applied'] else 'not applied'}: {slip['what']}")
 
 
 def _with_interval(row: dict[str, Any], name: str, interval: str = "interval") -> str:

@@ -21,8 +21,11 @@ from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_s
 from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.plan import Plan
+from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import Found
 
+# Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
+_IDLE, _SEEN = 1.2, 100
 # The numbers among a model's sampling defaults, which fit one short line.
 _NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
 
@@ -255,3 +258,13 @@ def _short(value: Any, limit: int = 100) -> str:
         return str(value)
     text = ", ".join(map(str, value))
     return text if len(text) <= limit else f"{text[:limit].rsplit(', ', 1)[0]} ... ({len(value)} in all)"
+
+
+def weak_drafter(settings: Settings, tokens_a_pass: float, passes: float) -> str | None:
+    """Returns advice where a drafter guesses nearly nothing, as one of another model does; else None."""
+    if not settings.drafting.drafts or passes < _SEEN or tokens_a_pass >= _IDLE:
+        return None
+    return (
+        f"its drafter guesses nearly nothing, {tokens_a_pass:.2f} tokens per pass: check that it was made for this "
+        "model, or take a method without one, such as jacobi"
+    )

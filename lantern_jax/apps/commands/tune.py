@@ -34,9 +34,8 @@ def add(commands) -> None:
     take("--prompts", "FILE", "prompts, one per line, or those that `lantern encode` wrote (.npz)")
     # Without a batch, the aim is one picture as soon as possible.
     tune.decoding(NUMBERS, batch=1)
-    share, distance = "at most this share of tokens", "at most this mean codebook distance"
-    take("--max-substituted", "X", f"allow relaxed rules: {share}", type=number(0, 1))
-    take("--max-distance", "D", f"allow relaxed rules: {distance}", type=number())
+    share = "allow relaxed rules: at most this share of tokens"
+    take("--max-substituted", "X", share, type=number(0, 1))
     take("--minutes", "M", "how long it may take", 5, type=number(above=True))
     # At least two, for the errors of the measurements.
     pictures = f"decoded together for statistics (default: {PICTURES}, fewer where --minutes are)"
@@ -62,11 +61,11 @@ def _run(arguments: argparse.Namespace) -> None:
 
     pipeline = open_pipeline(arguments)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
-    budget = Budget(arguments.max_substituted, arguments.max_distance)
+    budget = Budget(arguments.max_substituted)
     if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
         raise LanternError(
-            f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted and "
-            "--max-distance out, or convert it again with its VQ tokenizer"
+            f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted "
+            "out, or convert it again with its VQ tokenizer"
         )
     settings = pipeline.check(prompts, **options)
     key = Key.of(pipeline.checkpoint, settings, pipeline.dtype, devices=pipeline.engine.devices)

@@ -1,4 +1,4 @@
-"""Uploading a checkpoint to the Hugging Face hub, with a model card."""
+"""What is on the Hugging Face hub, and uploading a checkpoint to it, with a model card."""
 
 from collections.abc import Iterable
 from pathlib import Path
@@ -10,9 +10,33 @@ from lantern_jax.families.registry import FAMILIES, family_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.tensors.checksums import CONFIG
-from lantern_jax.tensors.hub import REPOSITORY, explained, no_name
+from lantern_jax.tensors.hub import REPOSITORY, explained, files_in, no_name
 
 CARD = "README.md"
+
+
+def list_files(repo: str, revision: str | None = None) -> list[str]:
+    """Returns the names of a repository's files; without a connection, of those in the cache.
+
+    Args:
+        repo: OWNER/NAME of a model.
+        revision: branch, tag or commit; None is the main branch.
+
+    Raises:
+        LanternError: as ``tensors.hub.download``.
+    """
+    with explained(repo, revision) as endpoint:
+        from huggingface_hub import HfApi, errors, snapshot_download
+
+        try:
+            return sorted(HfApi(endpoint=endpoint).list_repo_files(repo, revision=revision))
+        except (errors.HfHubHTTPError, errors.HFValidationError):
+            raise
+        # No answer: the HTTP client's error, which differs from version to version.
+        except Exception:
+            # No pattern: newer versions refuse a folder that lacks requested files.
+            cached = snapshot_download(repo, revision=revision, allow_patterns=[], local_files_only=True)
+            return files_in(Path(cached))
 
 
 def push(checkpoint: Checkpoint, repo: str) -> None:

@@ -1,22 +1,16 @@
 """The accepted lengths that a forced run replays: profiles, chances of 0, 1, 2, ... accepted draft tokens per round."""
 
 import math
-import os
 from dataclasses import dataclass
-from typing import Any
 
 from lantern_jax.decoding.fields import MOST_INT
 from lantern_jax.io.errors import LanternError, quoted
-from lantern_jax.io.files import parse_json, read_text
 
 HELP = (
     "replay accepted lengths instead of those that verification finds, though it still runs: a mean number of tokens "
-    "per pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5, "
-    "or a file with a JSON list)"
+    "per pass (3.63: accepted ones and the one after them), or chances of 0, 1, 2, ... accepted tokens (0.3,0.2,0.5)"
 )
 _WANTED = "a mean number of tokens per pass >= 1, such as 3.63, or two or more chances that sum to 1, such as 0.4,0.6"
-# The most bytes of a file of chances.
-_LARGEST = 1 << 16
 
 
 @dataclass(frozen=True)
@@ -57,36 +51,24 @@ class AcceptLengths:
 
 
 def parse_accept_lengths(text: str) -> AcceptLengths:
-    """Parses a mean, comma-separated chances, a JSON list, or the name of a file that holds one of these.
+    """Parses a mean, or comma-separated chances.
 
     Raises:
-        LanternError: none of these, a mean below 1, chances that are negative or do not sum to 1, a file that cannot be
-            read.
+        LanternError: neither, a mean below 1, chances that are negative or do not sum to 1.
     """
-    given = text.strip()
     try:
-        # Many chances are longer than a file's name may be: then this is False.
-        if os.path.isfile(given):
-            given = read_text(given, _LARGEST).strip()
-    except (OSError, ValueError) as error:
-        raise LanternError(f"cannot read accept lengths from {quoted(text)}: {error}") from None
-    try:
-        numbers = parse_json(given if given.startswith("[") else f"[{given}]", "it")
+        numbers = [float(part) for part in text.split(",")]
     except ValueError:
         numbers = []
     is_mean = len(numbers) == 1
-    if not numbers or not all(map(_is_number, numbers)) or (is_mean and not numbers[0] >= 1):
+    if not numbers or not all(map(math.isfinite, numbers)) or (is_mean and not 1 <= numbers[0] <= MOST_INT):
         raise LanternError(f"accept lengths {quoted(text)} are not valid: give {_WANTED}")
     if is_mean:
-        return AcceptLengths(mean=float(numbers[0]))
+        return AcceptLengths(mean=numbers[0])
     total = math.fsum(numbers)
     if min(numbers) < 0 or abs(total - 1) > 1e-3:
         raise LanternError(f"accept lengths {quoted(text)} sum to {total:g}: give {_WANTED}")
     return AcceptLengths(chances=tuple(number / total for number in numbers))
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= MOST_INT
 
 
 def _chance_of_mean(mean: float, depth: int) -> float:

@@ -78,28 +78,25 @@ class Candidate:
 
 @dataclass(frozen=True)
 class Budget:
-    """What relaxed rules may cost; None means no bound, and without any bound there are no relaxed rules.
+    """What relaxed rules may cost; without a bound there are none.
 
     Attributes:
         substituted: the largest share of tokens that may be put in place of the strict rule's.
-        distance: the largest mean codebook distance of these.
     """
 
     substituted: float | None = None
-    distance: float | None = None
 
     @property
     def allows_relaxed(self) -> bool:
         """Tells whether there is a bound."""
-        return self.substituted is not None or self.distance is not None
+        return self.substituted is not None
 
-    def holds(self, substituted: Float[np.ndarray, " n"], distance: float) -> bool:
+    def holds(self, substituted: Float[np.ndarray, " n"]) -> bool:
         """Tells whether pictures kept to the budget (strict ones always do); the share's standard error counts too."""
-        if not len(substituted):
-            return True
+        if not len(substituted) or self.substituted is None:
+            return not len(substituted)
         error = float(np.std(substituted, ddof=1)) / len(substituted) ** 0.5 if len(substituted) > 1 else 0.0
-        within = self.substituted is None or float(np.mean(substituted)) + error <= self.substituted
-        return self.allows_relaxed and within and (self.distance is None or distance <= self.distance)
+        return float(np.mean(substituted)) + error <= self.substituted
 
 
 @dataclass(frozen=True)

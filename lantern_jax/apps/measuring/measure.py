@@ -1,26 +1,22 @@
 """Measuring configurations beside plain decoding, in turns: a slow minute of the machine slows all of them.
 
-Every repetition decodes one batch of the same pictures plainly and with each configuration, and reads memory for its
-bandwidth. Ratios are taken within a repetition, and their median counts: a single disturbance does not matter.
+Every repetition decodes one batch of the same pictures plainly and with each configuration. Medians count: a single
+disturbance does not matter.
 
 Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 """
 
 import dataclasses
-import math
 import statistics
-import sys
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import jax
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.bandwidth import Bandwidth
 from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.rows import PLAIN, Row
@@ -28,14 +24,10 @@ from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
-from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import SAMPLING, Settings
 
 LEAST_REPEATS = 3
-# Parameters that a pass does not read, by names in their paths: tables of which it takes a few rows, and those that
-# only prefill reads.
-NOT_READ = ("tokens", "labels", "caption")
 # Passes before the first timed one.
 _WARM_UP = 4
 
@@ -151,26 +143,22 @@ def measure(
     Raises:
         LanternError: a model whose numbers are not finite.
     """
-    floors, profiles = [], []
+    profiles = []
     for member in group:
         report(f"{member.configuration}, a pass")
         run = begin(subject, member, 0)
-        floors.append(bytes_a_pass(subject, member.settings, member.job, run))
         run = subject.engine.advance(run, _WARM_UP)
         profiles.append(plan.parts and plan.parts(subject.engine, run))
         del run
-    bandwidth, repeats = Bandwidth(), plan.repeats(group[0].settings.batch)
+    repeats = plan.repeats(group[0].settings.batch)
 
     def decode(member: Member, repeat: int) -> Batch:
         report(f"{member.configuration}, decoding {repeat + 1} of {repeats}")
         return decode_batch(subject, member, plan.passes, repeat)
 
-    tasks: dict = {"bandwidth": lambda repeat: bandwidth.measure(1)}
-    tasks |= {str(number): partial(decode, member) for number, member in enumerate(group)}
-    taken = alternate(tasks, repeats)
-    speeds, plain = taken["bandwidth"], taken["0"]
+    taken = alternate({str(number): partial(decode, member) for number, member in enumerate(group)}, repeats)
     return [
-        _row(subject, member, plan, taken[str(number)], plain, speeds, floors[number], profiles[number])
+        _row(subject, member, plan, taken[str(number)], taken["0"], profiles[number])
         for number, member in enumerate(group)
     ]
 
@@ -207,8 +195,6 @@ def _row(
     plan: Procedure,
     samples: Sequence[Batch],
     plain: Sequence[Batch],
-    speeds: Sequence[float],
-    floor: int,
     profile: Any,
 ) -> Row:
     """Summarises several batches."""
@@ -217,9 +203,6 @@ def _row(
     # Nothing verifies rows in parallel either.
     is_known = not is_forced and member.job.program.rows is None
     seconds = [sample.seconds for sample in samples]
-    floor_shares = [
-        floor / speed / sample.pass_seconds for sample, speed in zip(samples, speeds, strict=True)
-    ]
     tokens, rounds, substituted, distance = (
         sum(getattr(sample, name) for sample in samples)
         for name in ("tokens", "rounds", "substituted", "distance")
@@ -252,9 +235,6 @@ def _row(
         speedup=speedup,
         speedup_quartiles=[plain_seconds / each for each in reversed(quartiles)],
         efficiency=speedup * rounds / tokens,
-        floor_share=statistics.median(floor_shares),
-        bandwidth=statistics.median(speeds),
-        peak_memory=_peak_memory(),
         substituted=substituted / tokens if is_known else None,
         distortion=distance / max(substituted, 1) if is_known else None,
         forced=is_forced,
@@ -274,40 +254,3 @@ def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
 
 def _quartiles(values: Sequence[float]) -> list[float]:
     return [float(value) for value in np.quantile(values, (0.25, 0.75))]
-
-
-def _peak_memory() -> int:
-    """Returns the most bytes that this process held on the device, or on the host if the device does not tell."""
-    stats = jax.local_devices()[0].memory_stats() or {}
-    if "peak_bytes_in_use" in stats:
-        return int(stats["peak_bytes_in_use"])
-    if sys.platform == "win32":
-        return 0
-    import resource
-
-    most = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
-    return most if sys.platform == "darwin" else 1024 * most
-
-
-def bytes_a_pass(subject: Subject, settings: Settings, job: Job, run: Run) -> int:
-    """Returns the least bytes that a pass reads on a device: weights and caches of target and drafter, once per run.
-
-    Tables that are looked up by row, and prefill's own weights, are left out.
-    """
-    total = _size(subject.engine.parameters.target) + _size(run.state.cache.layers)
-    if job.drafter is None:
-        return total
-    # The heads of some drafters all run together.
-    runs = 1 if DRAFTERS[job.drafter].one_pass else max(settings.drafting.passes, 1)
-    own = getattr(getattr(run.state.drafting, "committed", None), "drafter", None)
-    cache = _size(getattr(getattr(own, "cache", None), "layers", ()))
-    return total + runs * (_size(subject.engine.drafter(job.drafter)) + cache)
-
-
-def _size(tree: Any) -> int:
-    """Returns the bytes of arrays on one device."""
-    return sum(
-        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if not any(getattr(key, "key", None) in NOT_READ for key in path)
-    )

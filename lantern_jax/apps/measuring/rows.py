@@ -6,23 +6,12 @@ Axes: D depth of the tree.
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from pathlib import Path
 from typing import Any
 
 from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json, read_text
 
 # The method that all others are compared with.
 PLAIN = "ar"
-_LARGEST = 64 * 2**20
-# The fields that agree in two rows if they measure the same thing.
-IDENTITY = (
-    "model", "pixels", "dtype", "device", "batch", "guidance", "method", "options", "nodes", "depth", "forced",
-    "accept_lengths",
-)  # fmt: skip
-# The fields that are compared between them.
-COMPARED = ("seconds", "ms_a_pass", "tokens_a_pass", "speedup", "efficiency")
 
 
 @dataclass(frozen=True)
@@ -51,10 +40,6 @@ class Row:
         speedup: plain_seconds / seconds.
         speedup_quartiles: plain_seconds / each of the quartiles, the smaller first.
         efficiency: speedup / tokens_a_pass: 1 where a pass costs what a step of plain decoding does.
-        floor_share: the share of a pass that reading its weights and cache takes at the bandwidth measured beside it;
-            the median over the repeats.
-        bandwidth: bytes per second, the median over the repeats.
-        peak_memory: the most bytes so far in this process, of the device, or of the process if the device reports none.
         substituted: the share of tokens that a relaxed rule put in place of the strict rule's; None where acceptance is
             forced or no rule is asked.
         distortion: the mean codebook distance of those tokens; None likewise.
@@ -88,9 +73,6 @@ class Row:
     speedup: float
     speedup_quartiles: Sequence[float]
     efficiency: float
-    floor_share: float
-    bandwidth: float
-    peak_memory: int
     substituted: float | None
     distortion: float | None
     forced: bool
@@ -104,11 +86,6 @@ class Row:
     def is_plain(self) -> bool:
         """Whether it is the plain decoding that others are compared with."""
         return self.method == PLAIN
-
-    @property
-    def identity(self) -> str:
-        """The same for two rows that measure the same thing."""
-        return json.dumps([getattr(self, name) for name in IDENTITY], sort_keys=True)
 
     @property
     def label(self) -> str:
@@ -127,38 +104,3 @@ def row_of(values: Mapping[str, Any]) -> Row:
     """Returns the row in a JSON object, without anything else it holds; TypeError if something is missing."""
     names = {part.name for part in fields(Row)}
     return Row(**{name: value for name, value in values.items() if name in names})
-
-
-def read_rows(file: str | Path) -> list[Row]:
-    """Reads the rows of a file of JSON lines.
-
-    Raises:
-        LanternError: the file cannot be read, or a line of it is not a row.
-    """
-    rows, wanted = [], "give a file that `lantern bench --out` wrote"
-    try:
-        lines = read_text(file, _LARGEST).splitlines()
-    except ValueError as error:
-        why = errors.short(str(error).removeprefix(f"{file} "))
-        raise LanternError(f"cannot read {file} ({why}): {wanted}") from None
-    for number, line in enumerate(filter(str.strip, lines), 1):
-        try:
-            rows.append(row_of(parse_json(line, "it")))
-            # Nothing is computed with the others.
-            if not all(isinstance(getattr(rows[-1], name), int | float | None) for name in COMPARED):
-                raise LanternError("a number that is none")
-        except (ValueError, TypeError, AttributeError):
-            raise LanternError(f"{file}: line {number} is no row: {wanted}") from None
-    if not rows:
-        raise LanternError(f"{file} holds no row: {wanted}")
-    return rows
-
-
-def against(new: Iterable[Row], old: Iterable[Row]) -> list[tuple[Row, dict[str, float]]]:
-    """Returns rows with an older row of the same configuration (the last one), and new / old of what is compared."""
-    known = {row.identity: row for row in old}
-    pairs = [(row, known[row.identity]) for row in new if row.identity in known]
-    return [
-        (row, {name: getattr(row, name) / getattr(other, name) for name in COMPARED if getattr(other, name)})
-        for row, other in pairs
-    ]

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from rich.table import Table
 from rich.text import Text
 
-from lantern_jax.apps.measuring.rows import COMPARED, Row
+from lantern_jax.apps.measuring.rows import Row
 from lantern_jax.apps.terminal.console import table
 from lantern_jax.io import errors
 
@@ -14,11 +14,10 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "depth": lambda row: str(row.depth),
     "passes": lambda row: f"{row.passes:.1f}",
     "tokens per pass": lambda row: f"{row.tokens_a_pass:.2f}",
-    "ms per pass": lambda row: _number(row.ms_a_pass, 2),
+    "ms per pass": lambda row: f"{row.ms_a_pass:.2f}",
     "s per picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",
-    "of floor": lambda row: f"{row.floor_share:.0%}",
     "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
 }
 
@@ -44,23 +43,8 @@ def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
     return table(("method", *swept, *columns), cells, title=_title(rows, swept), caption=_caption(rows))
 
 
-def against_table(pairs: Sequence[tuple[Row, Mapping[str, float]]], file: str) -> Table:
-    """Returns a table of new / old for the rows that an older file has too."""
-    heads = ("seconds", "ms per pass", "tokens per pass", "speed-up", "efficiency")
-    cells = ((*_place(row), *(_number(ratios.get(name), 3) for name in COMPARED)) for row, ratios in pairs)
-    return table(("method", "batch", "guidance", *heads), cells, title=f"new / {file}")
-
-
 def _name(row: Row) -> str:
     return f"{row.label} (forced)" if row.forced else row.label
-
-
-def _place(row: Row) -> tuple[str, str, str]:
-    return _name(row), str(row.batch), f"{row.guidance:g}"
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "" if value is None else f"{value:.{digits}f}"
 
 
 def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
@@ -71,10 +55,7 @@ def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:
 
 def _caption(rows: Sequence[Row]) -> Text:
     row, repeats = rows[-1], sorted({row.repeats for row in rows})
-    lines = [
-        f"{' to '.join(map(str, repeats[:1] + repeats[1:][-1:]))} batches per row, in turns; medians; "
-        f"{row.bandwidth / 1e9:.1f} GB/s read; {row.peak_memory / 2**30:.2f} GiB at most"
-    ]
+    lines = [f"{' to '.join(map(str, repeats[:1] + repeats[1:][-1:]))} batches per row, in turns; medians"]
     if any(row.forced for row in rows):
         lines.append(
             "(forced): accepted lengths are replayed and the pictures mean nothing; such a row is about the engine"

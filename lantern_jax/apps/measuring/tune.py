@@ -214,7 +214,7 @@ class Tuner:
                     self.report(f"{base.name}, rule {rule}")
                     options = {**base.options, "rule": rule}
                     decoded = self._decoded(options)
-                    if self.plan.budget.holds(decoded.substituted, decoded.distance):
+                    if self.plan.budget.holds(decoded.substituted):
                         name = f"{base.name}, {rule}"
                         given = decoded.rounds, base.ms, decoded.substituted, decoded.distance
                         self.found.append(self._candidate(name, options, base.nodes, *given))
@@ -250,7 +250,7 @@ class Tuner:
         """Returns what was found: confirmed candidates by measured speed, before the others by predicted speed."""
         every = {row.name: row for row in [*self.found, *filter(None, [self.default])]}
         rows, default = sorted(every.values(), key=_speed), self.default.name if self.default else ""
-        kept = {row.name for row in rows if self.plan.budget.holds(row.substituted, row.distance)}
+        kept = {row.name for row in rows if self.plan.budget.holds(row.substituted)}
         whole = min(map(len, self.given.values()), default=0)
         confirmed = []
         if whole >= _SIDES:
@@ -325,16 +325,15 @@ class Tuner:
     def _tuned(self, rows: list[Candidate], default: str, kept: Collection[str]) -> Tuned:
         """Returns the fastest candidate that keeps to the budget and also did where it was estimated (in ``kept``)."""
         budget = self.plan.budget
-        best = next(row for row in rows if row.name in kept and budget.holds(row.substituted, row.distance))
+        best = next(row for row in rows if row.name in kept and budget.holds(row.substituted))
         plain = next(row for row in rows if row.name == PLAIN)
-        bounds = {"max_substituted": budget.substituted, "max_distance": budget.distance}
         return Tuned(
             key=self.key,
             options=dict(best.options),
             name=best.name,
             speedup=best.predicted[0] / plain.predicted[0] if best.speedup is None else best.speedup[0],
             substituted=float(best.substituted.mean()) if len(best.substituted) else 0.0,
-            budget={name: bound for name, bound in bounds.items() if bound is not None},
+            budget={"max_substituted": budget.substituted} if budget.allows_relaxed else {},
             found={
                 "candidates": [row.to_json() for row in rows],
                 "default": default,

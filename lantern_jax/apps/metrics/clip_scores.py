@@ -7,7 +7,6 @@ Axes: n pictures with their prompts, h w height and width, P positions, F embedd
 
 import re
 from collections.abc import Callable, Sequence
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,7 +98,6 @@ def hps_scores(
     tokenizer: str | Path | None = None,
     *,
     version: str | None = None,
-    antialias: bool = True,
     batch: int = 16,
 ) -> Score:
     """Returns the human preference score v2 (arXiv 2306.09341): the raw cosine, about 0.2 to 0.35.
@@ -110,7 +108,6 @@ def hps_scores(
         weights: ``HPS_v2_compressed.pt`` (2.0) or ``HPS_v2.1_compressed.pt``, or the same tensors in another file.
         tokenizer: as in ``clip_scores``.
         version: "2.0" or "2.1", for a file whose name does not say it.
-        antialias: see ``padded_input``.
         batch: pictures read together.
 
     Raises:
@@ -119,9 +116,8 @@ def hps_scores(
     version = version or _version_named(Path(weights))
     if version not in HPS_VERSIONS:
         raise errors.unknown("version of HPSv2", version, HPS_VERSIONS)
-    name = f"HPSv{version}, raw cosine" + ("" if antialias else ", resized without antialiasing")
-    prepare = partial(padded_input, antialias=antialias)
-    return _cosine(name, *_load(weights, tokenizer, "gelu"), prepare, "", batch)
+    loaded = _load(weights, tokenizer, "gelu")
+    return _cosine(f"HPSv{version}, raw cosine", *loaded, padded_input, "", batch)
 
 
 def _version_named(weights: Path) -> str:

@@ -21,9 +21,9 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.clip import PictureTower, Tower, attend, layer_norm
 from lantern_jax.apps.metrics.clip_files import side_of
+from lantern_jax.apps.metrics.clip_tokenizer import warn_of_cut
 from lantern_jax.apps.metrics.features import Score, check_pairs, in_batches, network
 from lantern_jax.apps.metrics.preprocessing import clip_input
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
@@ -232,7 +232,7 @@ def image_reward_scores(
         check_pairs(pictures, prompts)
         # Between [CLS] and [SEP].
         found = [words.encode(prompt) for prompt in prompts]
-        errors.warn_of_cut("ImageReward", found, CONTEXT - 2)
+        warn_of_cut("ImageReward", found, CONTEXT - 2)
         ids, mask = padded_rows([[start, *row[: CONTEXT - 2], end] for row in found], CONTEXT)
         if ids.max(initial=0) >= config.vocab_size:
             raise LanternError(f"{path} has ids beyond the {config.vocab_size} of {weights}: give its own")

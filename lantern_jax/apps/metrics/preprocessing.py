@@ -19,8 +19,6 @@ CLIP_DEVIATION = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
 # The longest side that is taken, as a multiple of the shortest.
 _LONGEST = 100
 _BICUBIC = Image.Resampling.BICUBIC
-# The coefficient of PyTorch's cubic without antialiasing; with it, and in Pillow, it is -0.5.
-_CUBIC = -0.75
 
 
 def inception_clean(picture: UInt8[np.ndarray, "H W 3"]) -> Float[np.ndarray, "299 299 3"]:
@@ -60,12 +58,6 @@ def lantern_square(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "25
     return np.asarray(square.resize((PROTOCOL_SIDE, PROTOCOL_SIDE), Image.Resampling.LANCZOS))
 
 
-def truncate_levels(picture: UInt8[np.ndarray, "H W 3"]) -> UInt8[np.ndarray, "H W 3"]:
-    """Repeats LANTERN's slip before CLIP: going to [-1, 1] and back unrounded lowers 63 of the 256 levels by one."""
-    signed = (picture.astype(np.float32) / np.float32(255) - np.float32(0.5)) / np.float32(0.5)
-    return np.clip((signed + np.float32(1)) * np.float32(127.5), 0, 255).astype(np.uint8)
-
-
 def clip_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "s s 3"]:
     """Prepares a picture as CLIP does: Pillow's bicubic (antialiased, rounded) to a shortest side, then a centre crop.
 
@@ -94,20 +86,15 @@ def square_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.nda
     return _normalized(np.asarray(square.resize((side, side), _BICUBIC), np.float32) / 255)
 
 
-def padded_input(
-    picture: UInt8[np.ndarray, "H W 3"], side: int, antialias: bool = True
-) -> Float[np.ndarray, "s s 3"]:
+def padded_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarray, "s s 3"]:
     """Prepares a picture as HPSv2 does: the longest side becomes ``side``, nothing is cut off, the rest is black.
 
-    The original resizes a float tensor, so nothing is rounded or clipped.
-
-    Args:
-        antialias: as torchvision has done since 0.17; False is what it did before, which gives other scores.
+    The original resizes a float tensor, so nothing is rounded or clipped; torchvision has antialiased it since 0.17.
     """
     values = _checked(picture).astype(np.float32) / 255
     scale = side / max(values.shape[:2])
     height, width = (max(1, round(extent * scale)) for extent in values.shape[:2])
-    resized = (_resize_floats if antialias else _resize_plainly)(values, height, width)
+    resized = _resize_floats(values, height, width)
     top, left = (side - height) // 2, (side - width) // 2
     padded = np.zeros((side, side, 3), np.float32)
     padded[top : top + height, left : left + width] = resized
@@ -131,28 +118,6 @@ def _resize_floats(values: Float[np.ndarray, "H W 3"], height: int, width: int) 
     """Resizes by Pillow's antialiased bicubic, channel by channel, as Pillow's float pictures have only one."""
     channels = (Image.fromarray(np.ascontiguousarray(values[..., c])) for c in range(values.shape[-1]))
     return np.stack([np.asarray(image.resize((width, height), _BICUBIC)) for image in channels], axis=-1)
-
-
-def _resize_plainly(
-    values: Float[np.ndarray, "H W 3"], height: int, width: int
-) -> Float[np.ndarray, "h w 3"]:
-    """Resizes by a bicubic over the four nearest pixels each way, however small the result is."""
-    down, along = _cubic_weights(values.shape[0], height), _cubic_weights(values.shape[1], width)
-    return np.einsum("hH,HWc,wW->hwc", down, values, along, optimize=True)
-
-
-def _cubic_weights(whole: int, wanted: int) -> Float[np.ndarray, "wanted whole"]:
-    """Returns the weight of each old pixel in each new one; edge pixels repeat beyond the edge (Keys' cubic, 1981)."""
-    place = (np.arange(wanted) + 0.5) * whole / wanted - 0.5
-    first = np.floor(place).astype(int)
-    weights = np.zeros((wanted, whole))
-    for offset in (-1, 0, 1, 2):
-        distance = np.abs(place - (first + offset))
-        near = ((_CUBIC + 2) * distance - (_CUBIC + 3)) * distance**2 + 1
-        far = _CUBIC * (((distance - 5) * distance + 8) * distance - 4)
-        pixel = np.clip(first + offset, 0, whole - 1)
-        np.add.at(weights, (np.arange(wanted), pixel), np.where(distance <= 1, near, far))
-    return weights.astype(np.float32)
 
 
 def bilinear(

@@ -4,9 +4,8 @@ Axes: n pictures.
 """
 
 import itertools
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import asdict
-from functools import reduce
 from typing import Any
 
 import numpy as np
@@ -119,7 +118,7 @@ def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
         )
 
 
-def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence[Step]) -> dict[str, Any]:
+def score_pictures(score: Score, pictures: Iterable[SetPicture], step: Step | None) -> dict[str, Any]:
     """Returns a score's mean over pictures with their prompts, ready for JSON: "name", "pictures", "mean", "interval".
 
     The interval, which a single picture does not have, covers 95 % if the mean is normally distributed.
@@ -130,7 +129,7 @@ def score_pictures(score: Score, pictures: Iterable[SetPicture], steps: Sequence
     values: list[np.ndarray] = []
     pictures = iter(pictures)
     while chunk := list(itertools.islice(pictures, _CHUNK)):
-        stepped = [reduce(lambda picture, step: step(picture), steps, one.picture) for one in chunk]
+        stepped = [one.picture if step is None else step(one.picture) for one in chunk]
         values.append(np.asarray(score.of(stepped, [one.prompt for one in chunk])))
     every = np.concatenate(values).astype(np.float64) if values else np.zeros(0)
     if not len(every):
