@@ -119,6 +119,7 @@ class _Trial:
                 f"target.score: codes {last - 1} and {last} are the same to the model: it has no rows for all "
                 f"{last + 1} codes, or they are shifted beyond its end"
             )
+        self._check_prompt_ids()
 
     def check_guidance(self) -> None:
         """Checks that a scale of 1 gives the conditional row."""
@@ -237,6 +238,24 @@ class _Trial:
             f"is id {self.target.first_code}"
         )
         self._same(behind, inside, "score", rule)
+
+    def _check_prompt_ids(self) -> None:
+        if not jnp.issubdtype(_ids(self.conditioning).dtype, jnp.integer):
+            return
+        tokens, mask = _tokens_and_mask(self.conditioning)
+        last = int(tokens[mask].max(initial=0))
+
+        def made_of(other: int):
+            prompts = _with_tokens(self.conditioning, np.where(tokens == last, other, tokens), mask)
+            cache, logits, prefix = self._prefill(prompts, None)
+            return cache, logits, prefix.features
+
+        # A target may read none of its conditioning.
+        if last and _alike(made_of(last), made_of(last - 1)) and not _alike(made_of(last), made_of(0)):
+            raise LanternError(
+                f"target.prefill: ids {last - 1} and {last} of prompts are the same to the model: it has no rows for "
+                "both"
+            )
 
     def _prefill(self, conditioning, guidance) -> tuple[Any, Array, Prefix]:
         cache, logits, prefix = self._begin(self.params, conditioning, guidance)

@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Int
 
+from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
@@ -73,12 +74,16 @@ def topology_of(
         width: the most children of a node.
         draft_rows: as in ``Topology``; None where no node has a row.
 
+    Raises:
+        LanternError: parents in another order, deeper nodes, or more children; not while a program is traced.
+
     Example:
         >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
         >>> topology = make(jnp.array([[-1, 0, 0, 1]], jnp.int32), 2, 2)
         >>> topology.node_paths.tolist()
         [[[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 1, 3]]]
     """
+    _check_parents(parents, max_depth, width)
     batch, nodes = parents.shape
     ids = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None], parents.shape)
     # above[h] is the ancestor h levels up, the root's own ancestors being the root.
@@ -100,6 +105,28 @@ def topology_of(
     if draft_rows is None:
         draft_rows = jnp.full_like(parents, -1)
     return Topology(depth, parents, ancestors, node_paths, children, draft_rows)
+
+
+def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> None:
+    """Raises LanternError as ``topology_of`` does."""
+    check_ids("parents", parents[:, 1:], parents.shape[1])
+    known = at_hand(parents)
+    if known is None:
+        return
+    depth = np.zeros_like(known)
+    for node in range(1, known.shape[1]):
+        depth[:, node] = 1 + np.take_along_axis(depth, known[:, node : node + 1], axis=1)[:, 0]
+    ordered = (known[:, 1:] < np.arange(1, known.shape[1])).all() and (np.diff(depth, axis=1) >= 0).all()
+    if not ordered or (known[:, 0] != -1).any():
+        raise LanternError(
+            "parents are out of order: give -1 for the root, then each node behind its parent and all shallower ones"
+        )
+    most = max((np.bincount(row[1:]).max(initial=0) for row in known), default=0)
+    if depth.max(initial=0) > max_depth or most > width:
+        raise LanternError(
+            f"nodes are {depth.max()} deep and have up to {most} children: give max_depth and width as large, not "
+            f"{max_depth} and {width}"
+        )
 
 
 def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"], Int[Array, "B N-1"]]:

@@ -14,7 +14,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import columns_of, draw_acceptance, encode_png, figures_line, grid
+from lantern_jax.pictures.images import as_html, columns_of, draw_acceptance, encode_png, figures_line, grid
 from lantern_jax.pictures.race import Race
 
 
@@ -220,6 +220,9 @@ class Generation:
 
     def __repr__(self) -> str:
         return f"<Generation: {figures_line(self)}>"
+
+    def _repr_html_(self) -> str:
+        return as_html(self)
 
     def _repr_png_(self) -> bytes | None:
         return None if self.pictures is None else encode_png(grid(self.pictures))

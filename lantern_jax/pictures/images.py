@@ -3,8 +3,10 @@
 Pictures are uint8 [H, W, 3] or [n, H, W, 3]. Axes: n pictures, H W height and width, T tokens.
 """
 
+import base64
 import contextlib
 import hashlib
+import html
 import io
 import json
 import math
@@ -26,6 +28,8 @@ from lantern_jax.io.files import open_file
 _FORMATS = ("PNG", "JPEG", "WEBP", "GIF", "BMP")
 # Suffixes of the files in a folder that are taken for pictures.
 PICTURE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp")
+# In a notebook: a page with more is slow to scroll.
+MOST_PICTURES = 64
 _BACKGROUND = 18
 _INK = (235, 235, 235)
 _LINE_HEIGHT = 18
@@ -309,3 +313,24 @@ def figures_line(generation: Any) -> str:
     if run.speedup is not None:
         parts.append(f"{run.speedup:.2f}x as fast as plain decoding, {run.same_tokens:.1%} the same tokens")
     return ", ".join(parts)
+
+
+def as_html(generation: Any) -> str:
+    """Returns HTML of pictures with their prompts, and the line of figures below; it loads nothing."""
+    figures = f"<p>{html.escape(figures_line(generation))}</p>"
+    if generation.pictures is None:
+        return figures
+    shown = zip(generation.pictures[:MOST_PICTURES], generation.prompts, strict=False)
+    cells = "".join(_cell(encode_png(picture), prompt) for picture, prompt in shown)
+    left = len(generation.pictures) - MOST_PICTURES
+    more = f"<p>and {left} more</p>" if left > 0 else ""
+    return f'<div style="display:flex;flex-wrap:wrap;gap:8px">{cells}</div>{more}{figures}'
+
+
+def _cell(picture: bytes, prompt: str) -> str:
+    text = html.escape(prompt)
+    data = base64.b64encode(picture).decode()
+    return (
+        f'<figure style="margin:0;max-width:256px"><img alt="{text}" style="width:100%" '
+        f'src="data:image/png;base64,{data}"><figcaption>{text}</figcaption></figure>'
+    )

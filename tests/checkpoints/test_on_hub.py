@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.commands.main import main, make_parser
 from lantern_jax.apps.convert.hub import CARD, model_card
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.io.errors import LanternError
@@ -63,6 +63,36 @@ def test_names_without_a_checkpoint_are_refused_in_one_line(config, why, hub, ca
     with refused(why):
         lantern_jax.load(REPO)
     assert fetched(hub) <= {"config.json"}
+
+
+COMMANDS = sorted(
+    line
+    for page in (Path(__file__).parents[2] / "docs" / "models").glob("*.md")
+    for line in page.read_text("utf-8").splitlines()
+    if line.startswith("lantern convert") and "--from-hub" in line and "--checkpoint" not in line
+)
+
+
+@pytest.mark.parametrize("command", [one for one in COMMANDS if "grid-24" not in one])
+def test_loading_published_weights_names_the_command_that_converts_them(command, hub):
+    """It is the command on the model's page; nothing is asked of the hub."""
+    repository, folder = command.split("--from-hub ")[1].split()[0], command.split()[-1]
+    for model in (repository, f"{repository.lower()}@main"):
+        with pytest.raises(LanternError) as error:
+            lantern_jax.load(model)
+        assert f"`{command}` (docs/models), then give {folder}" in str(error.value)
+    make_parser().parse_args(command.split()[1:])
+    assert not hub.asked
+
+
+def test_the_same_weights_in_other_repositories_are_recognised_too():
+    for repository, word in (
+        ("deepseek-ai/Janus-Pro-1B", "--out janus-1b"), ("GAIR/Anole-7b-v0.1", "leloy/Anole"),
+        ("BAAI/Emu3-Gen", "Emu3-Gen-hf"), ("jadohu/LlamaGen-T2I", "peizesun"),
+        ("Alpha-VLLM/Lumina-mGPT-2.0-Omni", "--from-hub Alpha-VLLM/Lumina-mGPT-2.0-Omni .* then give lumina2-omni"),
+    ):  # fmt: skip
+        with refused(word):
+            lantern_jax.load(repository)
 
 
 def test_a_card_shows_what_prompts_look_like():

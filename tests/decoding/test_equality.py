@@ -30,7 +30,7 @@ MAIN = {
     ("eagle3 gumbel", "llamagen", 1.0, True, 8),
     # Row ends are forced: rounds begin with a chain of pending tokens.
     *((name, "chain", 1.0, True, 1) for name in (
-        "jacobi random", "jacobi narrow", "jacobi forked", "jacobi bushy to the end",
+        "jacobi random", "jacobi narrow", "jacobi over rows", "jacobi forked", "jacobi bushy to the end",
         "led by place 0 alone", "led by gaps", "own", "own, either tree",
     )),
     ("jacobi bushy", "chain", 0.0, True, 1),

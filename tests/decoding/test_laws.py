@@ -51,7 +51,7 @@ QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, random", "sharp row end"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),
 ]  # fmt: skip
 # Similar ways, and the same ways under another law.
 OTHERS = [

@@ -95,7 +95,7 @@ def test_guesses_that_are_no_codes_are_never_written(window, coupling):
     """Nor is a row end that a window repeats into a free place, where it is compared as the last code."""
     drafting = STUBBORN
     if window:
-        drafting = jacobi(3, window, None if coupling == "gumbel" else "maximal", "random")
+        drafting = jacobi(3, window, None if coupling == "gumbel" else "maximal", "repeat")
     # After a row end every code is equally likely to be wanted, the last one too.
     target, params = toys.markov_target(3, len(RAGGED), RAGGED), toys.markov_params(3).at[3].set(0)
     given = (target, params, jnp.zeros((BATCH, 1)), toys.sequence_keys(1, BATCH))

@@ -87,7 +87,7 @@ class Way:
 
 
 def window(width, redraw=None, initial="left"):
-    return lambda codes, row: jacobi(codes, width, redraw, initial)
+    return lambda codes, row: jacobi(codes, width, redraw, initial, row)
 
 
 def bushy(width, branches, levels, redraw=None, initial="left"):
@@ -95,7 +95,7 @@ def bushy(width, branches, levels, redraw=None, initial="left"):
 
 
 def led(tree, initial="left"):
-    return lambda codes, row: Window(codes, tree, None, initial)
+    return lambda codes, row: Window(codes, tree, None, initial, row)
 
 
 CHAIN, BUSH = DraftTree.chain(3), toys.BUSHY
@@ -121,16 +121,17 @@ GUMBEL = {
     "led chain": Way(window=led(DraftTree.chain(6))),
     "led": Way(window=led(DraftTree.window(6, 2, 2))),
     "led by place 0 alone": Way(window=led(DraftTree.chain(6)), refine=0),
-    "led by gaps": Way(window=led(GapTree(6, 12), "random"), refine=3),
+    "led by gaps": Way(window=led(GapTree(6, 12), "mixed"), refine=3),
     **{
-        f"led {kind}": Way(window=led(DraftTree.window(6, 3, 1)), kind=kind)
+        f"led {kind}": Way(window=led(DraftTree.window(6, 3, 1), "above"), kind=kind)
         for kind in ("eagle3", "medusa", "parallel")
     },
     **{f"jacobi {initial}": Way(window=window(6, None, initial)) for initial in INITIALS},
     "jacobi narrow": Way(window=window(1)),
+    "jacobi over rows": Way(window=window(9, None, "above")),
     "jacobi forked": Way(window=window(FORK_OF_WINDOW)),
     "jacobi bushy": Way(window=bushy(5, 3, 2)),
-    "jacobi bushy to the end": Way(window=bushy(2, 2, 2, None, "random")),
+    "jacobi bushy to the end": Way(window=bushy(2, 2, 2, None, "repeat")),
     "own": Way(window=lambda codes, row: bigram(BUSH, codes)),
     "own, either tree": Way(window=lambda codes, row: either(bigram(BUSH, codes), bigram(FORKED, codes))),
     "eagle3 gumbel": Way(tree=SHALLOW, kind="eagle3"),
@@ -154,11 +155,13 @@ REJECTION = {
     "sjd": Way("rejection", window=window(3, "independent")),
     "sjd, random": Way("rejection", window=window(3, "independent", "random")),
     "scd": Way("rejection", window=window(3, "maximal")),
-    "scd, random": Way("rejection", window=window(3, "maximal", "random")),
+    "scd, repeat": Way("rejection", window=window(3, "maximal", "repeat")),
+    "scd, above": Way("rejection", window=window(2, "maximal", "above")),
     "shared": Way("rejection", window=window(4, "shared")),
+    "shared, mixed": Way("rejection", window=window(2, "shared", "mixed")),
     "shared, random": Way("rejection", window=window(4, "shared", "random")),
     "pac": Way("rejection", window=bushy(3, 2, 2, "maximal")),
-    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "random")),
+    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "repeat")),
     "pac, independent": Way("rejection", window=bushy(3, 2, 2, "independent")),
     "pac, shared": Way("rejection", window=bushy(2, 2, 2, "shared")),
 }
@@ -168,6 +171,7 @@ BLOCK = {
     "block, echo": Way("block", CHAIN, Echo()),
     "block, extreme echo": Way("block", CHAIN, EXTREME),
     "block, window": Way("block", window=window(3, "independent")),
-    "block, window, random": Way("block", window=window(4, "independent", "random")),
+    "block, window, repeat": Way("block", window=window(4, "independent", "repeat")),
+    "block, window, mixed": Way("block", window=window(3, "independent", "mixed")),
 }
 WAYS = GUMBEL | REJECTION | BLOCK

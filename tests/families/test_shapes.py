@@ -73,8 +73,11 @@ def plain(loaded):
 @pytest.mark.parametrize(
     "method",
     [
-        "jacobi:window=7",
-        pytest.param("jacobi:window=5,initial=random", marks=pytest.mark.exhaustive),
+        "jacobi:initial=above,window=7",
+        *(
+            pytest.param(f"jacobi:window=5{more}", marks=pytest.mark.exhaustive)
+            for more in ("", ",initial=mixed")
+        ),
     ],
 )
 def test_windows_give_plain_decodings_tokens(name, method, loaded, plain, shapes):
@@ -100,6 +103,18 @@ def test_rows_in_parallel(name, loaded, plain, shapes):
     assert near.statistics.rounds == 2 * (columns + rows - 2) < plain(name).statistics.rounds
 
 
+@pytest.mark.parametrize("name", SHAPES)
+def test_the_row_above_is_a_row_of_the_stream(name, loaded, shapes):
+    """It includes the forced token that ends it; the picture's end belongs to no row."""
+    pipeline, (rows, columns) = loaded(name), shapes[name]
+    target = pipeline.recipe.target()
+    ends = columns + (columns + 1) * np.arange(rows)
+    last = np.arange(rows * (columns + 1), target.num_tokens)
+    assert np.flatnonzero(target.forced >= 0).tolist() == [*ends, *last]
+    assert len(last) == len(pipeline.checkpoint.target_config.ends) - 1
+    assert target.num_tokens // rows == columns + 1
+
+
 @wide_and_tall
 def test_completion_keeps_rows(name, loaded, plain, shapes):
     """With its own seed a picture's codes are completed to the same; a given picture of any shape keeps its rows."""
@@ -121,7 +136,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
 @wide_and_tall
 def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
-    made = pipeline.generate(PROMPTS, method="jacobi:window=7", compare=True, **OPTIONS)
+    made = pipeline.generate(PROMPTS, method="jacobi:initial=above,window=7", compare=True, **OPTIONS)
     height, width = made.pictures.shape[1:3]
     frames, _ = race_frames(made)
     scale = round(256 / width)

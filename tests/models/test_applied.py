@@ -194,11 +194,12 @@ def numbers_lost(part, value):
 ORDER = {"prefill": (0, 1, 2), "score": (1, 0, 2)}
 
 
-def table_ends(codes):
-    """Returns a target in which ids past ``codes`` codes read the last row."""
+def table_ends(codes, words):
+    """Returns a target in which ids past ``codes`` codes, or ``words`` words, read the last row."""
 
     def clamped(params, tokens, *more):
-        return foreign_model(params, jnp.minimum(tokens, WORDS + codes - 1), *more)
+        ends = jnp.where(tokens < WORDS, words - 1, WORDS + codes - 1)
+        return foreign_model(params, jnp.minimum(tokens, ends), *more)
 
     return applied(clamped)
 
@@ -242,7 +243,8 @@ BROKEN = {
     "score leads to logits that": lambda: numbers_lost("score", np.inf),
     "score leads to logits that are": lambda: numbers_lost("score", -np.inf),
     "commit leads to logits": lambda: numbers_lost("commit", np.nan),
-    "score: codes 22 and 23 are the same": lambda: table_ends(CODES - 1),
+    "score: codes 22 and 23 are the same": lambda: table_ends(codes=CODES - 1, words=WORDS),
+    "prefill: ids 4 and 5 of prompts are the same": lambda: table_ends(codes=CODES, words=WORDS - 1),
     "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
     "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
     "score: the last positions of 20 tokens are the same": lambda: applied(few_positions(LAST)),

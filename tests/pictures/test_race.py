@@ -1,6 +1,7 @@
 """The race of plain and speculative decoding, and how a generation shows itself."""
 
 import base64
+import html
 import io
 import re
 from dataclasses import replace
@@ -10,7 +11,7 @@ import pytest
 from PIL import Image
 
 from lantern_jax.engine.generation import Generation, Statistics
-from lantern_jax.pictures import race
+from lantern_jax.pictures import images, race
 
 SIDE, COLUMNS = 64, 4
 TOKENS = COLUMNS * COLUMNS
@@ -134,13 +135,24 @@ def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
         BOTH.race(1)
 
 
+def pictures_of(page: str) -> list[tuple[str, str]]:
+    """Returns the alternative text and the data of each picture of a page."""
+    return re.findall(r'<img alt="([^"]*)" [^>]*src="data:image/png;base64,([\w+/=]+)">', page)
+
+
 def test_a_generation_shows_itself(tmp_path):
-    rounds = np.stack([np.arange(TOKENS)] * 2)
-    shown = generation(rounds, 2.0, ("a lake", "hills"), speedup=1.5, same_tokens=1.0)
+    hostile, rounds = '<script>alert("a lake")</script>', np.stack([np.arange(TOKENS)] * 2)
+    shown = generation(rounds, 2.0, (hostile, "hills"), speedup=1.5, same_tokens=1.0)
     assert "2 pictures of 64 x 64 pixels, 32 tokens in 30 rounds" in repr(shown)
     shown.save(tmp_path / "both.png")
     with Image.open(tmp_path / "both.png") as saved:
         assert saved.size == shown.sheet.size == (2 * 64 + 4, 64)
+    page = shown._repr_html_()
+    assert set(re.findall(r"<(\w+)", page)) == {"div", "figure", "img", "figcaption", "p"}
+    assert page.count(html.escape(hostile)) == 2
+    (first, _), (second, data) = pictures_of(page)
+    assert (html.unescape(first), second) == (hostile, "hills")
+    assert np.array_equal(np.asarray(Image.open(io.BytesIO(base64.b64decode(data)))), shown.pictures[1])
     assert Image.open(io.BytesIO(shown._repr_png_())).size == (2 * SIDE + 4, SIDE)
 
 
@@ -148,5 +160,11 @@ def test_a_generation_without_pictures_shows_figures_alone():
     tokens = replace(PLAIN, pictures=None)
     with pytest.raises(ValueError, match="tokens and no pictures"):
         tokens.save("none.png")
-    assert tokens._repr_png_() is None
+    assert tokens._repr_png_() is None and "<img" not in tokens._repr_html_()
     assert "1 picture, 16 tokens in 15 rounds (1.00 per round)" in repr(tokens)
+
+
+def test_many_pictures_are_cut():
+    many = generation(np.stack([np.arange(TOKENS)] * 70), 2.0, ["lake"] * 70)
+    page = many._repr_html_()
+    assert len(pictures_of(page)) == images.MOST_PICTURES and "and 6 more" in page

@@ -155,5 +155,5 @@ def in_threads(tasks: list[Callable]) -> list:
 
 def strange_lines(metrics: str) -> list[str]:
     sample = r'[a-z_]+(\{[a-z]+="[^"]*"\})? [0-9.e+-]+'
-    comment = r"# TYPE [a-z_]+ (counter|gauge)"
+    comment = r"# TYPE [a-z_]+ (counter|gauge|histogram)"
     return [line for line in metrics.splitlines() if not re.fullmatch(f"{sample}|{comment}", line)]

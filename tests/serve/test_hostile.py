@@ -284,9 +284,10 @@ def test_metrics_are_in_prometheus_format(server):
     assert not strange_lines(server.client.get("/metrics").text)
     after = server.metrics()
     more = {name: after[name] - before.get(name, 0) for name in after}
-    counted = ("pictures_total", "tokens_total", "rounds_total")
-    assert [more[f"lantern_{name}"] for name in counted] == [1, 16, 15]
+    counted = ("pictures_total", "tokens_total", "rounds_total", "request_seconds_count")
+    assert [more[f"lantern_{name}"] for name in counted] == [1, 16, 15, 1]
     assert more['lantern_requests_total{status="400"}'] == 1
+    assert after['lantern_request_seconds_bucket{le="+Inf"}'] == after["lantern_request_seconds_count"]
     buckets = [value for key, value in after.items() if "bucket" in key]
     assert buckets == sorted(buckets)
     assert strange_lines("no metric") == ["no metric"]

@@ -21,7 +21,7 @@ from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
 # These say nothing about pictures.
-OPEN_PATHS = ("/", "/health")
+OPEN_PATHS = ("/", "/health", "/openapi.json")
 # Anyone who was told the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
 # The entry of a request's scope with additional fields for its line in the log.

@@ -26,6 +26,7 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.forms import check_form, read_form, read_start
 from lantern_jax.apps.serve.kept import Kept
 from lantern_jax.apps.serve.limits import Limits, Refused
+from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
@@ -83,6 +84,7 @@ def application(
             Route("/v1/images/generations", server.generations, methods=["POST"]),
             Route("/v1/images/edits", server.edits, methods=["POST"]),
             Route("/pictures/{name}", server.picture),
+            Route("/openapi.json", server.description),
         ],
         middleware=[
             Middleware(
@@ -142,6 +144,9 @@ class _Server:
             )
         return answers.json_answer(self.entry)
 
+    async def description(self, request: Request) -> Response:
+        return answers.json_answer(document(self.entry["id"]))
+
     async def picture(self, request: Request) -> Response:
         found = self.kept.find(request.path_params["name"])
         if found is None:
@@ -197,6 +202,7 @@ class _Server:
             made = await _unless_gone(request.receive, self._all(ticket))
         finally:
             self.worker.drop(ticket)
+        self.worker.counters.answered(time.perf_counter() - began)
         return answers.json_answer(answers.whole_answer(ticket, made, partial(self._lead_to, request)))
 
     def _lead_to(self, request: Request, file: bytes, ending: str) -> str:
@@ -224,6 +230,7 @@ class _Server:
                     yield answers.encode_event(answers.queued_event(ticket, event.ahead))
                 else:
                     yield answers.encode_event(answers.progress_event(ticket, event))
+            self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})
 

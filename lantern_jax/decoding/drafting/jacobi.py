@@ -18,6 +18,8 @@ Axes: B batch, W window (positions guessed), F first positions that may have sev
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
+import jax
+import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.choices import coupling_name
@@ -31,6 +33,7 @@ from lantern_jax.decoding.drafting.window import (
     coming,
     init_window,
     newest,
+    observe_window,
     old_guesses,
     on_tree,
 )
@@ -49,6 +52,7 @@ def jacobi(
     window: int | DraftTree = 16,
     redraw: str | None = None,
     initial: str = "left",
+    row: int | None = None,
 ) -> Drafting:
     """Makes a window without a drafter, which has no parameters; arguments and errors as of ``Window``.
 
@@ -68,7 +72,7 @@ def jacobi(
         >>> lantern_jax.jacobi(16384, lantern_jax.DraftTree.window(8, branches=3, levels=2), "maximal").max_depth
         8
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial))
+    return drafting_of(Window(vocab_size, window, redraw, initial, row))
 
 
 @lru_cache(MOST_RECORDS)
@@ -85,13 +89,29 @@ def drafting_of(settings: Window) -> Drafting:
 
 
 def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
-    log_q = coming(settings, state, pending.position)
+    log_q, is_new = coming(settings, state, pending.position)
     old = None if settings.redraw is None else old_guesses(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
+    if settings.initial == "repeat":
+        tokens, log_q = _repeated(settings, pending, tokens, log_q, is_new)
     draft = on_tree(settings, pending.tokens[:, -1:], tokens, ranked)
     if settings.redraw is not None:
         draft = draft.replace(log_q=log_q[:, rows_depth(settings.tree)])
     return draft, state.replace(position=pending.position)
+
+
+def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
+    """Fills new places with the newest code before them; returns tokens [B, W] and their log q [B, W, V]."""
+    # Forced tokens need not be codes, and all pending ones may be forced: the token before them was sampled.
+    places = jnp.arange(pending.tokens.shape[1], dtype=jnp.int32)[None]
+    code = jnp.max(jnp.where(pending.tokens < settings.vocab_size, places, 0), axis=1, keepdims=True)
+    code = jnp.take_along_axis(pending.tokens, code, axis=1)
+    last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
+    last = jnp.take_along_axis(jnp.concatenate([code, tokens], axis=1), last, axis=1)
+    if settings.redraw is not None:
+        point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
+        log_q = jnp.where(is_new[..., None], point, log_q)
+    return jnp.where(is_new, last, tokens), log_q
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
@@ -119,7 +139,8 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
     tokens, log_q = outcome.draft.tokens[:, settings.spine[1:]], None
     if settings.redraw is not None:
         log_q = outcome.draft.log_q[:, settings.tree.draft_rows[settings.spine[:-1]]]
-    return state.replace(tokens=tokens, log_q=log_q, log_p=newest(settings, outcome))
+    state = observe_window(settings, state, newest(settings, outcome))
+    return state.replace(tokens=tokens, log_q=log_q)
 
 
 @dataclass(frozen=True)

@@ -39,6 +39,7 @@ from lantern_jax.decoding.drafting.window import (
     coming,
     init_window,
     newest,
+    observe_window,
     window_draft,
 )
 from lantern_jax.decoding.echo import (
@@ -121,7 +122,7 @@ class LedWindow:
         """Guesses every place; returns (``Guessed``, state)."""
         committed, start = catch_up(self.drafter, params, state.committed, pending)
         log_q = process_logits(start.logits, sampling)[:, None]
-        unseen = coming(self.settings, state.window, pending.position)
+        unseen, _ = coming(self.settings, state.window, pending.position)
         # Before the first round, also after given tokens, the target has said nothing.
         is_first = jnp.all(state.memory.positions < 0, axis=1)
         unseen = jnp.where(is_first[:, None, None], log_q, unseen)
@@ -237,7 +238,7 @@ def _drafting_of(led: LedWindow) -> Drafting:
         return LedState(
             committed=state.committed.after(outcome),
             memory=remember(outcome, with_features=True),
-            window=state.window.replace(log_p=newest(settings, outcome)),
+            window=observe_window(settings, state.window, newest(settings, outcome)),
         )
 
     return Drafting(led.init, propose, observe, settings.width)

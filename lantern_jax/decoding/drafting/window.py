@@ -1,7 +1,7 @@
 """What all windows share: their settings, what a round leaves them, and how their guesses are put on a tree.
 
 Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
-positions that may have several, V codes.
+positions that may have several, H rows remembered, V codes.
 """
 
 from dataclasses import dataclass
@@ -27,7 +27,8 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
 # Where the guesses at a window's new positions come from.
-INITIALS = ("left", "random")
+INITIALS = ("repeat", "left", "above", "mixed", "random")
+_LOOK_UP = ("above", "mixed")
 # The most places in a window.
 MOST_PLACES = 64
 
@@ -43,12 +44,15 @@ class WindowState:
         log_q: float32 [B, W, V], the distributions they were drawn from; None on the shared noise.
         log_p: float32 [B, W + 1, V], the target's distributions at the same positions and the next, each after the
             guesses before it.
+        memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
+            looks at the row above.
     """
 
     position: Int[Array, " B"]
     tokens: Int[Array, "B W"]
     log_q: Float[Array, "B W V"] | None
     log_p: Float[Array, "B W+1 V"]
+    memory: Float[Array, "B H V"] | None
 
 
 @dataclass(frozen=True)
@@ -62,8 +66,11 @@ class Window:
             Nodes of one depth and rank hold the same token. With a ``GapTree`` the tree is chosen in each round; for
             led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
-        initial: the source of guesses at positions that no pass has seen: ``left`` draws from the newest distribution
-            before them, ``random`` uniformly from the codes that ``left`` allows.
+        initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
+            them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
+            the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
+            ``random`` uniformly from the codes that ``left`` allows.
+        row: positions in a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
 
     Raises:
         LanternError: an invalid number or name, or a tree without the path of best guesses.
@@ -79,11 +86,16 @@ class Window:
     tree: DraftTree | GapTree
     redraw: str | None = named(None, REDRAWS)
     initial: str = named("left", INITIALS)
+    row: int | None = whole(None, 1)
 
     def __post_init__(self):
         if not isinstance(self.tree, GuessTree):
             object.__setattr__(self, "tree", DraftTree.window(self.tree))
         fields.check_fields(self)
+        if self.initial in _LOOK_UP and self.row is None:
+            raise LanternError(
+                f"row None is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
+            )
         if not self.tree.is_static:
             if self.redraw is not None:
                 raise LanternError(
@@ -116,6 +128,11 @@ class Window:
         return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
 
     @property
+    def remembered(self) -> int:
+        """H, a row of the picture, but at least what one round sees; 0 for none."""
+        return max(self.row, self.width + 1) if self.initial in _LOOK_UP else 0
+
+    @property
     def spine(self) -> Int[np.ndarray, " W+1"]:
         """Nodes of a static tree's path of best guesses, root first."""
         below = [1 + self.tree.paths.index((0,) * depth) for depth in range(1, self.width + 1)]
@@ -135,18 +152,21 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
         tokens=jnp.zeros((batch, width), jnp.int32),
         log_q=None if settings.redraw is None else unknown(width),
         log_p=unknown(width + 1),
+        memory=unknown(settings.remembered) if settings.remembered else None,
     )
 
 
-def coming(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Float[Array, "B W V"]:
-    """Returns the distributions to draw this round's guesses from; ``position`` is the one that its root predicts."""
+def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
+    """Returns the distributions [B, W, V] to draw this round's guesses from, and which places [B, W] are new.
+
+    ``position`` is the one that the round's root predicts; no pass has seen a new place.
+    """
     row = _rows(settings, state, position)
+    is_new = row > settings.width
     # Past the last row this is the last one: the newest distribution before the place.
     log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
-    if settings.initial == "left":
-        return log_p
-    allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
-    return jnp.where((row > settings.width)[..., None], allowed, log_p)
+    fill = _FILLS.get(settings.initial)
+    return log_p if fill is None else fill(settings, state, position, log_p, is_new), is_new
 
 
 def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Guesses:
@@ -160,6 +180,28 @@ def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]
 def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
     """Returns each place's row in the last round's arrays; past the last one if it has none."""
     return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
+
+
+def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
+    allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
+    return jnp.where(is_new[..., None], allowed, log_p)
+
+
+def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
+    above = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None] - settings.row
+    seen = is_new & (above >= 1) & (above <= state.position[:, None] + settings.width)
+    slot = jnp.maximum(above, 0) % settings.remembered
+    remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
+    if settings.initial == "mixed":
+        mean = (log_p + remembered) / 2
+        # Filters may leave the two distributions without a common code.
+        seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
+        remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
+    return jnp.where(seen[..., None], remembered, log_p)
+
+
+# What new places are drawn from, where it is not the newest distribution before them.
+_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform}
 
 
 def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
@@ -198,6 +240,16 @@ def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
     return jnp.take_along_axis(log_p, jnp.argmax(order, axis=-1)[..., None], axis=1)
 
 
+def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B W+1 V"]) -> WindowState:
+    """Returns the state with the newest distributions, the first of which is for the state's position."""
+    memory = state.memory
+    if memory is not None:
+        slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
+        batch = jnp.arange(slot.shape[0], dtype=jnp.int32)[:, None]
+        memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
+    return state.replace(log_p=log_p, memory=memory)
+
+
 @dataclass(frozen=True)
 class GuessedWindow(Guessing):
     """A window, by its nodes or by its shape.
@@ -207,8 +259,9 @@ class GuessedWindow(Guessing):
         window: positions that are guessed; None where only nodes are given.
         branches: guesses for each of a window's first positions.
         levels: positions of a window that have several guesses.
-        initial: where the guesses of new positions come from: left draws from the newest distribution before them,
-            random from all codes.
+        initial: where the guesses of new positions come from: repeat copies the newest code before them, left draws
+            from the newest distribution before them, above from that one row up, mixed from the mean of both, random
+            from all codes.
     """
 
     nodes: int | ByPlatform | None = whole(None, 1, 1024)
@@ -227,5 +280,7 @@ class GuessedWindow(Guessing):
         return fields.settled(self, platform, fitted, but=() if self.window is None else ("nodes",))
 
     def of(self, parts: ModelParts, redraw: str | None) -> Window:
-        """Returns the window."""
-        return Window(parts.target.vocab_size, self.tree, redraw, self.initial)
+        """Returns the window; a row of the stream is a row of the picture and its forced tokens."""
+        target = parts.target
+        rows = int((target.forced < 0).sum()) // parts.columns
+        return Window(target.vocab_size, self.tree, redraw, self.initial, target.num_tokens // rows)
