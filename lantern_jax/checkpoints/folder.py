@@ -160,8 +160,7 @@ class Folder:
         if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
             raise self.damaged(f'its "{FILES}" are not those of a checkpoint')
         texts = isinstance(sums, Mapping) and all(isinstance(value, str) for value in sums.values())
-        # Older checkpoints have a checksum of the config too.
-        if not texts or set(sums) - {CONFIG} != set(files):
+        if not texts or set(sums) != set(files):
             raise self.damaged(f'its "{SUMS}" are not those of the files it lists')
         for name in ("defaults", "metadata"):
             if not isinstance(self.config.get(name, {}), dict):

@@ -159,7 +159,6 @@ def places(values: dict, above: tuple[str, ...] = ()) -> Iterator[tuple[str, ...
 def mutated(config: dict, path: tuple[str, ...], value: str) -> str:
     """Returns the text of a config with one of ``VALUES`` there; its checksum is dropped, as anybody can compute it."""
     changed, to = json.loads(json.dumps(config)), VALUES[value]
-    del changed["checksums"]["config.json"]
     entry = reduce(getitem, path[:-1], changed)
     if to is UNKNOWN:
         entry[f"{path[-1]}\x1b[2J"] = 1
