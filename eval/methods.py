@@ -63,6 +63,7 @@ from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.metrics.agreement import agreement_scores, demo_features
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.apps.terminal.console import Console
 from lantern_jax.decoding.methods import Method
 from lantern_jax.devices.compilation import keep_compiled_programs
@@ -70,7 +71,6 @@ from lantern_jax.devices.platform import core_count
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.settings.tuned import digest
-from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.landscapes import render
 from train.painter.scenes import caption, sample_scene
 

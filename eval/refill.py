@@ -23,10 +23,10 @@ from eval.report import report
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.pipeline.plan import Plan
-from lantern_jax.text.landscapes import LANDSCAPES
 from train.painter.scenes import sample_scene
 
 # Seed of the scenes whose attributes are the prompts.

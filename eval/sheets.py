@@ -20,9 +20,9 @@ import lantern_jax
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.metrics.agreement import Classifier, by_attribute, read_classifier, shipped_classifier
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.files import write_files
-from lantern_jax.text.landscapes import LANDSCAPES
 from lantern_jax.text.vocabulary import UNSPECIFIED
 from train.classifier import scaled
 from train.painter.landscapes import render

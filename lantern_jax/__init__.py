@@ -103,7 +103,7 @@ _TOPICS = {
         "models.lumina2": ("Lumina2Config", "lumina2_target"),
         "models.targets": ("transformer_target",),
         "models.applied": ("target_from_apply",),
-        "decoding.check_target": ("check_target",),
+        "apps.measuring.check_target": ("check_target",),
         "models.drafter": ("DrafterConfig", "DrafterModel", "eagle_drafter"),
         "models.eagle3": ("Eagle3Config", "eagle3_drafter"),
         "models.medusa": ("MedusaConfig", "medusa_drafter"),
@@ -124,7 +124,6 @@ _TOPICS = {
     "Prompts": {
         "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
         "text.chameleon": ("ChameleonVocabulary",),
-        "text.landscapes": ("parse_prompt",),
         "text.vocabulary": ("Vocabulary",),
     },
 }

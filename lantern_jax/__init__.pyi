@@ -1,5 +1,6 @@
 """The public names of ``__init__.py`` for type checkers, which do not see that it imports them when they are used."""
 
+from lantern_jax.apps.measuring.check_target import check_target as check_target
 from lantern_jax.apps.metrics.registry import ReaderKind as ReaderKind
 from lantern_jax.apps.metrics.registry import ScoreKind as ScoreKind
 from lantern_jax.checkpoints.checkpoint import Checkpoint as Checkpoint
@@ -13,7 +14,6 @@ from lantern_jax.decoding.acceptance import Probabilities as Probabilities
 from lantern_jax.decoding.acceptance import Rule as Rule
 from lantern_jax.decoding.acceptance import Strict as Strict
 from lantern_jax.decoding.block import Block as Block
-from lantern_jax.decoding.check_target import check_target as check_target
 from lantern_jax.decoding.completion import Completion as Completion
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target as drafter_from_target
 from lantern_jax.decoding.drafting.eagle import Drafter as Drafter
@@ -129,7 +129,6 @@ from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabular
 from lantern_jax.text.encoded import EncodedPrompts as EncodedPrompts
 from lantern_jax.text.encoded import load_encoded as load_encoded
 from lantern_jax.text.encoded import save_encoded as save_encoded
-from lantern_jax.text.landscapes import parse_prompt as parse_prompt
 from lantern_jax.text.vocabulary import Vocabulary as Vocabulary
 
 __version__: str

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.families.drafters import DRAFTERS
@@ -15,7 +16,6 @@ from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rot
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.decoding.toy_models import drafter_config
 
 CODES, GRID, SIDE, NEIGHBOURS = 32, 4, 16, 12

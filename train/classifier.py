@@ -33,11 +33,11 @@ from lantern_jax.apps.metrics.agreement import (
     classifier_arrays,
     read_classifier,
 )
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES
 from lantern_jax.checkpoints.store import model_directory
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import new_file, write_file
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.text.landscapes import ATTRIBUTES
 from train import script
 from train.averaging import cosine_decay
 from train.claims import claim

@@ -24,13 +24,13 @@ from ml_collections import ConfigDict
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
-from lantern_jax.text.landscapes import LANDSCAPES
 from train import script
 from train.averaging import (
     TrainState,

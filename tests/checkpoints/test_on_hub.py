@@ -10,9 +10,9 @@ import pytest
 import lantern_jax
 from lantern_jax.apps.commands.main import main, make_parser
 from lantern_jax.apps.convert.hub import CARD, model_card
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.io.errors import LanternError
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.command import assert_refused, must_not_run
 from tests.local_hub import COMMIT, REPO, TOKEN, fetched, local_hub
 from tests.refused import refused

@@ -6,7 +6,7 @@ from PIL import Image
 
 from eval import sheets
 from lantern_jax.apps.metrics.agreement import shipped_classifier
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.tiny_checkpoint import SIDE
 from train.painter.landscapes import render
 

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.decoding.choices import DRAFTINGS
 from lantern_jax.families.drafter_weights import drafter_table
 from lantern_jax.families.drafters import DRAFTERS
@@ -18,7 +19,6 @@ from lantern_jax.families.token_weights import language_names, published_table
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.drafter import usual_drafter
 from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures import published_shapes

@@ -20,10 +20,10 @@ import numpy as np
 
 from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.foreign.tensor_files import open_tensors
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.decoding.tree import load_tree
 from lantern_jax.pictures.images import fitted, open_picture
 from lantern_jax.text.encoded import load_encoded
-from lantern_jax.text.landscapes import LANDSCAPES
 
 CONTROL = "\x1b]0;owned\x07\x1b[2J\r\n"
 

@@ -8,11 +8,11 @@ from PIL import Image
 
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.apps.sets.plan import read_plan
 from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.text.encoded import load_encoded, save_encoded
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.command import assert_refused
 from tests.refused import refused
 from tests.tiny_checkpoint import TARGET, altered_pipeline, tiny_pipeline

@@ -6,9 +6,9 @@ import re
 from html.parser import HTMLParser
 from importlib import resources
 
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.apps.serve.access import content_policy
 from lantern_jax.decoding.acceptance import LanternPlusPlus
-from lantern_jax.text.landscapes import LANDSCAPES
 
 PAGE = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES, parse_prompt
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.text.vocabulary import Vocabulary
 from tests.refused import refused
 
@@ -25,7 +25,7 @@ def _first(*values):
     ("sailing under the northern lights", {"craft": "boats", "sight": "aurora"}),
 ])  # fmt: skip
 def test_prompts_name_attributes(prompt, expected):
-    assert LANDSCAPES.labels(parse_prompt(prompt)) == expected
+    assert LANDSCAPES.labels(LANDSCAPES.parse(prompt)) == expected
 
 
 @pytest.mark.parametrize(("prompt", "message"), [
@@ -39,7 +39,7 @@ def test_prompts_name_attributes(prompt, expected):
 ])  # fmt: skip
 def test_a_bad_prompt_is_a_one_line_error(prompt, message):
     with refused(message) as error:
-        parse_prompt(prompt)
+        LANDSCAPES.parse(prompt)
     known = str(error.value).partition("known words: ")[2]
     groups = [group.split(": ") for group in known.split("; ")] if known else []
     assert not groups or [name for name, _ in groups] == list(ATTRIBUTES), "grouped by attribute"
@@ -84,7 +84,7 @@ def test_what_is_denied_may_be_unknown():
 
 def test_attributes_left_open_are_calm_and_bright():
     def shown(prompt):
-        return tuple(LANDSCAPES.labels(LANDSCAPES.completed(parse_prompt(prompt))).values())
+        return tuple(LANDSCAPES.labels(LANDSCAPES.completed(LANDSCAPES.parse(prompt))).values())
 
     calm = "nothing", "ashore", "plain"
     assert shown("a forest") == ("noon", "forest", "clear", "none", "summer", *calm)

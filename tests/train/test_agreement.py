@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.metrics.agreement import Classifier, DemoClassifier, shipped_classifier, value_counts
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.pipeline.pipeline import Pipeline
-from lantern_jax.text.landscapes import ATTRIBUTES
 from tests.command import must_not_run
 from tests.refused import refused, refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint

@@ -14,7 +14,7 @@ from lantern_jax.apps.metrics.agreement import (
     shipped_classifier,
     value_counts,
 )
-from lantern_jax.text.landscapes import ATTRIBUTES
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES
 from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE
 from train import classifier, encode

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.metrics.agreement import read_classifier
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.checkpoints import store
 from lantern_jax.io.files import write_file
 from lantern_jax.pipeline.pipeline import load
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.quick_compilation import QUICK_COMPILATION
 from tests.refused import refused, refused_each
 from train import demo, evaluate

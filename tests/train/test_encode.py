@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from configs import demo_classifier, demo_target, demo_tokenizer, tiny_target
-from lantern_jax.text.landscapes import LANDSCAPES
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from tests.refused import refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
 from train import classifier, encode, features, loop, target

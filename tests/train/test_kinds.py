@@ -11,6 +11,7 @@ from ml_collections import ConfigDict
 
 from configs import demo_parallel, tiny_drafter
 from configs import tiny_target as tiny
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.drafting.eagle import Stale
@@ -18,7 +19,6 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, sources, target

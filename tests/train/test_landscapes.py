@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.refused import refused_each
 from train.painter.landscapes import render, render_batch
 from train.painter.scenes import Scene, caption, sample_scene

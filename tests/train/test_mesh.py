@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from configs import tiny_drafter, tiny_target
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.devices.partition import device_grid, mesh_of, place, where_on
 from lantern_jax.families.registry import family_of
-from lantern_jax.text.landscapes import LANDSCAPES
 from tests.tiny_checkpoint import random_leaves
 from train import drafter, features, sources, target
 from train.feature_store import FeatureStore

@@ -6,7 +6,7 @@ import itertools
 import numpy as np
 import pytest
 
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from tests.refused import refused_each
 from train.painter.scenes import Scene, caption, check, check_vocabulary, completed, sample_scene
 

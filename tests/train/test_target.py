@@ -10,7 +10,7 @@ import pytest
 from ml_collections import ConfigDict
 
 from configs import tiny_target
-from lantern_jax.text.landscapes import LANDSCAPES
+from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from train import averaging, target
 from train.loop import loop_config, run
 

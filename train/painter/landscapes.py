@@ -9,8 +9,8 @@ from dataclasses import replace
 
 import numpy as np
 
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES
 from lantern_jax.io.errors import LanternError
-from lantern_jax.text.landscapes import ATTRIBUTES
 from train.painter import buildings, foreground, plants, sky, terrain, water, weather
 from train.painter.light import light_of
 from train.painter.painting import BAND, Canvas, mix, on_grid, rgb, smoothstep

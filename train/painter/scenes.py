@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.random import Generator
 
+from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.text.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.text.vocabulary import UNSPECIFIED, Vocabulary
 
 # How often a drawn scene has the usual value of an attribute; for other attributes, all values are equally likely.

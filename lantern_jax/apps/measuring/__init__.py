@@ -1,1 +1,1 @@
-"""Measuring how fast a model decodes (`lantern bench`), and choosing settings by that (`lantern tune`)."""
+"""Measuring how fast a model decodes (`bench`), choosing settings by that (`tune`), and trying targets."""

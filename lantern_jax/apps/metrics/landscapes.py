@@ -128,13 +128,3 @@ LANDSCAPES = Vocabulary(
         for (one, values), (other, others) in _IMPOSSIBLE
     ),
 )
-
-
-def parse_prompt(text: str) -> tuple[int, ...]:
-    """Returns the value index of each landscape attribute in a prompt, -1 where it is not named.
-
-    Example:
-        >>> lantern_jax.parse_prompt("snowy mountains by a lake")  # time, terrain, weather, water, ...
-        (-1, 0, 3, 1, -1, -1, -1, -1)
-    """
-    return LANDSCAPES.parse(text)
