@@ -56,7 +56,7 @@ def test_links_lead_somewhere():
 
 def test_the_api_pages_have_every_public_name_once():
     text = "".join(page.read_text("utf-8") for page in sorted((ROOT / "docs" / "api").glob("*.md")))
-    names = re.findall(r"^\.\. auto(?:class|function|data):: (\w+)$", text, re.MULTILINE)
+    names = re.findall(r"^\.\. (?:autoclass|autofunction|py:data):: (\w+)$", text, re.MULTILINE)
     assert Counter(names) == Counter(lantern_jax.__all__)
 
 
