@@ -350,16 +350,14 @@ def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:
 
 def _without_shared(arrays: dict[str, PyTree]) -> tuple[dict[str, PyTree], dict[str, str]]:
     """Returns the arrays without drafters' tables that equal the target's, and {such a table's name: the target's}."""
-
-    def tables(tree: PyTree) -> list[tuple[tuple[str, ...], StoredTensor]]:
-        return [(path, leaf) for path, leaf in flatten_dict(tree).items() if path[-1] == _TABLE]
-
-    drafters = flatten_dict(arrays.get("drafters", {}))
+    target, drafters = flatten_dict({"target": arrays["target"]}), flatten_dict(arrays.get("drafters", {}))
+    tables = {path: leaf for path, leaf in target.items() if path[-1] == _TABLE}
     same = {
         path: other
-        for path, leaf in tables(arrays.get("drafters", {}))
-        for other, table in tables({"target": arrays["target"]})
-        if (leaf.shape, leaf.dtype) == (table.shape, table.dtype)
+        for path, leaf in drafters.items()
+        for other, table in tables.items()
+        if path[-1] == _TABLE
+        and (leaf.shape, leaf.dtype) == (table.shape, table.dtype)
         and np.array_equal(leaf.read(), table.read())
     }
     if not same:

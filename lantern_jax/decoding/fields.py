@@ -6,6 +6,7 @@ A field's meaning is in its record's docstring, and nowhere else. In a command, 
 
 import dataclasses
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -23,7 +24,7 @@ _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tin
 MOST_INT = int(np.iinfo(np.int32).max)
 
 
-class Allowed:
+class Allowed(ABC):
     """What a field may hold.
 
     Attributes:
@@ -32,9 +33,9 @@ class Allowed:
 
     words: str
 
+    @abstractmethod
     def check(self, name: str, value: Any) -> Any:
         """Returns a value in its usual form; raises LanternError if the field may not hold it."""
-        raise NotImplementedError
 
     def read(self, name: str, text: str) -> Any:
         """Reads a value from text; raises LanternError if it is not one, or one that ``check`` refuses."""

@@ -1,6 +1,7 @@
 """The ways of guessing that can be chosen: frozen records, each beside its algorithm, that make a ``Drafting``."""
 
 import dataclasses
+from abc import ABC, abstractmethod
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
@@ -36,7 +37,7 @@ class ModelParts(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Guessing:
+class Guessing(ABC):
     """The base of such records, whose fields are declared with ``decoding.fields``.
 
     A None among them, and a value that differs by platform, is settled before ``make``.
@@ -83,9 +84,9 @@ class Guessing:
         """Passes of a drafter in a round, one after the other."""
         return 0
 
+    @abstractmethod
     def make(self, parts: ModelParts) -> Drafting:
         """Returns the drafting; the same arguments give the same one."""
-        raise NotImplementedError
 
 
 @dataclass(frozen=True)
