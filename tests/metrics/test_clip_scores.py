@@ -28,7 +28,9 @@ SIZES = ((20, 20), (30, 25), (12, 40), (64, 64), (25, 30))
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     pytest.importorskip("tokenizers")
-    return tiny_clip.write_folder(tmp_path_factory.mktemp("clip") / "tiny")
+    folder = tiny_clip.write_folder(tmp_path_factory.mktemp("clip") / "tiny")
+    tiny_clip.write_tokenizer(folder / "tokenizer.json")
+    return folder
 
 
 def one_by_one(folder, prepare, activation=None, prefix=""):

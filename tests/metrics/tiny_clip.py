@@ -68,7 +68,6 @@ def write_folder(folder, config=CONFIG, seed=0):
         for name, tower in (("vision", config.vision), ("text", config.text))
     }  # fmt: skip
     (folder / "config.json").write_text(json.dumps({"model_type": "clip", **towers}))
-    write_tokenizer(folder / "tokenizer.json")
     return folder
 
 
