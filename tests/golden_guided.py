@@ -5,8 +5,8 @@ from functools import partial
 import jax
 import jax.numpy as jnp
 import numpy as np
-
 from lantern_jax.apps.convert.published import PUBLISHED
+
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.vq import VQModel

@@ -12,9 +12,9 @@ import numpy as np
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import place
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import LlamaGenConfig

@@ -11,7 +11,7 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
+from lantern_jax.drafters.registry import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.families.t5_weights import t5_shapes
@@ -43,7 +43,7 @@ class Checkpoint:
         model: the model's name, for people.
         target_config, target_params: a model of a family; its parameters are NumPy or JAX arrays, ``{"params": ...}``.
         tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens but no pictures.
-        drafters: (config, parameters) by kind of drafter, a name in ``families.drafters.DRAFTERS``.
+        drafters: (config, parameters) by kind of drafter, a name in ``drafters.registry.DRAFTERS``.
         text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has
             only the config: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
         text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.

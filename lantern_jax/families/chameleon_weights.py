@@ -12,7 +12,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.families.config_files import config_from
+from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.token_weights import (
     language_names,
     language_sizes,
@@ -32,6 +32,10 @@ from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 
 WHAT = "Chameleon model"
+# Shapes tell a picture tokenizer's sizes, and its networks have one form.
+DIALECT = Dialect(
+    ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2", "Chameleon(XLLMX)?For.*", parts={"vq_config": {}}
+)
 CHAMELEON_NAMES = {
     **language_names("model."),
     **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()},
@@ -66,13 +70,15 @@ def convert_chameleon(
 
 
 def chameleon_config_from_shapes(
-    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None, num_codes: int, layout: str
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> ChameleonConfig:
     """Infers the config (``token_weights``); the layout also decides the grid unless settings have it."""
     found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
-    found |= {"num_heads": heads_of_norm(norm, found["dim"])[0], "num_codes": num_codes, "layout": layout}
-    return config_from(ChameleonConfig, found, {"grid": GRIDS.get(layout)} | dict(settings or {}))
+    found["num_heads"] = heads_of_norm(norm, found["dim"])[0]
+    settings = dict(settings or {})
+    grid = GRIDS.get(settings.get("layout"), ChameleonConfig.grid)
+    return config_from(DIALECT, found, {"grid": grid} | settings)
 
 
 def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:

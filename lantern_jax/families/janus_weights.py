@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.families.chameleon_vq_weights import taming_place
-from lantern_jax.families.config_files import config_from
+from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, VQLayout, convert_vq
 from lantern_jax.families.token_weights import (
     language_names,
@@ -28,6 +28,16 @@ from lantern_jax.tensors.layer_names import buffers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
 
 WHAT = "Janus-Pro model"
+# The head of the text, tied or not, is not read.
+DIALECT = Dialect(
+    JanusConfig, "multi_modality|janus|llama", "(MultiModality|Janus|Llama)(CausalLM|For.*|Model)",
+    only={"tie_word_embeddings": (False, True)}, harmless="vocab_size",
+    parts={
+        "vq_config": {"hidden_act": ("gelu",), "num_hidden_layers": (2,)},
+        "gen_aligner_config": {"projector_type": ("mlp_gelu",), "depth": (2,)},
+        "gen_vision_config": {}, "gen_head_config": {}, "vision_config": {}, "aligner_config": {},
+    },
+)  # fmt: skip
 ORIGINAL_NAMES = language_names("language_model.model.", "language_model.lm_head.weight") | {
     "codes": "gen_embed.weight",
     "fc1": "gen_aligner.layers.0",
@@ -93,7 +103,7 @@ def janus_config_from_shapes(
     found["head_hidden_dim"] = None if hidden == found["dim"] else hidden
     heads = {(layers, dim): count for layers, count, dim, _ in SIZES.values()}
     known = heads.get((found["num_layers"], found["dim"]))
-    return config_from(JanusConfig, found, settings, known)
+    return config_from(DIALECT, found, settings, known)
 
 
 def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entry]:

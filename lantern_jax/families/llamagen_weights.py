@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.families.config_files import config_from
+from lantern_jax.families.config_files import Dialect, config_from, side_of
 from lantern_jax.families.token_weights import read_model
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
@@ -25,6 +25,11 @@ from lantern_jax.tensors.layer_names import (
 )
 from lantern_jax.tensors.matching import Entry, transpose
 
+# Its own program writes what the picture is conditioned on as the type.
+DIALECT = Dialect(
+    LlamaGenConfig, "llama|llamagen|[ct]2i", "Llama(Gen)?For.*", {"block_size": "grid"}, {"block_size": side_of},
+    harmless="cls_token_num input_type num_classes multiple_of ffn_dim_multiplier",
+)  # fmt: skip
 ORIGINAL_NAMES = {
     "tokens": "tok_embeddings.weight",
     "labels": "cls_embedding.embedding_table.weight",
@@ -92,7 +97,7 @@ def gpt_config_from_shapes(
         found["caption_length"], found["caption_dim"] = tensors[names["unconditional"]].shape
     size = next((size for size, (_, _, width) in SIZES.items() if width == dim), None)
     depth, heads, _ = SIZES.get(size, (None, None, None))
-    config = config_from(LlamaGenConfig, found, settings, heads if depth == layers else None)
+    config = config_from(DIALECT, found, settings, heads if depth == layers else None)
     if size is not None and (config.num_layers, config.num_heads) != (depth, heads):
         warnings.warn(
             f"{config.num_layers} layers with {config.num_heads} heads, where GPT-{size} has {depth} with {heads}: are "

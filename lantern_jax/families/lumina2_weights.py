@@ -1,11 +1,16 @@
 """Converts Lumina-mGPT 2.0's published files, transformers' Chameleon and MoVQGAN, to our parameter trees."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
+from jaxtyping import Int
+
 from lantern_jax.families.chameleon_vq_weights import taming_place
 from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
+from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
 from lantern_jax.families.config_files import config_from
 from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
 from lantern_jax.families.token_weights import language_sizes, published_table, read_model
@@ -14,19 +19,24 @@ from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
 
 WHAT = "Lumina-mGPT 2.0 model"
+DIALECT = replace(CHAMELEON, config=Lumina2Config, harmless="vocab_size")
 # Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
 convert_movqgan = partial(convert_vq, layout=MOVQGAN)
 
 
 def convert_lumina2(
-    tensors: Mapping[str, Any], config: Lumina2Config, **reading: Any
+    tensors: Mapping[str, Any],
+    config: Lumina2Config,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    **reading: Any,
 ) -> tuple[Lumina2Config, dict[str, Any]]:
     """Converts published tensors (``token_weights``); Chameleon's picture encoder among them, which is not used, is
     left out on purpose.
     """
     norm = tensors.get(QUERY_NORM)
-    table = published_table(CHAMELEON_NAMES, config, norm_rows=None if norm is None else norm.shape[0])
+    rows = None if norm is None else norm.shape[0]
+    table = published_table(CHAMELEON_NAMES, config, order=order, norm_rows=rows)
     return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)
 
 
@@ -36,7 +46,7 @@ def lumina2_config_from_shapes(
     """Infers the config (``token_weights``)."""
     found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
-    return config_from(Lumina2Config, found, settings, heads_of_norm(norm, found["dim"])[0])
+    return config_from(DIALECT, found, settings, heads_of_norm(norm, found["dim"])[0])
 
 
 def movqgan() -> VQConfig:

@@ -6,11 +6,23 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.families.config_files import config_from
+from lantern_jax.families.config_files import TANH_GELU, Dialect, config_from
 from lantern_jax.models.t5 import T5Config, T5Encoder
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 
+DIALECT = Dialect(
+    T5Config, "m?t5", "M?T5(For|Encoder|With|Model).*",
+    {
+        "d_model": "dim", "d_kv": "head_dim", "d_ff": "hidden_dim", "layer_norm_epsilon": "norm_eps",
+        "relative_attention_num_buckets": "num_buckets", "relative_attention_max_distance": "max_distance",
+    },
+    only={
+        "feed_forward_proj": ("gated-gelu",), "dense_act_fn": TANH_GELU, "is_gated_act": (True,),
+        "tie_word_embeddings": (False, True), "is_decoder": (False,),
+    },
+    harmless="num_decoder_layers scale_decoder_outputs",
+)  # fmt: skip
 # The embedding table goes by either name, and often by both.
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight")
 RELATIVE_BIAS = "encoder.block.0.layer.0.SelfAttention.relative_attention_bias.weight"
@@ -55,7 +67,7 @@ def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any
         "num_heads": num_heads, "head_dim": shapes[query][0] // num_heads,
         "num_layers": count_layers(tensors, f"{LAYER_NAMES['attention_norm']}.weight"),
     }  # fmt: skip
-    return config_from(T5Config, found, settings)
+    return config_from(DIALECT, found, settings)
 
 
 def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:

@@ -338,11 +338,6 @@ class TokenEncoder(PromptEncoder):
         return TokenConditioning(tokens, mask)
 
 
-def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
-    """Returns the encoder of a LlamaGen model, for labels or for captions."""
-    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
-
-
 def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives) -> tuple[str, ...]:
     """Returns the lines about prompts and about negative ones that are not empty, and warns with them."""
     against = line(negative or ())

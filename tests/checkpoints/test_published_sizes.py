@@ -90,7 +90,7 @@ def cases():
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
     yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), partial(t5_shapes, T5_XL, decoder=False)
     codes = ChameleonConfig().num_codes
-    tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
+    tell = partial(chameleon_config_from_shapes, settings={"num_codes": codes})
     yield "Chameleon-7B", tell, ChameleonConfig(), chameleon_without_vq
     for size in ("1B", "7B"):
         for layout in ("original", "hugging_face"):

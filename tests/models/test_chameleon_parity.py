@@ -72,7 +72,7 @@ def test_hidden_states_and_logits(assert_close):
         logits = reference().lm_head(hidden).numpy()[..., list(PUBLISHED_CODES)]
     hidden = hidden.numpy()
     tensors = {name: tensor.numpy() for name, tensor in reference().state_dict().items()}
-    config = chameleon_config_from_shapes(tensors, {"grid": GRID}, CODES, "anole")
+    config = chameleon_config_from_shapes(tensors, {"grid": GRID, "num_codes": CODES})
     _, params = convert_chameleon(tensors, config, order=VOCABULARY.order)
     ours = jax.jit(Chameleon(config).apply)(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
     assert ours[1].shape == (*mask.shape, CODES)

@@ -16,10 +16,10 @@ from lantern_jax import (
     Lumina2Config,
     VQConfig,
 )
+from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.chameleon import Chameleon
-from lantern_jax.models.parallel import ParallelConfig, parallel_shapes
 from tests.refused import refused
 
 CONFIGS = {

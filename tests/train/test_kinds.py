@@ -16,7 +16,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.drafting.eagle import Stale
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import family_of
 from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from tests.refused import refused_each

@@ -1,22 +1,23 @@
-"""The kinds of drafter that a checkpoint may hold, one of each. Needs no JAX.
+"""The kinds of drafter that a checkpoint may hold, one of each. Needs no JAX until a kind is read.
 
 A drafter of any kind is a config, parameters ``{"params": ...}`` and the ``Drafter`` record that decoding calls; the
 record's parameters are ``{"drafter": those, "head": kernel [D, V] of the target}``. A new kind is a file with these
-three and an entry in ``DRAFTERS``; its name also names a drafting, that of its trees.
+three and a line in ``DRAFTERS``; its name also names a drafting, that of its trees.
 """
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from lantern_jax.io.plugins import Late, Table, at
+from lantern_jax.io.plugins import Table
 
 if TYPE_CHECKING:
     from lantern_jax.decoding.drafting.eagle import Drafter
+    from lantern_jax.families.config_files import Dialect
 
 
 @dataclass(frozen=True, eq=False)
-class DrafterKind(Late):
+class DrafterKind:
     """One kind of drafter.
 
     Attributes:
@@ -26,7 +27,7 @@ class DrafterKind(Late):
         shapes: config -> the abstract parameter tree.
         make: (config, dtype) -> the drafter record; the same arguments give the same record.
         read: published tensors -> (config, parameters), called as ``convert_drafter``; None where none are published.
-        reads_config: whether ``read`` takes settings from the ``config.json`` beside the tensors.
+        dialect: what is known of the ``config.json`` beside the tensors; None if it is not read.
         one_pass: whether one pass of it drafts all levels.
         usual: the target's config -> the config of a drafter for models that have none to read, such as published sizes
             with random weights; None if such a model gets none of this kind.
@@ -43,7 +44,7 @@ class DrafterKind(Late):
     shapes: Callable[[Any], Any]
     make: Callable[[Any, Any], "Drafter"]
     read: Callable[..., tuple[Any, Any]] | None = None
-    reads_config: bool = False
+    dialect: "Dialect | None" = None
     one_pass: bool = False
     usual: Callable[[Any], Any] | None = None
 
@@ -58,34 +59,10 @@ class DrafterKind(Late):
 DRAFTERS: Table[DrafterKind] = Table(
     "kind of drafter",
     {
-        "eagle": DrafterKind(
-            at("lantern_jax.models.drafter:DrafterConfig"),
-            at("lantern_jax.models.drafter:drafter_shapes"),
-            at("lantern_jax.models.drafter:eagle_drafter"),
-            at("lantern_jax.families.drafter_weights:convert_drafter"),
-            reads_config=True,
-            usual=at("lantern_jax.models.drafter:usual_drafter"),
-        ),
-        "eagle3": DrafterKind(
-            at("lantern_jax.models.eagle3:Eagle3Config"),
-            at("lantern_jax.models.eagle3:eagle3_shapes"),
-            at("lantern_jax.models.eagle3:eagle3_drafter"),
-            usual=at("lantern_jax.models.eagle3:usual_eagle3"),
-        ),
-        "medusa": DrafterKind(
-            at("lantern_jax.models.medusa:MedusaConfig"),
-            at("lantern_jax.models.medusa:medusa_shapes"),
-            at("lantern_jax.models.medusa:medusa_drafter"),
-            one_pass=True,
-            usual=at("lantern_jax.models.medusa:usual_medusa"),
-        ),
-        "parallel": DrafterKind(
-            at("lantern_jax.models.parallel:ParallelConfig"),
-            at("lantern_jax.models.parallel:parallel_shapes"),
-            at("lantern_jax.models.parallel:parallel_drafter"),
-            one_pass=True,
-            usual=at("lantern_jax.models.parallel:usual_parallel"),
-        ),
+        "eagle": "lantern_jax.drafters.eagle:KIND",
+        "eagle3": "lantern_jax.drafters.eagle3:KIND",
+        "medusa": "lantern_jax.drafters.medusa:KIND",
+        "parallel": "lantern_jax.drafters.parallel:KIND",
     },
     "drafters",
 )
@@ -103,7 +80,7 @@ def kind_name(config: Any) -> str:
 
 def usual_drafters(target: Any) -> dict[str, Any]:
     """Returns a config of every kind of drafter that a target with this config usually has, by kind."""
-    return {name: kind.usual(target) for name, kind in DRAFTERS.items() if kind.has("usual")}
+    return {name: kind.usual(target) for name, kind in DRAFTERS.items() if kind.usual is not None}
 
 
 def misfits(config: Any, target: Any) -> list[tuple[str, Any, Any]]:

@@ -1,10 +1,10 @@
 """A drafter that predicts several positions in one pass (ParallelSpec, arXiv 2410.05589), with a Markov head.
 
-The sequence is that of ``models.drafter``, with K *masks* after the last committed position: elements with a learned
+The sequence is that of ``drafters.sequence``, with K *masks* after the last committed position: elements with a learned
 input instead of token and feature. Mask d predicts what a chain of d nodes below the root would. The paper leaves much
 open; training is P-EAGLE's (arXiv 2602.01469, ``train.chains``), but each depth has its own input (D more numbers).
 
-Masks do not know the tokens drafted above them. As with Medusa's heads, a Markov term (``models.medusa``) adds what a
+Masks do not know the tokens drafted above them. As with Medusa's heads, a Markov term (``drafters.medusa``) adds what a
 node's token says about the next one, without a pass.
 
 Axes: G guidance rows, B batch, S room for absorbed positions, K masks, M nodes of a level, V codes, D width.
@@ -22,9 +22,11 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.models.drafter import (
+from lantern_jax.drafters.eagle import DrafterModel
+from lantern_jax.drafters.medusa import Markov, OnePassState, empty_logits, expand_depths, refine_depths
+from lantern_jax.drafters.registry import DrafterKind
+from lantern_jax.drafters.sequence import (
     DrafterConfig,
-    DrafterModel,
     empty_places,
     last_absorbed,
     like_layers_of,
@@ -34,7 +36,6 @@ from lantern_jax.models.drafter import (
     write_recent,
 )
 from lantern_jax.models.heads import head_logits
-from lantern_jax.models.medusa import Markov, OnePassState, empty_logits, expand_depths, refine_depths
 from lantern_jax.models.positions import stream_rotary
 
 
@@ -184,3 +185,6 @@ def _expand(model: ParallelModel, params, state: ParallelState, tokens, parents)
 def _refine(model: ParallelModel, params, state: ParallelState, root, tokens, stale, predicted):
     after = model.apply(params["drafter"], tokens, method="after")
     return refine_depths(state.draft, root, after), predicted
+
+
+KIND = DrafterKind(ParallelConfig, parallel_shapes, parallel_drafter, one_pass=True, usual=usual_parallel)

@@ -6,12 +6,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.families.config_files import config_from, normalize_settings
+from lantern_jax.drafters.sequence import DrafterConfig
+from lantern_jax.families.config_files import Dialect, config_from, normalize_settings, side_of
+from lantern_jax.families.registry import TargetConfig
 from lantern_jax.families.token_weights import read_model
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
     LLAMA_LAYER_NAMES,
@@ -21,6 +20,15 @@ from lantern_jax.tensors.layer_names import (
 )
 from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
+# What LANTERN's drafters for captions call the pictures that they were trained on -> codes a side.
+_STAGES = {"t2i": 16, "t2i2": 32}
+# A bias stands in the projection of EAGLE's inputs, as shapes show.
+DIALECT = Dialect(
+    DrafterConfig, "llama|chameleon(_vqgan)?", "(Llama(Gen)?|Chameleon(XLLMX)?)For.*",
+    {"input_type": "grid", "block_size": "grid"},
+    {"input_type": lambda stage: _STAGES.get(str(stage)), "block_size": side_of},
+    {"num_layers": (1,)}, "caption_dim cls_token_num bias", parts={"vq_config": {}},
+)  # fmt: skip
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
 QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
 
@@ -29,7 +37,7 @@ def convert_drafter(
     tensors: Mapping[str, np.ndarray],
     config: DrafterConfig | Mapping[str, Any] | None = None,
     *,
-    target: LlamaGenConfig | ChameleonConfig | None = None,
+    target: TargetConfig | None = None,
     order: Int[np.ndarray, " vocab"] | None = None,
     **reading: Any,
 ) -> tuple[DrafterConfig, dict[str, Any]]:
@@ -55,7 +63,7 @@ def convert_drafter(
 def drafter_config_from_shapes(
     tensors: Mapping[str, Any],
     settings: Mapping[str, Any] | None = None,
-    target: LlamaGenConfig | ChameleonConfig | None = None,
+    target: TargetConfig | None = None,
 ) -> DrafterConfig:
     """Infers the config of a drafter from shapes, its ``config.json`` and its target."""
     gate, norm = DRAFTER_NAMES["gate"].format(i=0), QUERY_NORM
@@ -69,9 +77,9 @@ def drafter_config_from_shapes(
     if norm in tensors:
         found |= {"qk_norm": "layer", "num_heads": heads_of_norm(shapes[norm], dim)[0]}
     # What its config says of the target's pictures is compared with the target later.
-    said = normalize_settings(settings or {}, DrafterConfig)
+    said = normalize_settings(settings or {}, DIALECT)
     found |= {name: said[name] for name in ("grid",) if name in said}
-    return config_from(DrafterConfig, found, said, None if target is None else target.num_heads)
+    return config_from(DIALECT, found, said, None if target is None else target.num_heads)
 
 
 def drafter_table(

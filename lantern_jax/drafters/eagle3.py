@@ -1,6 +1,6 @@
 """The EAGLE-3 drafter (arXiv 2503.01840) reads features of several target layers and is trained on tokens alone.
 
-The sequence is that of ``models.drafter``: position j holds the target's states at j and the token at j + 1. The
+The sequence is that of ``drafters.sequence``: position j holds the target's states at j and the token at j + 1. The
 output need not be the target's next feature: below the root a node reads its parent's output, and training goes
 through several such steps.
 
@@ -19,8 +19,10 @@ import jax.numpy as jnp
 
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.devices.partition import whole
+from lantern_jax.drafters.eagle import chained_drafter
+from lantern_jax.drafters.registry import DrafterKind
+from lantern_jax.drafters.sequence import DrafterConfig, like_layers_of, sequence_shapes
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig, chained_drafter, like_layers_of, sequence_shapes
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm
 
 
@@ -113,3 +115,6 @@ def usual_eagle3(target: Any) -> Eagle3Config:
 def eagle3_shapes(config: Eagle3Config) -> dict[str, Any]:
     """Returns the abstract parameter tree, ``{"params": ...}``."""
     return sequence_shapes(Eagle3Model(config), len(config.taps) * config.dim)
+
+
+KIND = DrafterKind(Eagle3Config, eagle3_shapes, eagle3_drafter, usual=usual_eagle3)

@@ -23,7 +23,8 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.drafting.eagle import Drafter
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices.partition import split, whole
-from lantern_jax.models.drafter import last_absorbed, record_of
+from lantern_jax.drafters.registry import DrafterKind
+from lantern_jax.drafters.sequence import last_absorbed, record_of
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.sizes import check_sizes
 
@@ -223,3 +224,6 @@ def _expand(model: MedusaModel, params, state: OnePassState, tokens, parents):
 def _refine(model: MedusaModel, params, state: OnePassState, root, tokens, stale, predicted):
     after = model.apply(params["drafter"], tokens, method="after")
     return refine_depths(state, root, after), predicted
+
+
+KIND = DrafterKind(MedusaConfig, medusa_shapes, medusa_drafter, one_pass=True, usual=usual_medusa)
