@@ -72,11 +72,13 @@ def convert_published(
         settings, source = settings_for(published.dialect, beside, settings, partial(published.told, paths))
         target = published.sizes(tensors[model], {**settings, **form.settings})
         if source == ASSUMED:
-            larger = 2 * target.grid
+            grid, pixels = 2 * target.grid, 2 * target.grid * family.tokenizer().downsampling
             warnings.warn(
-                f"grid {target.grid} assumed: pictures have {target.num_tokens} tokens; --config '{{\"grid\": {larger}}}'"
-                f" for {larger * family.tokenizer().downsampling} px", Assumed, stacklevel=1,
-            )  # fmt: skip
+                f"grid {target.grid} assumed: pictures have {target.num_tokens} tokens; "
+                f"--config '{{\"grid\": {grid}}}' for {pixels} px",
+                Assumed,
+                stacklevel=1,
+            )
         text_tokenizer = paths.get("text_tokenizer")
         if text_tokenizer is not None:
             # Another model's tokenizer, or a grid that prompts cannot name, is an error now.
