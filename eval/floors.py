@@ -22,9 +22,9 @@ from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
 from lantern_jax.apps.measuring.fitting import limit_of
 from lantern_jax.apps.measuring.random_models import published_sizes
 from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig
 from lantern_jax.io import errors
+from lantern_jax.models.vq import vq_shapes
 from lantern_jax.settings.auto import choose
 
 MODELS = (

@@ -12,15 +12,13 @@ from jaxtyping import PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.drafters.registry import DRAFTERS, drafter_kind, misfits
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig, family_of
-from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_quantized, shapes_as
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.models.t5 import T5Config
-from lantern_jax.models.vq import VQConfig
+from lantern_jax.models.t5 import T5Config, t5_shapes
+from lantern_jax.models.vq import VQConfig, vq_shapes
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.text.vocabulary import Vocabulary
 

@@ -5,6 +5,7 @@ are half-split, like ours.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from lantern_jax.families.token_weights import (
     read_model,
     token_shapes,
 )
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.chameleon import Chameleon, ChameleonConfig
 from lantern_jax.models.vq import VQConfig
@@ -102,3 +104,8 @@ def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditionin
     numbers = np.random.default_rng(0)
     words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
     return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+
+
+# Ignored: the networks that the training loss used, a perceptual one and the discriminator.
+VQGAN = VQLayout("Chameleon VQGAN", taming_place, False, (r"loss\..*",))
+convert_vqgan = partial(read_vq, layout=VQGAN)

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from lantern_jax.families.chameleon_vq_weights import taming_place
-from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.matching import Entry, Progress, convolution, transpose
 
@@ -113,6 +112,6 @@ def emu3_tokenizer() -> VQConfig:
 def convert_emu3_vq(
     tensors: Mapping[str, Any], *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the tokenizer's tensors, in either layout, as ``convert_vq`` does."""
+    """Converts the tokenizer's tensors, in either layout, as ``read_vq`` does."""
     layout = HUGGING_FACE if "encoder.middle_block.attn_norm.weight" in tensors else ORIGINAL
-    return convert_vq(tensors, layout=layout, progress=progress)
+    return read_vq(tensors, layout=layout, progress=progress)

@@ -13,15 +13,15 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Float
 
-from lantern_jax.families.chameleon_vq_weights import taming_place
 from lantern_jax.families.config_files import Dialect, config_from
-from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, VQLayout, convert_vq
+from lantern_jax.families.llamagen_weights import LLAMAGEN
 from lantern_jax.families.token_weights import (
     language_names,
     language_sizes,
     language_table,
     token_shapes,
 )
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.janus import SIZES, Janus, JanusConfig
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import buffers, deciding_shapes
@@ -139,9 +139,9 @@ def _linear(name: str, path: tuple[str, ...], outputs: int, inputs: int) -> dict
 def convert_janus_vq(
     tensors: Mapping[str, Any], *, progress: Progress | None = None
 ) -> tuple[VQConfig, dict[str, Any]]:
-    """Converts the tokenizer's tensors, in either layout, as ``convert_vq`` does."""
+    """Converts the tokenizer's tensors, in either layout, as ``read_vq`` does."""
     layout = HUGGING_FACE_VQ if "encoder.mid.block_1.conv1.weight" in tensors else LLAMAGEN
-    return convert_vq(tensors, layout=layout, progress=progress)
+    return read_vq(tensors, layout=layout, progress=progress)
 
 
 def janus_shapes(config: JanusConfig) -> dict[str, Any]:

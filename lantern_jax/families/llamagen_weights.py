@@ -6,6 +6,7 @@ Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hug
 
 import warnings
 from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
@@ -14,6 +15,7 @@ import numpy as np
 
 from lantern_jax.families.config_files import Dialect, config_from, side_of
 from lantern_jax.families.token_weights import read_model
+from lantern_jax.families.vq_weights import VQLayout, read_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 from lantern_jax.models.transformer import layers_alike
@@ -144,3 +146,23 @@ def random_conditioning(config: LlamaGenConfig, count: int) -> Any:
     shape = (count, config.caption_length, config.caption_dim)
     features = np.random.default_rng(0).standard_normal(shape, np.float32)
     return CaptionConditioning(features, np.ones(shape[:2], bool))
+
+
+def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
+    parts = []
+    for part in path:
+        kind, _, number = part.rpartition("_")
+        if kind == "level":
+            parts += ["conv_blocks", number]
+        elif kind in ("res", "attn"):
+            parts += [kind, number]
+        elif part in ("downsample", "upsample"):
+            parts += [part, "conv"]
+        else:
+            parts.append(part)
+    return ".".join(parts)
+
+
+# `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `encoder.mid.{0,1,2}`, the same for the decoder.
+LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
+convert_vq = partial(read_vq, layout=LLAMAGEN)

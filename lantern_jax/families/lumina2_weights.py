@@ -8,12 +8,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.families.chameleon_vq_weights import taming_place
 from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
 from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
 from lantern_jax.families.config_files import config_from
-from lantern_jax.families.llamagen_vq_weights import VQLayout, convert_vq
 from lantern_jax.families.token_weights import language_sizes, published_table, read_model
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
@@ -22,7 +21,7 @@ WHAT = "Lumina-mGPT 2.0 model"
 DIALECT = replace(CHAMELEON, config=Lumina2Config, harmless="vocab_size")
 # Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
-convert_movqgan = partial(convert_vq, layout=MOVQGAN)
+convert_movqgan = partial(read_vq, layout=MOVQGAN)
 
 
 def convert_lumina2(

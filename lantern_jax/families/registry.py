@@ -133,6 +133,15 @@ class Published:
     told: Callable[..., tuple[Mapping[str, Any], str]] = lambda files, settings: ({}, "")
     repositories: Mapping[str, str] = field(default_factory=dict)
 
+    def tokenizer_inside(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the picture tokenizer's tensors among a model's, under the tokenizer's own names."""
+        return {
+            name.removeprefix(prefix): tensor
+            for prefix in self.inside
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+
 
 @dataclass(frozen=True, eq=False)
 class Family:

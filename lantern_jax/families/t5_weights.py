@@ -3,11 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
-import jax
-import numpy as np
-
 from lantern_jax.families.config_files import TANH_GELU, Dialect, config_from
-from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 
@@ -75,12 +72,6 @@ def t5_table(config: T5Config, tokens: str = TOKENS[0]) -> dict[str, Entry]:
     names = {"tokens.embedding": tokens, "relative_bias": RELATIVE_BIAS, "norm": "encoder.final_layer_norm"}
     names |= {f"layer_{{i}}.{part}": name for part, name in LAYER_NAMES.items()}
     return module_table(t5_shapes(config)["params"], named_by(names))
-
-
-def t5_shapes(config: T5Config) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``T5Encoder(config).init`` makes."""
-    tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
-    return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
 
 
 def _tokens_name(tensors: Mapping[str, Any]) -> str:

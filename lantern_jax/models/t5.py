@@ -4,6 +4,7 @@ Axes: B batch, P tokens, D width, H heads, E head width.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -48,6 +49,12 @@ class T5Config:
                 f"num_buckets {self.num_buckets} with max_distance {self.max_distance}: give a multiple of 4, "
                 "and a distance beyond a quarter of it"
             )
+
+
+def t5_shapes(config: T5Config) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``T5Encoder(config).init`` makes."""
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
+    return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
 
 
 def relative_buckets(length: int, num_buckets: int, max_distance: int) -> Int[np.ndarray, "P P"]:

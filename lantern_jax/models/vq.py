@@ -9,6 +9,8 @@ T = h * w tokens of a picture, V codebook size, C channels of a code.
 
 import dataclasses
 import math
+from functools import cache
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -355,3 +357,11 @@ class VQModel(nn.Module):
         """Reconstructs pictures: encodes, quantizes, decodes."""
         codes = nearest_code(self.encode(pictures), self.codebook, l2_norm=self.config.l2_norm)
         return self.decode_vectors(self.code_vectors()[codes])
+
+
+@cache
+def vq_shapes(config: VQConfig) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``VQModel(config).init`` makes, traced once: it takes a second."""
+    side = config.downsampling
+    pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
+    return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)

@@ -20,15 +20,12 @@ from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
 # Chameleon's file has 5 MB.
 _LARGEST_TOKENIZER = 64 * 2**20
 CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
 DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
-
-# Prefix lengths: prompts are padded to the next one, so that a new prompt rarely needs a new program compiled.
-BUCKETS = (64, 128, 256, 512, 1024)
 
 # Lumina-mGPT's task sentence; the numbers are pixels.
 LUMINA_TASK = "Generate an image of {width}x{height} according to the following prompt:\n"
@@ -240,19 +237,3 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
             f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
         )
     return [size, size]
-
-
-def bucket_of(rows: Sequence[Sequence[int]]) -> int:
-    """Returns the least of ``BUCKETS`` that holds all rows."""
-    longest = max(map(len, rows))
-    return next(size for size in BUCKETS if size >= longest)
-
-
-def check_lengths(prompts: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
-    """Raises LanternError for a prompt whose row is longer than the last bucket."""
-    for prompt, row in zip(prompts, rows, strict=True):
-        if len(row) > BUCKETS[-1]:
-            raise LanternError(
-                f"prompt {errors.quoted(prompt, 40)} has {len(row)} tokens with the model's own, "
-                f"more than {BUCKETS[-1]}: shorten it"
-            )

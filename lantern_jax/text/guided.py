@@ -16,9 +16,8 @@ from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.text.chameleon import bucket_of, check_lengths
 from lantern_jax.text.encoders import PromptEncoder, check_texts
-from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
 JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
 # Janus's tokens for the beginning of a text, padding, and the beginning of a picture.

@@ -23,8 +23,7 @@ from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.drafters.eagle_weights import convert_drafter
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.vq import VQConfig
 from tests.command import assert_refused, must_not_run

@@ -11,14 +11,16 @@ from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_t
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
 from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.drafters.eagle_weights import convert_drafter
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
+from lantern_jax.families.chameleon_weights import (
+    chameleon_config_from_shapes,
+    convert_chameleon,
+    convert_vqgan,
+)
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.emu3_weights import convert_emu3, emu3_config_from_shapes
 from lantern_jax.families.janus_weights import DIALECT as JANUS
 from lantern_jax.families.liquid_weights import convert_liquid, liquid_config_from_shapes
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
 from lantern_jax.families.t5_weights import convert_t5
 from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch

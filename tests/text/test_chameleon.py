@@ -8,13 +8,13 @@ import pytest
 
 from lantern_jax.models.chameleon import ChameleonConfig, unconditional_row
 from lantern_jax.text.chameleon import (
-    BUCKETS,
     SPECIAL_NAMES,
     ChameleonVocabulary,
     SpecialTokens,
     code_tokens,
     prompt_rows,
 )
+from lantern_jax.text.packed import BUCKETS
 from tests.refused import refused
 
 LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")

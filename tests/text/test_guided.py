@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from lantern_jax.models.janus import JanusConfig
-from lantern_jax.text.chameleon import BUCKETS
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder, LiquidEncoder
 from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
+from lantern_jax.text.packed import BUCKETS
 from tests.fixtures import guided_layouts as layouts
 from tests.golden_cases import DEFAULT_DIRECTORY
 from tests.refused import refused

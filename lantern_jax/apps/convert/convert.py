@@ -83,12 +83,7 @@ def convert_published(
         if text_tokenizer is not None:
             # Another model's tokenizer, or a grid that prompts cannot name, is an error now.
             family.prompts(PromptParts(target, text_tokenizer=text_tokenizer)).encode(["a"])
-        inside = {
-            name.removeprefix(prefix): tensor
-            for prefix in published.inside
-            for name, tensor in tensors[model].items()
-            if name.startswith(prefix)
-        }
+        inside = published.tokenizer_inside(tensors[model])
         if inside:
             tensors.setdefault("vqgan", inside)
         order = family.published_order(target, text_tokenizer)

@@ -2,12 +2,12 @@
 
 from functools import partial
 
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
 from lantern_jax.families.chameleon_weights import (
     DIALECT,
     chameleon_config_from_shapes,
     chameleon_shapes,
     convert_chameleon,
+    convert_vqgan,
     published_order,
     random_conditioning,
     tokenizer,

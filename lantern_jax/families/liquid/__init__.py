@@ -1,7 +1,6 @@
 """Liquid (arXiv 2412.04332)."""
 
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import tokenizer
+from lantern_jax.families.chameleon_weights import convert_vqgan, tokenizer
 from lantern_jax.families.liquid_weights import DIALECT, convert_liquid, liquid_config_from_shapes
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
 from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning

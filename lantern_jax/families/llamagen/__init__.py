@@ -6,10 +6,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.families.llamagen_vq_weights import convert_vq
 from lantern_jax.families.llamagen_weights import (
     DIALECT,
     convert_gpt,
+    convert_vq,
     gpt_config_from_shapes,
     gpt_shapes,
     random_conditioning,

@@ -1,22 +1,19 @@
-"""Converts published VQ tokenizers to `VQModel` parameters, with the tensor names of LlamaGen's.
+"""Converts published VQ tokenizers to `VQModel` parameters: what the families' layouts of them share.
 
-LlamaGen: `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `.downsample.conv`, `encoder.mid.{0,1,2}`, the same for
-the decoder with `.upsample.conv`, `quant_conv`, `post_quant_conv`, `quantize.embedding.weight`. Another family with
-the same network has a `VQLayout` of its own.
+Several have the tensor names of taming-transformers: `encoder.down.{l}.block.{b}`, `.downsample.conv`,
+`encoder.mid.{block_1,attn_1,block_2}`, `decoder.up.{l}.block.{b}`, `.upsample.conv`, where the decoder's levels are
+numbered like the encoder's, finest first.
 """
 
 import dataclasses
 import math
 import re
 from collections.abc import Callable, Mapping
-from functools import cache
 from typing import Any
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.models.vq import VQConfig, VQModel
+from lantern_jax.models.vq import VQConfig, vq_shapes
 from lantern_jax.tensors.layer_names import deciding_shapes, one_more
 from lantern_jax.tensors.matching import Entry, Progress, module_table, published_name, read_tensors
 
@@ -46,33 +43,29 @@ class VQLayout:
         return published_name(self.place(path[:-1], levels), path[-1])
 
 
-def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
+_MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
+
+
+def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = False) -> str:
+    """Returns the place of a module in taming-transformers' names; with ``coarsest_first``, the decoder's levels are
+    numbered like ours."""
     parts = []
     for part in path:
         kind, _, number = part.rpartition("_")
-        if kind == "level":
-            parts += ["conv_blocks", number]
+        if kind == "level" and path[0] == "encoder":
+            parts += ["down", number]
+        elif kind == "level":
+            parts += ["up", number if coarsest_first else str(levels - 1 - int(number))]
         elif kind in ("res", "attn"):
-            parts += [kind, number]
+            parts += ["block" if kind == "res" else "attn", number]
         elif part in ("downsample", "upsample"):
             parts += [part, "conv"]
         else:
-            parts.append(part)
+            parts.append(_MIDDLE.get(part, part))
     return ".".join(parts)
 
 
-LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
-
-
-@cache
-def vq_shapes(config: VQConfig) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``VQModel(config).init`` makes, traced once: it takes a second."""
-    side = config.downsampling
-    pictures = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
-    return jax.eval_shape(VQModel(config).init, jax.random.key(0), pictures)
-
-
-def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
+def vq_table(config: VQConfig, layout: VQLayout) -> dict[str, Entry]:
     """Lists {published name: Entry} of a tokenizer of these sizes."""
     levels = len(config.ch_mult)
     shapes = vq_shapes(config)["params"]
@@ -80,7 +73,7 @@ def vq_table(config: VQConfig, layout: VQLayout = LLAMAGEN) -> dict[str, Entry]:
     return {name: layout.stored(entry) for name, entry in table.items()}
 
 
-def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGEN) -> VQConfig:
+def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout) -> VQConfig:
     """Infers the sizes of a published tokenizer from the names and shapes of its tensors (anything with `.shape`).
 
     What shapes do not tell is as published: 32 groups, and whether codes are l2-normalized. Raises ValueError if a
@@ -124,11 +117,11 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout = LLAMAGE
     )
 
 
-def convert_vq(
+def read_vq(
     tensors: Mapping[str, Any],
     dtype: Any = np.float32,
     *,
-    layout: VQLayout = LLAMAGEN,
+    layout: VQLayout,
     progress: Progress | None = None,
 ) -> tuple[VQConfig, dict[str, Any]]:
     """Converts a published tokenizer's tensors; returns (sizes, `VQModel` parameters as NumPy arrays of `dtype`).
