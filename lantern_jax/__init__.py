@@ -98,7 +98,7 @@ _TOPICS = {
         ),
         "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
         "models.emu3": ("Emu3Config", "emu3_target"),
-        "models.janus": ("JanusConfig", "janus_target"),
+        "families.janus.model": ("JanusConfig", "janus_target"),
         "models.liquid": ("LiquidConfig", "liquid_target"),
         "models.lumina2": ("Lumina2Config", "lumina2_target"),
         "models.targets": ("transformer_target",),

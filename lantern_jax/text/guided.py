@@ -19,9 +19,6 @@ from lantern_jax.models.sizes import shape_of
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
-JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
-# Janus's tokens for the beginning of a text, padding, and the beginning of a picture.
-JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
 # Emu3's tokens for the beginning of a text and of a picture, and for its first code; by the config's names, those that
 # follow each row of codes, the last row's end, and the frame's end.
 EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{rows}*{columns}<|image token|>"
@@ -87,23 +84,6 @@ class GuidedEncoder(PromptEncoder):
             check_ids("tokens", ids, self.config.vocab_size)
             check_padding(valid, shape)
         return GuidedTokens(tokens.astype(np.int32), mask, unconditional.astype(np.int32), unconditional_mask)
-
-
-class JanusEncoder(GuidedEncoder):
-    """Janus-Pro's chat with the prompt as the question; the unconditional row has padding between the first and
-    last ids, or is the chat with a negative prompt.
-
-    Published by deepseek-ai/Janus (``generation_inference.py``).
-    """
-
-    def rows(self, prompt, negative):
-        begin, padding, start = map(self.special, (*JANUS_MARKS, JANUS_START))
-
-        def chat(text: str) -> list[int]:
-            return [begin, *self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=text.strip()) + JANUS_START)]
-
-        row = chat(prompt)
-        return row, [begin, *[padding] * (len(row) - 2), start] if negative is None else chat(negative)
 
 
 class ShapedEncoder(GuidedEncoder):

@@ -15,8 +15,8 @@ from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.emu3_weights import DIALECT as EMU3
 from lantern_jax.families.emu3_weights import emu3_config_from_shapes
-from lantern_jax.families.janus_weights import DIALECT as JANUS
-from lantern_jax.families.janus_weights import janus_config_from_shapes
+from lantern_jax.families.janus.weights import DIALECT as JANUS
+from lantern_jax.families.janus.weights import janus_config_from_shapes
 from lantern_jax.families.liquid_weights import DIALECT as LIQUID
 from lantern_jax.families.liquid_weights import liquid_config_from_shapes
 from lantern_jax.families.llamagen_weights import DIALECT as LLAMAGEN

@@ -2,7 +2,9 @@
 
 from functools import partial
 
-from lantern_jax.families.janus_weights import (
+from lantern_jax.families.janus.model import SIZES, JanusConfig, janus_config, janus_target
+from lantern_jax.families.janus.prompts import JanusEncoder
+from lantern_jax.families.janus.weights import (
     DIALECT,
     convert_janus,
     convert_janus_vq,
@@ -11,9 +13,7 @@ from lantern_jax.families.janus_weights import (
 )
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, Format, Published
 from lantern_jax.families.token_weights import random_conditioning
-from lantern_jax.models.janus import SIZES, JanusConfig, janus_config, janus_target
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.text.guided import JanusEncoder
 
 
 def _conversion(size: str) -> str:

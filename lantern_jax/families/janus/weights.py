@@ -14,6 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.families.config_files import Dialect, config_from
+from lantern_jax.families.janus.model import SIZES, Janus, JanusConfig
 from lantern_jax.families.llamagen_weights import LLAMAGEN
 from lantern_jax.families.token_weights import (
     language_names,
@@ -22,7 +23,6 @@ from lantern_jax.families.token_weights import (
     token_shapes,
 )
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
-from lantern_jax.models.janus import SIZES, Janus, JanusConfig
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import buffers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
