@@ -97,7 +97,7 @@ _TOPICS = {
             "published_config",
         ),
         "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
-        "models.emu3": ("Emu3Config", "emu3_target"),
+        "families.emu3.model": ("Emu3Config", "emu3_target"),
         "families.janus.model": ("JanusConfig", "janus_target"),
         "models.liquid": ("LiquidConfig", "liquid_target"),
         "models.lumina2": ("Lumina2Config", "lumina2_target"),

@@ -89,6 +89,8 @@ from lantern_jax.engine.generation import Timing as Timing
 from lantern_jax.engine.jobs import Job as Job
 from lantern_jax.engine.jobs import Run as Run
 from lantern_jax.engine.programs import Parameters as Parameters
+from lantern_jax.families.emu3.model import Emu3Config as Emu3Config
+from lantern_jax.families.emu3.model import emu3_target as emu3_target
 from lantern_jax.families.janus.model import JanusConfig as JanusConfig
 from lantern_jax.families.janus.model import janus_target as janus_target
 from lantern_jax.families.registry import Family as Family
@@ -100,8 +102,6 @@ from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
 from lantern_jax.models.chameleon import chameleon_target as chameleon_target
-from lantern_jax.models.emu3 import Emu3Config as Emu3Config
-from lantern_jax.models.emu3 import emu3_target as emu3_target
 from lantern_jax.models.liquid import LiquidConfig as LiquidConfig
 from lantern_jax.models.liquid import liquid_target as liquid_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning

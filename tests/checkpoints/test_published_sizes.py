@@ -12,9 +12,10 @@ from lantern_jax.apps.metrics.clip import ClipConfig, Tower
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.apps.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
-from lantern_jax.families.emu3_vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
-from lantern_jax.families.emu3_vq_weights import ORIGINAL, emu3_tokenizer
-from lantern_jax.families.emu3_weights import emu3_config_from_shapes
+from lantern_jax.families.emu3.model import Emu3Config
+from lantern_jax.families.emu3.vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
+from lantern_jax.families.emu3.vq_weights import ORIGINAL, emu3_tokenizer
+from lantern_jax.families.emu3.weights import emu3_config_from_shapes
 from lantern_jax.families.janus.model import janus_config
 from lantern_jax.families.janus.weights import janus_config_from_shapes
 from lantern_jax.families.liquid_weights import liquid_config_from_shapes
@@ -23,7 +24,6 @@ from lantern_jax.families.lumina2_weights import MOVQGAN, lumina2_config_from_sh
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.families.vq_weights import vq_config_from_shapes
 from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.lumina2 import Lumina2Config

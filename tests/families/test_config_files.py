@@ -13,8 +13,8 @@ from lantern_jax.drafters.eagle_weights import drafter_config_from_shapes
 from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
 from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
-from lantern_jax.families.emu3_weights import DIALECT as EMU3
-from lantern_jax.families.emu3_weights import emu3_config_from_shapes
+from lantern_jax.families.emu3.weights import DIALECT as EMU3
+from lantern_jax.families.emu3.weights import emu3_config_from_shapes
 from lantern_jax.families.janus.weights import DIALECT as JANUS
 from lantern_jax.families.janus.weights import janus_config_from_shapes
 from lantern_jax.families.liquid_weights import DIALECT as LIQUID

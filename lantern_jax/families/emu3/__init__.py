@@ -1,12 +1,12 @@
 """Emu3-Gen (arXiv 2409.18869)."""
 
-from lantern_jax.families.emu3_vq_weights import convert_emu3_vq, emu3_tokenizer
-from lantern_jax.families.emu3_weights import DIALECT, TOKENIZERS, convert_emu3, emu3_config_from_shapes
+from lantern_jax.families.emu3.model import Emu3Config, emu3_target
+from lantern_jax.families.emu3.prompts import Emu3Encoder
+from lantern_jax.families.emu3.vq_weights import convert_emu3_vq, emu3_tokenizer
+from lantern_jax.families.emu3.weights import DIALECT, TOKENIZERS, convert_emu3, emu3_config_from_shapes
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
 from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning
-from lantern_jax.models.emu3 import Emu3Config, emu3_target
 from lantern_jax.models.tokens import shaped
-from lantern_jax.text.guided import Emu3Encoder
 
 FAMILY = Family(
     Emu3Config,

@@ -7,8 +7,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.families.config_files import Dialect, config_from, heads_of, side_of
+from lantern_jax.families.emu3.model import Emu3Config
 from lantern_jax.families.token_weights import language_names, language_sizes, published_table, read_model
-from lantern_jax.models.emu3 import Emu3Config
 from lantern_jax.tensors.layer_names import deciding_shapes
 
 WHAT = "Emu3 model"
