@@ -99,7 +99,7 @@ _TOPICS = {
         "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
         "families.emu3.model": ("Emu3Config", "emu3_target"),
         "families.janus.model": ("JanusConfig", "janus_target"),
-        "models.liquid": ("LiquidConfig", "liquid_target"),
+        "families.liquid.model": ("LiquidConfig", "liquid_target"),
         "models.lumina2": ("Lumina2Config", "lumina2_target"),
         "models.targets": ("transformer_target",),
         "models.applied": ("target_from_apply",),

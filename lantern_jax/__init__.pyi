@@ -93,6 +93,8 @@ from lantern_jax.families.emu3.model import Emu3Config as Emu3Config
 from lantern_jax.families.emu3.model import emu3_target as emu3_target
 from lantern_jax.families.janus.model import JanusConfig as JanusConfig
 from lantern_jax.families.janus.model import janus_target as janus_target
+from lantern_jax.families.liquid.model import LiquidConfig as LiquidConfig
+from lantern_jax.families.liquid.model import liquid_target as liquid_target
 from lantern_jax.families.registry import Family as Family
 from lantern_jax.families.registry import File as File
 from lantern_jax.families.registry import Format as Format
@@ -102,8 +104,6 @@ from lantern_jax.models.applied import target_from_apply as target_from_apply
 from lantern_jax.models.chameleon import Chameleon as Chameleon
 from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
 from lantern_jax.models.chameleon import chameleon_target as chameleon_target
-from lantern_jax.models.liquid import LiquidConfig as LiquidConfig
-from lantern_jax.models.liquid import liquid_target as liquid_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
 from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig

@@ -18,9 +18,6 @@ from lantern_jax.models.sizes import shape_of
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
-# Liquid's tokens for the beginning of a text and of a picture, its task, and what a prompt is compared with.
-LIQUID_BEGIN, LIQUID_PICTURE = "<bos>", "<boi>"
-LIQUID_TASK, LIQUID_NOTHING = " Generate an image based on this description.", "<unconditional>"
 # Ids of a prompt and of the row it is compared with, as published.
 Rows = tuple[Sequence[int], Sequence[int]]
 
@@ -82,17 +79,3 @@ class ShapedEncoder(GuidedEncoder):
         """Guided tokens, with the shape that prompts name."""
         rows, columns = shape_of(self.config)
         return f"guided tokens of {rows} x {columns} codes"
-
-
-class LiquidEncoder(GuidedEncoder):
-    """Liquid's prompts followed by the task, compared with a negative prompt's or the text "<unconditional>".
-
-    Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
-    """
-
-    def rows(self, prompt, negative):
-        begin, _ = map(self.special, (LIQUID_BEGIN, LIQUID_PICTURE))
-        against = LIQUID_NOTHING if negative is None else negative + LIQUID_TASK
-        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, against))
-        row, nothing = ([begin, *self.parts.tokenizer.encode(text)] for text in texts)
-        return row, nothing

@@ -19,7 +19,7 @@ from lantern_jax.families.chameleon_weights import (
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.emu3.weights import convert_emu3, emu3_config_from_shapes
 from lantern_jax.families.janus.weights import DIALECT as JANUS
-from lantern_jax.families.liquid_weights import convert_liquid, liquid_config_from_shapes
+from lantern_jax.families.liquid.weights import convert_liquid, liquid_config_from_shapes
 from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
 from lantern_jax.families.t5_weights import convert_t5
 from lantern_jax.tensors.layer_names import without_prefix

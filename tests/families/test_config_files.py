@@ -17,8 +17,8 @@ from lantern_jax.families.emu3.weights import DIALECT as EMU3
 from lantern_jax.families.emu3.weights import emu3_config_from_shapes
 from lantern_jax.families.janus.weights import DIALECT as JANUS
 from lantern_jax.families.janus.weights import janus_config_from_shapes
-from lantern_jax.families.liquid_weights import DIALECT as LIQUID
-from lantern_jax.families.liquid_weights import liquid_config_from_shapes
+from lantern_jax.families.liquid.weights import DIALECT as LIQUID
+from lantern_jax.families.liquid.weights import liquid_config_from_shapes
 from lantern_jax.families.llamagen_weights import DIALECT as LLAMAGEN
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
 from lantern_jax.families.lumina2_weights import DIALECT as LUMINA2

@@ -9,8 +9,8 @@ import pytest
 from lantern_jax.families.emu3.prompts import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder
 from lantern_jax.families.janus.model import JanusConfig
 from lantern_jax.families.janus.prompts import JanusEncoder
+from lantern_jax.families.liquid.prompts import LiquidEncoder
 from lantern_jax.text.encoders import PromptParts
-from lantern_jax.text.guided import LiquidEncoder
 from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
 from lantern_jax.text.packed import BUCKETS
 from tests.fixtures import guided_layouts as layouts

@@ -1,11 +1,11 @@
 """Liquid (arXiv 2412.04332)."""
 
 from lantern_jax.families.chameleon_weights import convert_vqgan, tokenizer
-from lantern_jax.families.liquid_weights import DIALECT, convert_liquid, liquid_config_from_shapes
+from lantern_jax.families.liquid.model import LiquidConfig, liquid_target
+from lantern_jax.families.liquid.prompts import LiquidEncoder
+from lantern_jax.families.liquid.weights import DIALECT, convert_liquid, liquid_config_from_shapes
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
 from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning
-from lantern_jax.models.liquid import LiquidConfig, liquid_target
-from lantern_jax.text.guided import LiquidEncoder
 
 FAMILY = Family(
     LiquidConfig,

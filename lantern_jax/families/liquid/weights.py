@@ -8,9 +8,9 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.families.config_files import TANH_GELU, Dialect, config_from, heads_of, normalize_settings
+from lantern_jax.families.liquid.model import LiquidConfig
 from lantern_jax.families.token_weights import language_names, language_sizes, published_table, read_model
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.liquid import LiquidConfig
 from lantern_jax.tensors.layer_names import deciding_shapes
 
 WHAT = "Liquid model"
