@@ -100,7 +100,7 @@ _TOPICS = {
         "families.emu3.model": ("Emu3Config", "emu3_target"),
         "families.janus.model": ("JanusConfig", "janus_target"),
         "families.liquid.model": ("LiquidConfig", "liquid_target"),
-        "models.lumina2": ("Lumina2Config", "lumina2_target"),
+        "families.lumina2.model": ("Lumina2Config", "lumina2_target"),
         "models.targets": ("transformer_target",),
         "models.applied": ("target_from_apply",),
         "apps.measuring.check_target": ("check_target",),

@@ -95,6 +95,8 @@ from lantern_jax.families.janus.model import JanusConfig as JanusConfig
 from lantern_jax.families.janus.model import janus_target as janus_target
 from lantern_jax.families.liquid.model import LiquidConfig as LiquidConfig
 from lantern_jax.families.liquid.model import liquid_target as liquid_target
+from lantern_jax.families.lumina2.model import Lumina2Config as Lumina2Config
+from lantern_jax.families.lumina2.model import lumina2_target as lumina2_target
 from lantern_jax.families.registry import Family as Family
 from lantern_jax.families.registry import File as File
 from lantern_jax.families.registry import Format as Format
@@ -109,8 +111,6 @@ from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
 from lantern_jax.models.llamagen import llamagen_target as llamagen_target
 from lantern_jax.models.llamagen import published_config as published_config
-from lantern_jax.models.lumina2 import Lumina2Config as Lumina2Config
-from lantern_jax.models.lumina2 import lumina2_target as lumina2_target
 from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target

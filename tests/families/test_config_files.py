@@ -21,8 +21,8 @@ from lantern_jax.families.liquid.weights import DIALECT as LIQUID
 from lantern_jax.families.liquid.weights import liquid_config_from_shapes
 from lantern_jax.families.llamagen_weights import DIALECT as LLAMAGEN
 from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
-from lantern_jax.families.lumina2_weights import DIALECT as LUMINA2
-from lantern_jax.families.lumina2_weights import lumina2_config_from_shapes
+from lantern_jax.families.lumina2.weights import DIALECT as LUMINA2
+from lantern_jax.families.lumina2.weights import lumina2_config_from_shapes
 from lantern_jax.families.t5_weights import DIALECT as T5
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.io.errors import Assumed

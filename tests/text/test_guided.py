@@ -10,8 +10,8 @@ from lantern_jax.families.emu3.prompts import EMU3_NEGATIVE, EMU3_WISH, Emu3Enco
 from lantern_jax.families.janus.model import JanusConfig
 from lantern_jax.families.janus.prompts import JanusEncoder
 from lantern_jax.families.liquid.prompts import LiquidEncoder
+from lantern_jax.families.lumina2.prompts import Lumina2Encoder, structuring_ids
 from lantern_jax.text.encoders import PromptParts
-from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
 from lantern_jax.text.packed import BUCKETS
 from tests.fixtures import guided_layouts as layouts
 from tests.golden_cases import DEFAULT_DIRECTORY

@@ -1,6 +1,8 @@
 """Lumina-mGPT 2.0 (arXiv 2507.17801)."""
 
-from lantern_jax.families.lumina2_weights import (
+from lantern_jax.families.lumina2.model import Lumina2Config, lumina2_target
+from lantern_jax.families.lumina2.prompts import Lumina2Encoder, structuring_ids
+from lantern_jax.families.lumina2.weights import (
     DIALECT,
     convert_lumina2,
     convert_movqgan,
@@ -9,9 +11,7 @@ from lantern_jax.families.lumina2_weights import (
 )
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
 from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning
-from lantern_jax.models.lumina2 import Lumina2Config, lumina2_target
 from lantern_jax.models.tokens import shaped
-from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
 
 
 def _conversion(repository: str, out: str) -> str:

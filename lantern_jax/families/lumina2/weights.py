@@ -11,9 +11,9 @@ from jaxtyping import Int
 from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
 from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
 from lantern_jax.families.config_files import config_from
+from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.token_weights import language_sizes, published_table, read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
-from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
 

@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from lantern_jax.families.lumina2.model import CELL, Lumina2Config
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.lumina2 import CELL, Lumina2Config
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.text.chameleon import LUMINA_TASK, SPECIAL_NAMES
 from lantern_jax.text.encoders import PromptParts
