@@ -96,7 +96,7 @@ _TOPICS = {
             "llamagen_target",
             "published_config",
         ),
-        "models.chameleon": ("Chameleon", "ChameleonConfig", "chameleon_target"),
+        "families.chameleon.model": ("Chameleon", "ChameleonConfig", "chameleon_target"),
         "families.emu3.model": ("Emu3Config", "emu3_target"),
         "families.janus.model": ("JanusConfig", "janus_target"),
         "families.liquid.model": ("LiquidConfig", "liquid_target"),
@@ -122,7 +122,7 @@ _TOPICS = {
     },
     "Prompts": {
         "text.encoded": ("EncodedPrompts", "load_encoded", "save_encoded"),
-        "text.chameleon": ("ChameleonVocabulary",),
+        "families.chameleon.prompts": ("ChameleonVocabulary",),
         "text.vocabulary": ("Vocabulary",),
     },
 }

@@ -89,6 +89,10 @@ from lantern_jax.engine.generation import Timing as Timing
 from lantern_jax.engine.jobs import Job as Job
 from lantern_jax.engine.jobs import Run as Run
 from lantern_jax.engine.programs import Parameters as Parameters
+from lantern_jax.families.chameleon.model import Chameleon as Chameleon
+from lantern_jax.families.chameleon.model import ChameleonConfig as ChameleonConfig
+from lantern_jax.families.chameleon.model import chameleon_target as chameleon_target
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary as ChameleonVocabulary
 from lantern_jax.families.emu3.model import Emu3Config as Emu3Config
 from lantern_jax.families.emu3.model import emu3_target as emu3_target
 from lantern_jax.families.janus.model import JanusConfig as JanusConfig
@@ -103,9 +107,6 @@ from lantern_jax.families.registry import Format as Format
 from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.models.applied import target_from_apply as target_from_apply
-from lantern_jax.models.chameleon import Chameleon as Chameleon
-from lantern_jax.models.chameleon import ChameleonConfig as ChameleonConfig
-from lantern_jax.models.chameleon import chameleon_target as chameleon_target
 from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
 from lantern_jax.models.llamagen import LlamaGen as LlamaGen
 from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
@@ -124,7 +125,6 @@ from lantern_jax.pipeline.pipeline import Pipeline as Pipeline
 from lantern_jax.pipeline.pipeline import load as load
 from lantern_jax.settings.settings import Options as Options
 from lantern_jax.settings.settings import Settings as Settings
-from lantern_jax.text.chameleon import ChameleonVocabulary as ChameleonVocabulary
 from lantern_jax.text.encoded import EncodedPrompts as EncodedPrompts
 from lantern_jax.text.encoded import load_encoded as load_encoded
 from lantern_jax.text.encoded import save_encoded as save_encoded

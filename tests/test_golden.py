@@ -28,7 +28,7 @@ from lantern_jax.decoding.verification import verify_tree
 from lantern_jax.drafters.eagle import DrafterModel, eagle_drafter
 from lantern_jax.drafters.eagle_weights import convert_drafter
 from lantern_jax.drafters.sequence import sequence_rotary
-from lantern_jax.families.chameleon_weights import convert_vqgan
+from lantern_jax.families.chameleon.weights import convert_vqgan
 from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
 from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, llamagen_target
 from lantern_jax.models.vq import VQModel

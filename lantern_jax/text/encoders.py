@@ -25,7 +25,6 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_text
 from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
 from lantern_jax.text.imagenet import class_number
 from lantern_jax.text.packed import PackedRows
@@ -300,42 +299,6 @@ class CaptionEncoder(PromptEncoder):
             )
         check_padding(mask, features.shape[:-1])
         return CaptionConditioning(features, mask)
-
-
-class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
-
-    kind, fields = "tokens", ("tokens", "mask")
-    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
-
-    @cached_property
-    def vocabulary(self) -> ChameleonVocabulary:
-        """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
-        return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
-
-    def encode(self, prompts, dtype=np.float32, negative=None):
-        check_texts(prompts, negative)
-        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
-        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
-        if negative is None:
-            return made
-        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
-
-    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
-        if unconditional is not None:
-            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
-            if unconditional.shape != tokens.shape:
-                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
-            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
-        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
-            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise LanternError(
-                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
-            )
-        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
-            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
-        return TokenConditioning(tokens, mask)
 
 
 def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives) -> tuple[str, ...]:

@@ -10,7 +10,7 @@ import pytest
 from lantern_jax.apps.foreign.tensor_files import StoredTensor
 from lantern_jax.drafters.eagle import drafter_shapes
 from lantern_jax.drafters.eagle_weights import convert_drafter
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes, convert_chameleon
 from lantern_jax.families.llamagen_weights import HUGGING_FACE_NAMES, ORIGINAL_NAMES, convert_gpt, gpt_shapes
 from lantern_jax.families.t5_weights import TOKENS, convert_t5
 from lantern_jax.models.t5 import T5Config

@@ -11,7 +11,8 @@ import pytest
 from lantern_jax.apps.metrics.clip import ClipConfig, Tower
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.apps.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes
 from lantern_jax.families.emu3.model import Emu3Config
 from lantern_jax.families.emu3.vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
 from lantern_jax.families.emu3.vq_weights import ORIGINAL, emu3_tokenizer
@@ -25,7 +26,6 @@ from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.lumina2.weights import MOVQGAN, lumina2_config_from_shapes, movqgan
 from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.families.vq_weights import vq_config_from_shapes
-from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
 from tests.fixtures.guided_shapes import (

@@ -11,7 +11,7 @@ from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_t
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
 from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.drafters.eagle_weights import convert_drafter
-from lantern_jax.families.chameleon_weights import (
+from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
     convert_chameleon,
     convert_vqgan,

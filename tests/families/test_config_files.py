@@ -10,8 +10,8 @@ from lantern_jax.apps.convert.given_settings import settings_for
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.drafters.eagle_weights import DIALECT as DRAFTER
 from lantern_jax.drafters.eagle_weights import drafter_config_from_shapes
-from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.families.chameleon.weights import DIALECT as CHAMELEON
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.emu3.weights import DIALECT as EMU3
 from lantern_jax.families.emu3.weights import emu3_config_from_shapes

@@ -15,9 +15,9 @@ from lantern_jax.decoding.choices import DRAFTINGS
 from lantern_jax.drafters.eagle import usual_drafter
 from lantern_jax.drafters.eagle_weights import drafter_table
 from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.families.token_weights import language_names, published_table
-from lantern_jax.models.chameleon import ChameleonConfig
 from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES
 from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts

@@ -12,13 +12,13 @@ import pytest
 
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.chameleon_weights import (
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, SpecialTokens
+from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
     chameleon_shapes,
     convert_chameleon,
 )
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
-from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
 from tests.tiny_checkpoint import random_leaves
 
 CODES, VOCAB, GRID = 12, 40, 3

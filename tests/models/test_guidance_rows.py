@@ -17,7 +17,7 @@ from lantern_jax import (
     drafter_from_target,
     llamagen_target,
 )
-from lantern_jax.families.chameleon_weights import chameleon_shapes
+from lantern_jax.families.chameleon.weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from tests.tiny_checkpoint import random_leaves
 

@@ -17,9 +17,9 @@ from lantern_jax import (
     VQConfig,
 )
 from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
+from lantern_jax.families.chameleon.model import Chameleon
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.families.token_weights import token_shapes
-from lantern_jax.models.chameleon import Chameleon
 from tests.refused import refused
 
 CONFIGS = {

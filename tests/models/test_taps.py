@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, chameleon_target, llamagen_target
-from lantern_jax.families.chameleon_weights import chameleon_shapes
+from lantern_jax.families.chameleon.weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.targets import transformer_target

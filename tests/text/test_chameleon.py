@@ -6,8 +6,8 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.models.chameleon import ChameleonConfig, unconditional_row
-from lantern_jax.text.chameleon import (
+from lantern_jax.families.chameleon.model import ChameleonConfig, unconditional_row
+from lantern_jax.families.chameleon.prompts import (
     SPECIAL_NAMES,
     ChameleonVocabulary,
     SpecialTokens,

@@ -2,7 +2,9 @@
 
 from functools import partial
 
-from lantern_jax.families.chameleon_weights import (
+from lantern_jax.families.chameleon.model import ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.prompts import TokenEncoder, code_tokens, read_names
+from lantern_jax.families.chameleon.weights import (
     DIALECT,
     chameleon_config_from_shapes,
     chameleon_shapes,
@@ -13,9 +15,6 @@ from lantern_jax.families.chameleon_weights import (
     tokenizer,
 )
 from lantern_jax.families.registry import DRAFTER, MODEL, Family, File, Format, Published
-from lantern_jax.models.chameleon import ChameleonConfig, chameleon_target
-from lantern_jax.text.chameleon import code_tokens, read_names
-from lantern_jax.text.encoders import TokenEncoder
 
 _FILES = (
     MODEL,

@@ -1,6 +1,6 @@
 """Liquid (arXiv 2412.04332)."""
 
-from lantern_jax.families.chameleon_weights import convert_vqgan, tokenizer
+from lantern_jax.families.chameleon.weights import convert_vqgan, tokenizer
 from lantern_jax.families.liquid.model import LiquidConfig, liquid_target
 from lantern_jax.families.liquid.prompts import LiquidEncoder
 from lantern_jax.families.liquid.weights import DIALECT, convert_liquid, liquid_config_from_shapes

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
+from lantern_jax.families.chameleon.prompts import LUMINA_TASK, SPECIAL_NAMES
 from lantern_jax.families.lumina2.model import CELL, Lumina2Config
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.text.chameleon import LUMINA_TASK, SPECIAL_NAMES
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.guided import ShapedEncoder
 from lantern_jax.text.tokenizers import MOST_BYTES

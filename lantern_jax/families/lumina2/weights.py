@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.families.chameleon_weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
-from lantern_jax.families.chameleon_weights import DIALECT as CHAMELEON
+from lantern_jax.families.chameleon.weights import CHAMELEON_NAMES, ENCODER_PREFIX, QUERY_NORM
+from lantern_jax.families.chameleon.weights import DIALECT as CHAMELEON
 from lantern_jax.families.config_files import config_from
 from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.token_weights import language_sizes, published_table, read_model

@@ -16,10 +16,11 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
+from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
 # Chameleon's file has 5 MB.
@@ -237,3 +238,39 @@ def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
             f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
         )
     return [size, size]
+
+
+class TokenEncoder(PromptEncoder):
+    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
+
+    kind, fields = "tokens", ("tokens", "mask")
+    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
+
+    @cached_property
+    def vocabulary(self) -> ChameleonVocabulary:
+        """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
+        return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
+
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        check_texts(prompts, negative)
+        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
+        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
+        if negative is None:
+            return made
+        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
+
+    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
+        if unconditional is not None:
+            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
+            if unconditional.shape != tokens.shape:
+                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
+            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
+        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
+            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise LanternError(
+                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
+            )
+        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
+            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
+        return TokenConditioning(tokens, mask)

@@ -13,6 +13,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
 from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.token_weights import (
     language_names,
@@ -23,14 +25,12 @@ from lantern_jax.families.token_weights import (
 )
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
     deciding_shapes,
     heads_of_norm,
 )
-from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 
 WHAT = "Chameleon model"
