@@ -89,7 +89,7 @@ _TOPICS = {
         "engine.programs": ("Parameters",),
     },
     "Models and checkpoints": {
-        "models.llamagen": (
+        "families.llamagen.model": (
             "CaptionConditioning",
             "LlamaGen",
             "LlamaGenConfig",

@@ -99,6 +99,11 @@ from lantern_jax.families.janus.model import JanusConfig as JanusConfig
 from lantern_jax.families.janus.model import janus_target as janus_target
 from lantern_jax.families.liquid.model import LiquidConfig as LiquidConfig
 from lantern_jax.families.liquid.model import liquid_target as liquid_target
+from lantern_jax.families.llamagen.model import CaptionConditioning as CaptionConditioning
+from lantern_jax.families.llamagen.model import LlamaGen as LlamaGen
+from lantern_jax.families.llamagen.model import LlamaGenConfig as LlamaGenConfig
+from lantern_jax.families.llamagen.model import llamagen_target as llamagen_target
+from lantern_jax.families.llamagen.model import published_config as published_config
 from lantern_jax.families.lumina2.model import Lumina2Config as Lumina2Config
 from lantern_jax.families.lumina2.model import lumina2_target as lumina2_target
 from lantern_jax.families.registry import Family as Family
@@ -107,11 +112,6 @@ from lantern_jax.families.registry import Format as Format
 from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.models.applied import target_from_apply as target_from_apply
-from lantern_jax.models.llamagen import CaptionConditioning as CaptionConditioning
-from lantern_jax.models.llamagen import LlamaGen as LlamaGen
-from lantern_jax.models.llamagen import LlamaGenConfig as LlamaGenConfig
-from lantern_jax.models.llamagen import llamagen_target as llamagen_target
-from lantern_jax.models.llamagen import published_config as published_config
 from lantern_jax.models.t5 import T5Config as T5Config
 from lantern_jax.models.t5 import T5Encoder as T5Encoder
 from lantern_jax.models.targets import transformer_target as transformer_target

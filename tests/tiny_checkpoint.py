@@ -14,7 +14,7 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.drafters.eagle import DrafterModel
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.drafters.sequence import DrafterConfig, sequence_rotary
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.pipeline import Pipeline
 from tests.decoding.toy_models import drafter_config

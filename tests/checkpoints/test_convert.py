@@ -23,7 +23,7 @@ from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.drafters.eagle_weights import convert_drafter
-from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
+from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.vq import VQConfig
 from tests.command import assert_refused, must_not_run
@@ -183,7 +183,7 @@ class Evil:
 def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
     for name in ("make_codebook", "save"):
         monkeypatch.setattr(conversion, name, must_not_run)
-    monkeypatch.setattr("lantern_jax.families.llamagen_weights.read_model", must_not_run)
+    monkeypatch.setattr("lantern_jax.families.llamagen.weights.read_model", must_not_run)
     (folder / "there").mkdir()
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
     if isinstance(change, str):

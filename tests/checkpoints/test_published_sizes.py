@@ -21,12 +21,12 @@ from lantern_jax.families.janus.model import janus_config
 from lantern_jax.families.janus.weights import janus_config_from_shapes
 from lantern_jax.families.liquid.model import LiquidConfig
 from lantern_jax.families.liquid.weights import liquid_config_from_shapes
-from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
+from lantern_jax.families.llamagen.model import published_config
+from lantern_jax.families.llamagen.t5_weights import t5_config_from_shapes
+from lantern_jax.families.llamagen.weights import gpt_config_from_shapes
 from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.lumina2.weights import MOVQGAN, lumina2_config_from_shapes, movqgan
-from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.families.vq_weights import vq_config_from_shapes
-from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.t5 import T5Config
 from tests.fixtures.guided_shapes import (
     emu3_shapes,

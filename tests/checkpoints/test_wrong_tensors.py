@@ -20,8 +20,8 @@ from lantern_jax.families.config_files import normalize_settings
 from lantern_jax.families.emu3.weights import convert_emu3, emu3_config_from_shapes
 from lantern_jax.families.janus.weights import DIALECT as JANUS
 from lantern_jax.families.liquid.weights import convert_liquid, liquid_config_from_shapes
-from lantern_jax.families.llamagen_weights import convert_gpt, convert_vq
-from lantern_jax.families.t5_weights import convert_t5
+from lantern_jax.families.llamagen.t5_weights import convert_t5
+from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch
 from tests.fixtures import guided_layouts, guided_shapes

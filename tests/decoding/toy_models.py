@@ -16,7 +16,7 @@ from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB = 32
 BATCH = 8

@@ -19,12 +19,12 @@ from lantern_jax.families.janus.weights import DIALECT as JANUS
 from lantern_jax.families.janus.weights import janus_config_from_shapes
 from lantern_jax.families.liquid.weights import DIALECT as LIQUID
 from lantern_jax.families.liquid.weights import liquid_config_from_shapes
-from lantern_jax.families.llamagen_weights import DIALECT as LLAMAGEN
-from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
+from lantern_jax.families.llamagen.t5_weights import DIALECT as T5
+from lantern_jax.families.llamagen.t5_weights import t5_config_from_shapes
+from lantern_jax.families.llamagen.weights import DIALECT as LLAMAGEN
+from lantern_jax.families.llamagen.weights import gpt_config_from_shapes
 from lantern_jax.families.lumina2.weights import DIALECT as LUMINA2
 from lantern_jax.families.lumina2.weights import lumina2_config_from_shapes
-from lantern_jax.families.t5_weights import DIALECT as T5
-from lantern_jax.families.t5_weights import t5_config_from_shapes
 from lantern_jax.io.errors import Assumed
 from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts

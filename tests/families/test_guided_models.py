@@ -13,7 +13,7 @@ from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.drafters.registry import usual_drafters
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families import janus_weights
+from lantern_jax.families.janus import weights as janus_weights
 from lantern_jax.families.janus.model import Janus
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.heads import head_logits

@@ -18,7 +18,7 @@ from lantern_jax import (
     llamagen_target,
 )
 from lantern_jax.families.chameleon.weights import chameleon_shapes
-from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.families.llamagen.weights import gpt_shapes
 from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3

@@ -18,7 +18,7 @@ from lantern_jax import (
 )
 from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
 from lantern_jax.families.chameleon.model import Chameleon
-from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.token_weights import token_shapes
 from tests.refused import refused
 

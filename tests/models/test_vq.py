@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.families.chameleon.weights import VQGAN, convert_vqgan
-from lantern_jax.families.llamagen_weights import LLAMAGEN, convert_vq
+from lantern_jax.families.llamagen.weights import LLAMAGEN, convert_vq
 from lantern_jax.families.vq_weights import vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
     VQConfig,

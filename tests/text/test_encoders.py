@@ -11,9 +11,10 @@ import pytest
 from lantern_jax import ChameleonConfig, LlamaGenConfig, T5Config
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.families.chameleon.prompts import TokenEncoder
+from lantern_jax.families.llamagen.prompts import CaptionEncoder, LabelEncoder
 from lantern_jax.io import errors
 from lantern_jax.models.t5 import t5_shapes
-from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts
+from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.packed import PackedRows
 from tests.refused import refused
 from tests.tiny_checkpoint import random_leaves

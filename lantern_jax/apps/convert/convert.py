@@ -23,9 +23,9 @@ from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.families.llamagen.t5_weights import DIALECT as T5
+from lantern_jax.families.llamagen.t5_weights import convert_t5, t5_config_from_shapes
 from lantern_jax.families.registry import ASSUMED, Family, Format, Published, TargetConfig, family_of
-from lantern_jax.families.t5_weights import DIALECT as T5
-from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
 from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQModel

@@ -18,9 +18,9 @@ from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where, sharding_at
 from lantern_jax.drafters.registry import DRAFTERS, usual_drafters
 from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.llamagen.model import published_config
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.io import errors
-from lantern_jax.models.llamagen import published_config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.settings.recipe import Recipe
 

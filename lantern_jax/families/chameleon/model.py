@@ -1,8 +1,7 @@
 """Chameleon (arXiv 2405.09818) as Anole-7B and Lumina-mGPT-7B use it: text tokens in, image tokens out.
 
 Token ids are *stream ids*: the codes first, in the codebook's order, then the row end and the image end, then the
-rest of the published vocabulary (``lantern_jax.families.chameleon.prompts``). The head has only the codes' columns, since other
-ids are never sampled.
+rest of the published vocabulary (``prompts``). The head has only the codes' columns, since other ids are never sampled.
 
 Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D width, E head width.
 """

@@ -15,7 +15,7 @@ from jaxtyping import Float
 
 from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.janus.model import SIZES, Janus, JanusConfig
-from lantern_jax.families.llamagen_weights import LLAMAGEN
+from lantern_jax.families.llamagen.weights import LLAMAGEN
 from lantern_jax.families.token_weights import (
     language_names,
     language_sizes,

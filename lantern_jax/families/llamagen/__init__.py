@@ -6,7 +6,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.families.llamagen_weights import (
+from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target, published_config
+from lantern_jax.families.llamagen.prompts import llamagen_encoder
+from lantern_jax.families.llamagen.weights import (
     DIALECT,
     convert_gpt,
     convert_vq,
@@ -15,17 +17,10 @@ from lantern_jax.families.llamagen_weights import (
     random_conditioning,
 )
 from lantern_jax.families.registry import ASSUMED, DRAFTER, TENSORS, Family, File, Format, Published
-from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target, published_config
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptEncoder, PromptParts
 
 # Pixels of a code's side in the published pictures, by which files are named.
 _CELL = 16
-
-
-def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
-    """Returns the encoder of a LlamaGen model, for labels or for captions."""
-    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
 
 
 def told_by_name(files: Mapping[str, Path], settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:

@@ -15,6 +15,7 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.record import Record
+from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.positions import grid_rotary, padded_causal_mask
@@ -134,7 +135,6 @@ SIZES = {
     "3B": (24, 32, 3200),
     "7B": (32, 32, 4096),
 }
-IMAGENET_CLASSES = 1000
 T5_XL_DIM = 2048
 
 

@@ -14,10 +14,16 @@ import jax.numpy as jnp
 import numpy as np
 
 from lantern_jax.families.config_files import Dialect, config_from, side_of
+from lantern_jax.families.llamagen.model import (
+    IMAGENET_CLASSES,
+    SIZES,
+    CaptionConditioning,
+    LlamaGen,
+    LlamaGenConfig,
+)
 from lantern_jax.families.token_weights import read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq
 from lantern_jax.io.errors import Assumed
-from lantern_jax.models.llamagen import IMAGENET_CLASSES, SIZES, CaptionConditioning, LlamaGen, LlamaGenConfig
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,

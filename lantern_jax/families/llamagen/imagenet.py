@@ -9,7 +9,7 @@ from importlib import resources
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
-NUM_CLASSES = 1000
+IMAGENET_CLASSES = 1000
 # Classes below this number are animals, which tells two classes of the same name apart.
 NUM_ANIMALS = 398
 
@@ -44,7 +44,9 @@ def class_number(name: str) -> int:
 def class_names() -> tuple[tuple[str, ...], ...]:
     """Reads the names of every class, the usual one first."""
     content = (
-        resources.files("lantern_jax.text").joinpath("imagenet_classes.json").read_text(encoding="utf-8")
+        resources.files("lantern_jax.families.llamagen")
+        .joinpath("imagenet_classes.json")
+        .read_text(encoding="utf-8")
     )
     return tuple(tuple(names) for names in json.loads(content))
 
@@ -77,7 +79,7 @@ def _suggestion(name: str, limit: int = 5) -> str:
     for candidate in near:
         chosen.setdefault(numbers[candidate], candidate)
     if not chosen:
-        return f"give its number, 0 to {NUM_CLASSES - 1}"
+        return f"give its number, 0 to {IMAGENET_CLASSES - 1}"
     return f"did you mean {', '.join(f'{name!r} ({i})' for i, name in list(chosen.items())[:limit])}?"
 
 
