@@ -38,7 +38,8 @@ from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.families.llamagen.model import LlamaGen, llamagen_target, published_config
+from lantern_jax.families.llamagen.model import LlamaGen, published_config
+from lantern_jax.families.registry import target_of
 from lantern_jax.io.files import write_file
 
 REPEATS = 3
@@ -132,7 +133,7 @@ def models():
         jax.random.key(1), *example, jnp.ones((1, 1, 1, 1), bool)
     )
     drafting_params = {"drafter": drafter_params, "head": params["params"]["head"]["kernel"]}
-    return config, llamagen_target(config), eagle_drafter(drafter_config), params, drafting_params
+    return config, target_of(config), eagle_drafter(drafter_config), params, drafting_params
 
 
 def measure() -> dict[str, float]:

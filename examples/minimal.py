@@ -77,7 +77,7 @@ def main() -> None:
     given = parser.parse_args()
 
     config, arrays = load(given.folder)
-    target = lantern_jax.llamagen_target(lantern_jax.LlamaGenConfig(**fields(config["target"])))
+    target = lantern_jax.target_of(lantern_jax.LlamaGenConfig(**fields(config["target"])))
     drafting, drafting_params = guesses(config, arrays)
 
     # One sequence: its label(s), and a key that determines all its tokens: that of `lantern generate`'s first picture.

@@ -29,8 +29,9 @@ from lantern_jax.drafters.eagle import DrafterModel, eagle_drafter
 from lantern_jax.drafters.eagle_weights import convert_drafter
 from lantern_jax.drafters.sequence import sequence_rotary
 from lantern_jax.families.chameleon.weights import convert_vqgan
-from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGen, llamagen_target
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGen
 from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
+from lantern_jax.families.registry import target_of
 from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
 from tests.golden_guided import GUIDED
@@ -75,7 +76,7 @@ def _run_gpt(case, assert_close):
         conditioning = CaptionConditioning(jnp.asarray(arrays["caption"]), mask)
 
     one_by_one = jnp.zeros((1, 1), jnp.int32), np.ones((1, 1), bool)
-    target = llamagen_target(config)
+    target = target_of(config)
     prefilled = jax.jit(target.prefill, static_argnums=3)(params, conditioning, None, 2 * config.num_tokens)
     logits, features = _teacher_forced(target, params, prefilled, forced, *one_by_one)
     prefix_features = prefilled[2].features[0]

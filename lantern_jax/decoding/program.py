@@ -23,7 +23,7 @@ class Program(NamedTuple):
     """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
         >>> program = lantern_jax.Program(target, lantern_jax.jacobi(target.vocab_size, window=8))
         >>> program.coupling, program.drafting.max_depth
         (Gumbel(path='longest'), 8)

@@ -42,7 +42,7 @@ def stream_log_probs(
         >>> config = lantern_jax.LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
         ... )
-        >>> target, labels = lantern_jax.llamagen_target(config), jnp.array([[3]])
+        >>> target, labels = lantern_jax.target_of(config), jnp.array([[3]])
         >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
         >>> params = jax.jit(lantern_jax.LlamaGen(config).init)(jax.random.key(0), labels, tokens)
         >>> found = jax.jit(lambda params: lantern_jax.stream_log_probs(target, params, labels, tokens))(params)

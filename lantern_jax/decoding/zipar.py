@@ -49,7 +49,7 @@ class Rows:
         LanternError: a width or window below 1, guesses below 0.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
         >>> lantern_jax.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
         135
     """

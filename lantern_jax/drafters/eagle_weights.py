@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
+from lantern_jax.drafters.registry import misfits
 from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.families.config_files import Dialect, config_from, normalize_settings, side_of
 from lantern_jax.families.registry import TargetConfig
@@ -50,12 +51,10 @@ def convert_drafter(
     if not isinstance(config, DrafterConfig):
         config = drafter_config_from_shapes(tensors, config, target)
     if target is not None:
-        for name, theirs in target.shared_with_drafter.items():
-            ours = getattr(config, name)
-            if ours != theirs:
-                raise LanternError(
-                    f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
-                )
+        for name, ours, theirs in misfits(config, target):
+            raise LanternError(
+                f"the drafter's {name} is {ours}, the target's {theirs}: give the drafter of this target"
+            )
     norm_rows = tensors[QUERY_NORM].shape[0] if QUERY_NORM in tensors else None
     return config, read_model(tensors, drafter_table(config, order, norm_rows), "LANTERN drafter", **reading)
 

@@ -65,20 +65,6 @@ TOKENIZER_JSON = File("text-tokenizer", "the model's tokenizer.json", required=T
 DRAFTER = File("drafter", f"LANTERN's drafter: {TENSORS}")
 
 
-@dataclass(frozen=True)
-class Choice:
-    """An option of a format that takes a word, of a few the first by default.
-
-    Attributes:
-        option, help: as in ``File``; the argument in Python is the option's name.
-        values: the words; none for any word, by default None.
-    """
-
-    option: str
-    help: str
-    values: tuple[str, ...] = ()
-
-
 @dataclass(frozen=True, eq=False)
 class Format:
     """What one ``lantern convert FORMAT`` takes.
@@ -89,7 +75,7 @@ class Format:
         settings: settings of the config that the format decides.
         function: writes the checkpoint: takes the files and choices by name, ``out``, ``dtype``, ``overwrite`` and
             ``progress``; None where the family's ``Published`` says how.
-        choices: its other options.
+        choices: its other options: name -> (help, words that it takes, the first by default; none for any word).
 
     Example:
         >>> files = (lantern_jax.File("model", "the model: a tensor file", required=True),)
@@ -101,7 +87,7 @@ class Format:
     files: tuple[File, ...]
     settings: Mapping[str, Any] = field(default_factory=dict)
     function: Callable[..., Any] | None = None
-    choices: tuple[Choice, ...] = ()
+    choices: Mapping[str, tuple[str, tuple[str, ...]]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -171,7 +157,7 @@ class Family:
 
     Example:
         >>> family = lantern_jax.Family(
-        ...     lantern_jax.LlamaGenConfig, shapes=dict, target=lantern_jax.llamagen_target,
+        ...     lantern_jax.LlamaGenConfig, shapes=dict, target=lantern_jax.target_of,
         ...     prompts=lambda parts: None, random_conditioning=lambda config, count: None,
         ... )
         >>> family.head({"params": {"head": {"kernel": 1}}}), family.formats
@@ -217,6 +203,28 @@ def family_name(config: TargetConfig) -> str:
 def family_of(config: TargetConfig) -> Family:
     """Returns the family that a config belongs to."""
     return FAMILIES[family_name(config)]
+
+
+def target_of(config: TargetConfig, dtype: Any = "float32", taps: tuple[int, ...] = ()) -> "Target":
+    """Returns the target record of a model of any family.
+
+    Its conditioning is label ids, int32 [B, C] or, with the unconditional row's, [B, 2, C], or a CaptionConditioning
+    for LlamaGen; a TokenConditioning [B, P], or GuidedTokens where prompts come with their unconditional rows, for
+    Chameleon; GuidedTokens [B, P] for the others.
+
+    With ``taps``, its features are the inputs of these layers side by side [..., taps * D], where the number of layers
+    stands for the final features; without, they are the final features. The same arguments return the same record, so
+    compiled programs are reused. Raises LanternError for a tap that is not a layer, or a config of no family.
+
+    Example:
+        >>> target = lantern_jax.target_of(lantern_jax.published_config("XL", "caption", grid=32))
+        >>> target.vocab_size, target.num_tokens
+        (16384, 1024)
+        >>> target = lantern_jax.target_of(lantern_jax.Emu3Config())
+        >>> target.forced_tokens[90] - target.vocab_size  # the end of the first row, as published
+        151846
+    """
+    return family_of(config).target(config, dtype, taps)
 
 
 def conversion_of(repository: str) -> str | None:

@@ -10,6 +10,7 @@ Axes: D model width, E head width, V codes.
 """
 
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.families.registry import Family
+from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
@@ -120,13 +123,20 @@ def token_shapes(model: type[TokenModel], config: Any) -> dict[str, Any]:
     return jax.eval_shape(model(config).init, jax.random.key(0), conditioning)
 
 
-def model_shapes(config: GuidedTokensConfig) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``TokenModel(config).init`` makes."""
-    return token_shapes(TokenModel, config)
-
-
 def random_conditioning(config: GuidedTokensConfig, count: int) -> GuidedTokens:
     """Returns conditioning for ``count`` made-up prompts, each as long as a caption, guided by rows of one word."""
     words = np.random.default_rng(0).integers(config.num_codes, config.vocab_size, (count, _PROMPT_TOKENS))
     words, mask = words.astype(np.int32), np.ones(words.shape, bool)
     return GuidedTokens(words, mask, np.full_like(words, config.num_codes), mask)
+
+
+def token_family(config: type, prompts: Any, model: type[TokenModel] = TokenModel, **more: Any) -> Family:
+    """Returns the family of a ``TokenModel``: shapes, target and made-up prompts follow from the class.
+
+    Args:
+        config: the class of its configs.
+        prompts: its encoder's class.
+        more: other fields of ``Family``.
+    """
+    shapes, target = partial(token_shapes, model), partial(stream_target, model)
+    return Family(config, shapes, target, prompts, random_conditioning, **more)

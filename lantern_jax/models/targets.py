@@ -55,12 +55,18 @@ class StreamModel(nn.Module):
         return self.head(features)
 
 
-@cache
-def stream_target(model: type[StreamModel], config: Any, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
-    """Returns the target record of a model class; the same arguments return the same record.
+def stream_target(
+    model: type[StreamModel], config: Any, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
+) -> Target:
+    """Returns the target record of a model class, as ``Family.target`` requires.
 
     Raises LanternError for a tap that is not a layer.
     """
+    return _stream_target(model, config, jnp.dtype(dtype), tuple(taps))
+
+
+@cache
+def _stream_target(model: type[StreamModel], config: Any, dtype: jnp.dtype, taps: tuple[int, ...]) -> Target:
     layers = config.num_layers
     if any(not 0 <= tap <= layers for tap in taps):
         raise LanternError(f"taps {taps}: expected layers from 0 to {layers}, which is the final feature")

@@ -38,7 +38,7 @@ def captions(lengths):
     config = lantern_jax.LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
     mask = np.arange(4)[None] < np.array(lengths)[:, None]
     return (
-        lantern_jax.llamagen_target(config),
+        lantern_jax.target_of(config),
         {},
         lantern_jax.CaptionConditioning(jnp.zeros((3, 4, 8)), mask),
     )

@@ -21,8 +21,8 @@ from lantern_jax import (
     eagle,
     gumbel_noise,
     jacobi,
-    llamagen_target,
     speculative_decode,
+    target_of,
 )
 from lantern_jax.decoding.drafting.plain import PLAIN
 
@@ -30,7 +30,7 @@ from . import toy_models as toys
 
 BATCH, GUIDANCE = 32, 2.5
 CONFIG = LlamaGenConfig(64, 1, 2, vocab_size=256, grid=6, hidden_dim=128, num_labels=6)
-TARGET = llamagen_target(CONFIG, jnp.bfloat16)
+TARGET = target_of(CONFIG, jnp.bfloat16)
 
 
 @cache

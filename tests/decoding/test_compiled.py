@@ -23,8 +23,9 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.drafters.eagle import drafter_shapes, eagle_drafter
 from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.engine import programs
-from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.registry import target_of
 from tests import lowering
 from tests.quick_compilation import AS_USERS_COMPILE
 
@@ -119,7 +120,7 @@ def check_caches(lines: list[str], batch: int, depth: int, least: int) -> None:
 
 # The last test covers trees, the shared noise and a relaxed rule.
 def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device():
-    lowered = loop._decode_jit.lower(Program(llamagen_target(TARGET)), strict_inputs(3))
+    lowered = loop._decode_jit.lower(Program(target_of(TARGET)), strict_inputs(3))
     lines = loop_lines(lowered.compile(compiler_options=AS_USERS_COMPILE).as_text())
     check_caches(lines, 3, 0, 2)
     check_lines(lines)
@@ -128,7 +129,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device():
 def test_bfloat16_parameters_are_not_copied_into_float32():
     """A CPU has no bfloat16 products: a hoisted convert of each matrix would triple the parameters."""
     drafting = eagle(eagle_drafter(DRAFTER, jnp.bfloat16), DraftTree.chain(2))
-    program = Program(llamagen_target(TARGET, jnp.bfloat16), drafting)
+    program = Program(target_of(TARGET, jnp.bfloat16), drafting)
     inputs = strict_inputs(1)
     narrow = [
         jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, jnp.bfloat16), params)
@@ -174,9 +175,7 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling,
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes over its state's memory: every leaf is aliased to the result, and no cache is copied,
     inside the loop or around it. Inside it nothing is sorted and nothing leaves the device."""
-    program = Program(
-        llamagen_target(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), COUPLINGS.checked(coupling)
-    )
+    program = Program(target_of(DEEPER), eagle(eagle_drafter(DRAFTER), SMALL), COUPLINGS.checked(coupling))
     inputs = abstract_inputs(batch, DEEPER)
     state = jax.eval_shape(lambda inputs: programs.stack_scalars(loop.start(program, inputs)), inputs)
     running = inputs.replace(conditioning=None, active=None)

@@ -15,8 +15,9 @@ from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.drafters.registry import DRAFTERS
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
-from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
+from lantern_jax.families.registry import target_of
 
 VOCAB = 32
 BATCH = 8
@@ -126,14 +127,14 @@ def noisy_params(params, conditioning, noise: float):
 
 
 def llamagen():
-    return llamagen_target(CONFIG)
+    return target_of(CONFIG)
 
 
 @cache
 def stream(name: str, batch: int, taps: tuple[int, ...] = ()):
     """Makes (target, its parameters, conditioning): "llamagen", "lumina", or a Markov "chain" with forced tokens."""
     if name == "llamagen":
-        return llamagen_target(CONFIG, taps=taps), target_params(), conditioning(batch)
+        return target_of(CONFIG, taps=taps), target_params(), conditioning(batch)
     if name == "lumina":
         return lumina(batch, taps)
     return markov_target(VOCAB, CHAIN_LENGTH, FORCED), markov_params(VOCAB), jnp.zeros((batch, 1))
@@ -171,7 +172,7 @@ def lumina(batch: int, taps: tuple[int, ...] = ()):
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
     tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (batch, 4)).at[:, 0].set(13)
     mask = jnp.ones((batch, 4), bool).at[::2, 0].set(False)
-    return chameleon_target(LUMINA, taps=taps), params, TokenConditioning(tokens, mask)
+    return target_of(LUMINA, taps=taps), params, TokenConditioning(tokens, mask)
 
 
 @cache

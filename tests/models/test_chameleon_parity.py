@@ -12,13 +12,14 @@ import pytest
 
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
 from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, SpecialTokens
 from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
-    chameleon_shapes,
     convert_chameleon,
 )
+from lantern_jax.families.registry import target_of
+from lantern_jax.families.token_weights import token_shapes
 from tests.tiny_checkpoint import random_leaves
 
 CODES, VOCAB, GRID = 12, 40, 3
@@ -84,7 +85,7 @@ def test_hidden_states_and_logits(assert_close):
 def random_model(layout):
     """Makes a model of our own, so that the rest runs without torch."""
     config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout=layout)
-    return config, random_leaves(chameleon_shapes(config), 1, 0.2)
+    return config, random_leaves(token_shapes(Chameleon, config), 1, 0.2)
 
 
 @pytest.mark.parametrize("layout", ["anole", "lumina"])
@@ -105,7 +106,7 @@ def test_the_unconditional_row_is_that_of_training_bit_for_bit(layout):
             published[g, b, length - len(row) :] = row
             mask[g, b, length - len(row) :] = True
     tokens = VOCABULARY.to_stream(published)
-    model, target = Chameleon(config), chameleon_target(config)
+    model, target = Chameleon(config), target_of(config)
 
     @jax.jit
     def whole(conditioning):

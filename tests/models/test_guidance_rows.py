@@ -13,12 +13,12 @@ from lantern_jax import (
     Prefix,
     Target,
     TokenConditioning,
-    chameleon_target,
     drafter_from_target,
-    llamagen_target,
+    target_of,
 )
-from lantern_jax.families.chameleon.weights import chameleon_shapes
+from lantern_jax.families.chameleon.model import Chameleon
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.token_weights import token_shapes
 from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3
@@ -46,7 +46,7 @@ def conditioning_of(config):
 def test_a_negative_prompt_is_the_unconditional_row(name):
     """Guided logits are those of both prompts run alone; without guidance it changes nothing."""
     config = CONFIGS[name]
-    conditioning, target = conditioning_of(config), llamagen_target(config)
+    conditioning, target = conditioning_of(config), target_of(config)
     params = random_leaves(gpt_shapes(config), 0, 0.5)
     other = jax.tree.map(lambda leaf: leaf[::-1], conditioning)
     if config.num_labels:
@@ -71,7 +71,7 @@ def test_a_negative_prompt_of_chameleon(layout):
     tokens = np.random.default_rng(0).integers(66, 80, (2, BATCH, 6)).astype(np.int32)
     mask = np.arange(6) >= np.array([[0, 2, 1], [3, 0, 1]])[..., None]
     wanted, against = (TokenConditioning(*row) for row in zip(tokens, mask, strict=True))
-    target, params = chameleon_target(config), random_leaves(chameleon_shapes(config), 0, 0.5)
+    target, params = target_of(config), random_leaves(token_shapes(Chameleon, config), 0, 0.5)
     prefill, scale = jax.jit(target.prefill, static_argnums=3), jnp.array([1.0, 2.5, 4.0])
     both = GuidedTokens(*wanted.__dict__.values(), *against.__dict__.values())
     target.check(both)

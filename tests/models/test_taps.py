@@ -1,6 +1,7 @@
 """Targets return the states that enter any of their layers; everything else about them stays the same."""
 
 import dataclasses
+from functools import partial
 
 import flax.linen as nn
 import jax
@@ -8,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, chameleon_target, llamagen_target
-from lantern_jax.families.chameleon.weights import chameleon_shapes
+from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, target_of
+from lantern_jax.families.chameleon.model import Chameleon
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import Transformer
@@ -21,9 +23,9 @@ LLAMAGEN = LlamaGenConfig(16, 3, 2, vocab_size=24, grid=3, hidden_dim=32, num_la
 CHAMELEON = ChameleonConfig(16, 3, 2, 32, vocab_size=40, num_codes=24, grid=3, layout="lumina")
 TOKENS, MASK = [[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], [[True] * 5, [False] + [True] * 4]
 MODELS = {
-    "llamagen": (LLAMAGEN, llamagen_target, gpt_shapes, jnp.asarray([[1], [4]], jnp.int32)),
+    "llamagen": (LLAMAGEN, target_of, gpt_shapes, jnp.asarray([[1], [4]], jnp.int32)),
     "chameleon": (
-        CHAMELEON, chameleon_target, chameleon_shapes,
+        CHAMELEON, target_of, partial(token_shapes, Chameleon),
         TokenConditioning(jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK)),
     ),
 }  # fmt: skip
@@ -78,4 +80,4 @@ def test_a_tap_is_the_output_of_a_shallower_stack():
 
 def test_taps_that_are_not_layers_are_refused():
     with pytest.raises(ValueError, match=r"taps \(1, 4\): expected layers from 0 to 3"):
-        llamagen_target(LLAMAGEN, taps=(1, 4))
+        target_of(LLAMAGEN, taps=(1, 4))

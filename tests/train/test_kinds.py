@@ -17,8 +17,8 @@ from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.drafting.eagle import Stale
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.drafters.registry import DRAFTERS
-from lantern_jax.families.llamagen.model import LlamaGen, llamagen_target
-from lantern_jax.families.registry import family_of
+from lantern_jax.families.llamagen.model import LlamaGen
+from lantern_jax.families.registry import family_of, target_of
 from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, sources, target
@@ -27,7 +27,7 @@ from train.feature_store import FeatureStore
 SIZES = target.target_config(tiny.get_config())
 TAPS = (0, 1)
 # The last tap is the final feature, which training needs.
-STORED = llamagen_target(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
+STORED = target_of(SIZES, jnp.dtype(jnp.float32), (*TAPS, SIZES.num_layers))
 BATCH, DEPTHS = 4, 4
 # The last place of the prefix.
 FIRST = SIZES.label_slots - 1
@@ -63,7 +63,7 @@ def examples():
 
 @cache
 def prefix_after(taps):
-    prefill = jax.jit(llamagen_target(SIZES, jnp.dtype(jnp.float32), taps).prefill, static_argnums=3)
+    prefill = jax.jit(target_of(SIZES, jnp.dtype(jnp.float32), taps).prefill, static_argnums=3)
     return prefill({"params": target_params()}, examples()[0], jnp.full(BATCH, 2.0), 32)[2]
 
 

@@ -30,9 +30,9 @@ def add(commands, chosen: bool = True) -> None:
         take = command.take
         for file in kind.files:
             take(f"--{file.option}", "PATH", file.help)
-        for choice in kind.choices:
-            how = {"default": choice.values[0], "choices": choice.values} if choice.values else {}
-            take(f"--{choice.option}", None if choice.values else "NAME", choice.help, **how)
+        for choice, (meaning, words) in kind.choices.items():
+            how = {"default": words[0], "choices": words} if words else {}
+            take(f"--{choice}", None if words else "NAME", meaning, **how)
         take("--out", "DIR", "new folder for the checkpoint", required=True)
         take("--dtype", None, "of stored parameters", "bfloat16", choices=DTYPES)
         hub = "repository of the Hugging Face hub that holds the files that are not here"
@@ -83,7 +83,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
     from lantern_jax.apps.commands.report import working
 
-    chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
+    chosen = {choice: getattr(arguments, choice) for choice in kind.choices}
     with working("converting") as tell:
         kind.function(
             **given, **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,

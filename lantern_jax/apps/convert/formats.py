@@ -7,10 +7,10 @@ from typing import Any
 
 from lantern_jax.apps.convert.convert import add_drafter, add_text_encoder, convert_published
 from lantern_jax.drafters.registry import DRAFTERS
-from lantern_jax.families.registry import FAMILIES, TENSORS, Choice, Family, File, Format
+from lantern_jax.families.registry import FAMILIES, TENSORS, Family, File, Format
 
 CONFIG = File("config", "JSON, or a file of it, with what shapes do not tell")
-WEIGHTS = Choice("weights", "of a file with several sets of weights, the one to take, such as ema")
+WEIGHTS = {"weights": ("of a file with several sets of weights, the one to take, such as ema", ())}
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 
 
@@ -25,10 +25,7 @@ def formats() -> dict[str, Format]:
             "a drafter, into a checkpoint that exists",
             (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
             function=add_drafter,
-            choices=(
-                Choice("kind", "what drafter it is, in place of an old one of its kind", kinds),
-                WEIGHTS,
-            ),
+            choices={"kind": ("what drafter it is, in place of an old one of its kind", kinds)} | WEIGHTS,
         ),
         "t5": Format(
             "a text encoder, into a caption-conditional checkpoint that exists",
@@ -39,7 +36,7 @@ def formats() -> dict[str, Format]:
                 CONFIG,
             ),
             function=add_text_encoder,
-            choices=(WEIGHTS,),
+            choices=WEIGHTS,
         ),
     }
 
@@ -59,4 +56,4 @@ def _whole(family: Family, form: Format) -> Format:
     if form.function is not None:
         return form
     function = partial(convert_published, family, form)
-    return replace(form, files=(*form.files, CONFIG), function=function, choices=(WEIGHTS,))
+    return replace(form, files=(*form.files, CONFIG), function=function, choices=WEIGHTS)

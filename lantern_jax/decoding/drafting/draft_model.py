@@ -48,7 +48,7 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
             function, and the labels or captions along with the parameters.
 
     Example:
-        >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> small = lantern_jax.target_of(lantern_jax.published_config("B"))
         >>> def labels(params, prefix):  # drafting_params are the small model's, and {"prompt": {"labels": [B, 1]}}
         ...     return params["prompt"]["labels"]
         >>> drafter = lantern_jax.drafter_from_target(small, labels)

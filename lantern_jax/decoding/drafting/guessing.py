@@ -24,7 +24,7 @@ class ModelParts(NamedTuple):
         coupling: the coupling that it goes with.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
         >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.Gumbel())
         >>> lantern_jax.Jacobi(window=8).make(parts).max_depth
         8

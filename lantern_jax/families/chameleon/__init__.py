@@ -2,19 +2,11 @@
 
 from functools import partial
 
-from lantern_jax.families.chameleon.model import ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon import weights
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
 from lantern_jax.families.chameleon.prompts import TokenEncoder, code_tokens, read_names
-from lantern_jax.families.chameleon.weights import (
-    DIALECT,
-    chameleon_config_from_shapes,
-    chameleon_shapes,
-    convert_chameleon,
-    convert_vqgan,
-    published_order,
-    random_conditioning,
-    tokenizer,
-)
-from lantern_jax.families.registry import DRAFTER, MODEL, Family, File, Format, Published
+from lantern_jax.families.registry import DRAFTER, MODEL, File, Format, Published
+from lantern_jax.families.token_weights import token_family
 
 _FILES = (
     MODEL,
@@ -26,21 +18,19 @@ _FETCHED = "--text-tokenizer chameleon/tokenizer/text_tokenizer.json --vqgan cha
 _MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
 _GUIDANCE = {"anole": 3.0, "lumina": 4.0}
 
-FAMILY = Family(
+FAMILY = token_family(
     ChameleonConfig,
-    chameleon_shapes,
-    chameleon_target,
     TokenEncoder,
-    random_conditioning,
-    published_order=published_order,
+    Chameleon,
+    published_order=weights.published_order,
     published_residual=lambda config: "published_lumina" if config.layout == "lumina" else "published",
-    tokenizer=tokenizer,
+    tokenizer=weights.tokenizer,
     sizes={"chameleon-7b": ChameleonConfig, "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina")},
     published=Published(
-        dialect=DIALECT,
-        sizes=chameleon_config_from_shapes,
-        read=convert_chameleon,
-        read_tokenizer=convert_vqgan,
+        dialect=weights.DIALECT,
+        sizes=weights.chameleon_config_from_shapes,
+        read=weights.convert_chameleon,
+        read_tokenizer=weights.convert_vqgan,
         model=lambda config: _MODELS[config.layout],
         defaults=lambda config: {"guidance": _GUIDANCE[config.layout], "top_k": 2000, "temperature": 1.0},
         told=lambda files, settings: (

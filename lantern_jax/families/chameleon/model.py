@@ -11,10 +11,9 @@ from dataclasses import dataclass, replace
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.protocols import GuidedTokens, Target, TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel, unconditional_tokens
 from lantern_jax.models.transformer_config import TransformerConfig
 
@@ -112,19 +111,3 @@ class Chameleon(TokenModel):
         if isinstance(conditioning, GuidedTokens):
             return unconditional_tokens(conditioning)
         return unconditional_row(conditioning, self.config.layout)
-
-
-def chameleon_target(
-    config: ChameleonConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
-) -> Target:
-    """Returns the target record of a Chameleon model; conditioning is a TokenConditioning [B, P], or
-    GuidedTokens where prompts come with their unconditional rows.
-
-    ``taps``, record reuse and errors are as for ``llamagen_target``.
-
-    Example:
-        >>> target = lantern_jax.chameleon_target(lantern_jax.ChameleonConfig(grid=48, layout="lumina"))
-        >>> target.forced_tokens[48], target.forced_tokens[-1]  # row end, image end
-        (8192, 8193)
-    """
-    return stream_target(Chameleon, config, dtype, tuple(taps))

@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
 from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.token_weights import (
@@ -21,10 +20,10 @@ from lantern_jax.families.token_weights import (
     language_sizes,
     published_table,
     read_model,
-    token_shapes,
 )
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.tokens import GuidedTokensConfig
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import (
     HEAD_NORM_NAMES,
@@ -48,19 +47,22 @@ ENCODER_PREFIX = "model.vqmodel."
 # Cells per side in the published models.
 GRIDS = {"anole": 32, "lumina": 48}
 
-# Tokens per made-up prompt, as many as in a caption.
-_PROMPT_TOKENS = 64
-
 
 def convert_chameleon(
-    tensors: Mapping[str, Any], config: ChameleonConfig, *, order: Int[np.ndarray, " vocab"], **reading: Any
-) -> tuple[ChameleonConfig, dict[str, Any]]:
+    tensors: Mapping[str, Any],
+    config: GuidedTokensConfig,
+    *,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    what: str = WHAT,
+    **reading: Any,
+) -> tuple[GuidedTokensConfig, dict[str, Any]]:
     """Converts published tensors (``token_weights``); the picture encoder in them is left out on purpose.
 
     Args:
-        order: published id of every stream id (``ChameleonVocabulary.order``).
+        order: published id of every stream id (``ChameleonVocabulary.order``); None where codes' ids follow the text's.
+        what: the model, in messages.
     """
-    if len(order) != config.vocab_size:
+    if order is not None and len(order) != config.vocab_size:
         raise LanternError(
             f"the vocabulary has {len(order)} ids, the embedding table {config.vocab_size}: "
             "give the tokenizer file of this model"
@@ -68,24 +70,23 @@ def convert_chameleon(
     norm = tensors.get(QUERY_NORM)
     rows = None if norm is None else norm.shape[0]
     table = published_table(CHAMELEON_NAMES, config, order=order, norm_rows=rows)
-    return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)
+    return config, read_model(tensors, table, what, (ENCODER_PREFIX,), **reading)
 
 
 def chameleon_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> ChameleonConfig:
     """Infers the config (``token_weights``); the layout also decides the grid unless settings have it."""
-    found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
-    norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
-    found["num_heads"] = heads_of_norm(norm, found["dim"])[0]
     settings = dict(settings or {})
     grid = GRIDS.get(settings.get("layout"), ChameleonConfig.grid)
-    return config_from(DIALECT, found, {"grid": grid} | settings)
+    return config_from(DIALECT, chameleon_sizes(tensors, WHAT), {"grid": grid} | settings)
 
 
-def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``Chameleon(config).init`` makes."""
-    return token_shapes(Chameleon, config)
+def chameleon_sizes(tensors: Mapping[str, Any], what: str) -> dict[str, Any]:
+    """Returns the config fields that names and shapes determine."""
+    found = language_sizes(tensors, CHAMELEON_NAMES, what)
+    norm = deciding_shapes(tensors, {QUERY_NORM: 2}, what)[QUERY_NORM]
+    return found | {"num_heads": heads_of_norm(norm, found["dim"])[0]}
 
 
 def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
@@ -97,13 +98,6 @@ def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int
 def tokenizer() -> VQConfig:
     """Returns the config of the VQGAN that Chameleon, Anole and Lumina-mGPT share."""
     return VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
-
-
-def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditioning:
-    """Returns conditioning for ``count`` made-up prompts, each as long as a caption."""
-    numbers = np.random.default_rng(0)
-    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
-    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
 
 
 # Ignored: the networks that the training loss used, a perceptual one and the discriminator.

@@ -2,11 +2,7 @@
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-
-from lantern_jax.decoding.protocols import Target
-from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import RowsConfig, TokenModel
+from lantern_jax.models.tokens import RowsConfig
 
 
 @dataclass(frozen=True)
@@ -42,16 +38,3 @@ class Emu3Config(RowsConfig):
     # Of the 9216 positions in its published config, prompts take up to 1024. Its area is 8100 codes; 4:3 takes 8112 and
     # 16:9 takes 8160. Its own program draws any ratio: a side may be as long as our configs allow.
     most_codes, most_a_side = 8192, 192
-
-
-def emu3_target(config: Emu3Config, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
-    """Returns the target record of an Emu3 model; conditioning is ``GuidedTokens`` [B, P].
-
-    ``taps``, record reuse and errors are as for ``llamagen_target``.
-
-    Example:
-        >>> target = lantern_jax.emu3_target(lantern_jax.Emu3Config())
-        >>> target.forced_tokens[90] - target.vocab_size  # the end of the first row, as published
-        151846
-    """
-    return stream_target(TokenModel, config, dtype, tuple(taps))

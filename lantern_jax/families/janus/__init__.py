@@ -2,17 +2,11 @@
 
 from functools import partial
 
-from lantern_jax.families.janus.model import SIZES, JanusConfig, janus_config, janus_target
+from lantern_jax.families.janus import weights
+from lantern_jax.families.janus.model import SIZES, Janus, JanusConfig, janus_config
 from lantern_jax.families.janus.prompts import JanusEncoder
-from lantern_jax.families.janus.weights import (
-    DIALECT,
-    convert_janus,
-    convert_janus_vq,
-    janus_config_from_shapes,
-    janus_shapes,
-)
-from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, Format, Published
-from lantern_jax.families.token_weights import random_conditioning
+from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Format, Published
+from lantern_jax.families.token_weights import token_family
 from lantern_jax.models.vq import VQConfig
 
 
@@ -21,20 +15,18 @@ def _conversion(size: str) -> str:
     return f"janus {files} --out janus-{size.lower()}"
 
 
-FAMILY = Family(
+FAMILY = token_family(
     JanusConfig,
-    janus_shapes,
-    janus_target,
     JanusEncoder,
-    random_conditioning,
+    Janus,
     head=lambda params: params["params"]["head"],
     tokenizer=VQConfig,
     sizes={f"janus-pro-{size.lower()}": partial(janus_config, size) for size in SIZES},
     published=Published(
-        dialect=DIALECT,
-        sizes=janus_config_from_shapes,
-        read=convert_janus,
-        read_tokenizer=convert_janus_vq,
+        dialect=weights.DIALECT,
+        sizes=weights.janus_config_from_shapes,
+        read=weights.convert_janus,
+        read_tokenizer=weights.convert_janus_vq,
         inside=("gen_vision_model.", "model.vqmodel."),
         model=lambda config: "Janus-Pro",
         defaults=lambda config: {"guidance": 5.0, "top_k": 0, "temperature": 1.0},

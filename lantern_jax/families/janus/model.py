@@ -6,12 +6,8 @@ code alone, so the converter turns it into rows of the embedding table.
 
 from dataclasses import dataclass
 
-import jax.numpy as jnp
-
-from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
 from lantern_jax.models.heads import HiddenHead
-from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 
 # Published sizes: layers, heads, D, F.
@@ -62,16 +58,3 @@ class Janus(TokenModel):
         config = self.config
         hidden = config.head_hidden_dim or config.dim
         return HiddenHead(config.num_codes, hidden, self.dtype, self.param_dtype)
-
-
-def janus_target(config: JanusConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
-    """Returns the target record of a Janus model; conditioning is ``GuidedTokens`` [B, P].
-
-    ``taps``, record reuse and errors are as for ``llamagen_target``.
-
-    Example:
-        >>> target = lantern_jax.janus_target(lantern_jax.JanusConfig())
-        >>> target.vocab_size, target.num_tokens
-        (16384, 576)
-    """
-    return stream_target(Janus, config, dtype, tuple(taps))

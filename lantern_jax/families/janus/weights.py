@@ -14,13 +14,12 @@ import numpy as np
 from jaxtyping import Float
 
 from lantern_jax.families.config_files import Dialect, config_from
-from lantern_jax.families.janus.model import SIZES, Janus, JanusConfig
+from lantern_jax.families.janus.model import SIZES, JanusConfig
 from lantern_jax.families.llamagen.weights import LLAMAGEN
 from lantern_jax.families.token_weights import (
     language_names,
     language_sizes,
     language_table,
-    token_shapes,
 )
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
@@ -142,8 +141,3 @@ def convert_janus_vq(
     """Converts the tokenizer's tensors, in either layout, as ``read_vq`` does."""
     layout = HUGGING_FACE_VQ if "encoder.mid.block_1.conv1.weight" in tensors else LLAMAGEN
     return read_vq(tensors, layout=layout, progress=progress)
-
-
-def janus_shapes(config: JanusConfig) -> dict[str, Any]:
-    """Returns the shapes of the parameters that ``Janus(config).init`` makes."""
-    return token_shapes(Janus, config)

@@ -1,25 +1,22 @@
 """Liquid (arXiv 2412.04332)."""
 
 from lantern_jax.families.chameleon.weights import convert_vqgan, tokenizer
-from lantern_jax.families.liquid.model import LiquidConfig, liquid_target
+from lantern_jax.families.liquid import weights
+from lantern_jax.families.liquid.model import LiquidConfig
 from lantern_jax.families.liquid.prompts import LiquidEncoder
-from lantern_jax.families.liquid.weights import DIALECT, convert_liquid, liquid_config_from_shapes
-from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
-from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning
+from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, File, Format, Published
+from lantern_jax.families.token_weights import published_order, token_family
 
-FAMILY = Family(
+FAMILY = token_family(
     LiquidConfig,
-    model_shapes,
-    liquid_target,
     LiquidEncoder,
-    random_conditioning,
     published_order=published_order,
     tokenizer=tokenizer,
     sizes={"liquid-7b": LiquidConfig},
     published=Published(
-        dialect=DIALECT,
-        sizes=liquid_config_from_shapes,
-        read=convert_liquid,
+        dialect=weights.DIALECT,
+        sizes=weights.liquid_config_from_shapes,
+        read=weights.convert_liquid,
         read_tokenizer=convert_vqgan,
         model=lambda config: "Liquid",
         defaults=lambda config: {"guidance": 7.0, "top_k": 4096, "top_p": 0.96, "temperature": 0.99},

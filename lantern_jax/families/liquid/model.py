@@ -6,11 +6,7 @@ converter multiplies the table, and gives the head the codes' rows unscaled.
 
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
-
-from lantern_jax.decoding.protocols import Target
-from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
+from lantern_jax.models.tokens import GuidedTokensConfig
 from lantern_jax.models.transformer_config import TransformerConfig
 
 
@@ -42,16 +38,3 @@ class LiquidConfig(GuidedTokensConfig):
     def transformer(self) -> TransformerConfig:
         width = self.head_width
         return replace(super().transformer, head_width=width, activation="gelu", norm_offset=1)
-
-
-def liquid_target(config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
-    """Returns the target record of a Liquid model; conditioning is ``GuidedTokens`` [B, P].
-
-    ``taps``, record reuse and errors are as for ``llamagen_target``.
-
-    Example:
-        >>> target = lantern_jax.liquid_target(lantern_jax.LiquidConfig())
-        >>> target.vocab_size, target.num_tokens
-        (8192, 1024)
-    """
-    return stream_target(TokenModel, config, dtype, tuple(taps))

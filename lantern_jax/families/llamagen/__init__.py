@@ -6,17 +6,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target, published_config
+from lantern_jax.families.llamagen import weights
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig, published_config
 from lantern_jax.families.llamagen.prompts import llamagen_encoder
-from lantern_jax.families.llamagen.weights import (
-    DIALECT,
-    convert_gpt,
-    convert_vq,
-    gpt_config_from_shapes,
-    gpt_shapes,
-    random_conditioning,
-)
 from lantern_jax.families.registry import ASSUMED, DRAFTER, TENSORS, Family, File, Format, Published
+from lantern_jax.models.targets import stream_target
 from lantern_jax.models.vq import VQConfig
 
 # Pixels of a code's side in the published pictures, by which files are named.
@@ -42,10 +36,10 @@ def _kind(config: LlamaGenConfig) -> str:
 
 FAMILY = Family(
     LlamaGenConfig,
-    gpt_shapes,
-    llamagen_target,
+    weights.gpt_shapes,
+    partial(stream_target, LlamaGen),
     llamagen_encoder,
-    random_conditioning,
+    weights.random_conditioning,
     text_width=lambda config: config.caption_dim,
     classes=lambda config: max(config.num_labels - 1, 0),
     tokenizer=VQConfig,
@@ -58,10 +52,10 @@ FAMILY = Family(
         "llamagen-xl-stage2": partial(published_config, "XL", "caption", 32),
     },
     published=Published(
-        dialect=DIALECT,
-        sizes=gpt_config_from_shapes,
-        read=convert_gpt,
-        read_tokenizer=convert_vq,
+        dialect=weights.DIALECT,
+        sizes=weights.gpt_config_from_shapes,
+        read=weights.convert_gpt,
+        read_tokenizer=weights.convert_vq,
         model=lambda config: f"LlamaGen, {_kind(config)}-conditional",
         defaults=lambda config: _DEFAULTS[_kind(config)],
         told=told_by_name,

@@ -13,14 +13,13 @@ import numpy as np
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.concrete import check_ids, check_padding
-from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.record import Record
 from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.positions import grid_rotary, padded_causal_mask
 from lantern_jax.models.sizes import check_sizes, is_size
-from lantern_jax.models.targets import StreamModel, stream_target
+from lantern_jax.models.targets import StreamModel
 from lantern_jax.models.transformer_config import TransformerConfig
 
 
@@ -293,21 +292,3 @@ class CaptionProjection(nn.Module):
             )
 
         return dense("fc2")(nn.gelu(dense("fc1")(x), approximate=True))
-
-
-def llamagen_target(
-    config: LlamaGenConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
-) -> Target:
-    """Returns the target record of a LlamaGen GPT; conditioning is label ids, int32 [B, C] or, with the unconditional
-    row's, [B, 2, C]; or a CaptionConditioning.
-
-    With ``taps``, its features are the inputs of these layers side by side [..., taps * D], where the number of layers
-    stands for the final features; without, they are the final features. The same arguments return the same record, so
-    compiled programs are reused. Raises LanternError for a tap that is not a layer.
-
-    Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("XL", "caption", grid=32))
-        >>> target.vocab_size, target.num_tokens
-        (16384, 1024)
-    """
-    return stream_target(LlamaGen, config, dtype, tuple(taps))

@@ -1,16 +1,10 @@
 """Lumina-mGPT 2.0 (arXiv 2507.17801)."""
 
-from lantern_jax.families.lumina2.model import Lumina2Config, lumina2_target
+from lantern_jax.families.lumina2 import weights
+from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.lumina2.prompts import Lumina2Encoder, structuring_ids
-from lantern_jax.families.lumina2.weights import (
-    DIALECT,
-    convert_lumina2,
-    convert_movqgan,
-    lumina2_config_from_shapes,
-    movqgan,
-)
-from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Family, File, Format, Published
-from lantern_jax.families.token_weights import model_shapes, published_order, random_conditioning
+from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, File, Format, Published
+from lantern_jax.families.token_weights import published_order, token_family
 from lantern_jax.models.tokens import shaped
 
 
@@ -19,21 +13,18 @@ def _conversion(repository: str, out: str) -> str:
     return f"lumina2 --from-hub Alpha-VLLM/{repository} {files} --out {out}"
 
 
-FAMILY = Family(
+FAMILY = token_family(
     Lumina2Config,
-    model_shapes,
-    lumina2_target,
     Lumina2Encoder,
-    random_conditioning,
     published_order=published_order,
     shaped=shaped,
-    tokenizer=movqgan,
+    tokenizer=weights.movqgan,
     sizes={"lumina2-7b": Lumina2Config},
     published=Published(
-        dialect=DIALECT,
-        sizes=lumina2_config_from_shapes,
-        read=convert_lumina2,
-        read_tokenizer=convert_movqgan,
+        dialect=weights.DIALECT,
+        sizes=weights.lumina2_config_from_shapes,
+        read=weights.convert_lumina2,
+        read_tokenizer=weights.convert_movqgan,
         model=lambda config: "Lumina-mGPT-2.0",
         defaults=lambda config: {"guidance": 4.0, "top_k": 4096, "temperature": 1.0},
         told=lambda files, settings: (structuring_ids(files["text_tokenizer"]), ""),

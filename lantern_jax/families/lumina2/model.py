@@ -5,13 +5,9 @@ In the published vocabulary, codes lie between the text's ids and one id of unkn
 
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
-
-from lantern_jax.decoding.protocols import Target
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import RowsConfig, TokenModel
+from lantern_jax.models.tokens import RowsConfig
 from lantern_jax.models.transformer_config import TransformerConfig
 
 # A prompt gives the picture's size in cells 32 pixels wide; this is the number of codes per side of a cell.
@@ -69,18 +65,3 @@ class Lumina2Config(RowsConfig):
     @property
     def transformer(self) -> TransformerConfig:
         return replace(super().transformer, qk_norm="layer")
-
-
-def lumina2_target(
-    config: Lumina2Config, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()
-) -> Target:
-    """Returns the target record of a Lumina-mGPT 2.0 model; conditioning is ``GuidedTokens`` [B, P].
-
-    ``taps``, record reuse and errors are as for ``llamagen_target``.
-
-    Example:
-        >>> target = lantern_jax.lumina2_target(lantern_jax.Lumina2Config())
-        >>> target.forced_tokens[96] - target.vocab_size  # the end of the first row, as published
-        151670
-    """
-    return stream_target(TokenModel, config, dtype, tuple(taps))
