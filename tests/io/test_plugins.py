@@ -1,9 +1,11 @@
 """A package beside ours that brings a rule, a drafting, a kind of drafter, a family and a metric."""
 
+import dataclasses
 import json
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 from PIL import Image
 from starlette.testclient import TestClient
@@ -15,6 +17,8 @@ from lantern_jax.apps.serve.application import application
 from lantern_jax.checkpoints.store import save
 from lantern_jax.decoding.acceptance import as_rule
 from lantern_jax.io import plugins
+from tests.fixtures import guided_layouts, guided_shapes, tensor_writing
+from tests.fixtures import published_layouts as layouts
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
@@ -44,15 +48,11 @@ def package(forgotten, monkeypatch, tmp_path):
         del sys.modules[name]
 
 
-def test_the_command_knows_all_five_by_name(package, capsys):
-    save("tiny", tiny_checkpoint())
-    assert main(["convert", "owl", "--model", "tiny", "--out", "own"]) == 0, capsys.readouterr().err
-    assert json.loads(Path("own/config.json").read_text())["family"] == "owl"
+def test_the_command_knows_rule_drafting_and_score_by_name(package, capsys):
+    save("own", tiny_checkpoint())
     generate = ["generate", "a lake", "--model", "own", "--batch", "1"]
     rule = ["--rule", "owl:hoot=0.25", "--drafting", "owl-window:eyes=3"]
     assert main([*generate, *rule, "--out", "rule.png", "--stats", "rule.json"]) == 0, capsys.readouterr().err
-    tree = ["--method", "gumbel:drafter=owl-drafter,tree=0.0"]
-    assert main([*generate, *tree, "--out", "drafter.png"]) == 0, capsys.readouterr().err
     made = json.loads(Path("rule.json").read_text())
     assert made["substituted"] > 0, made
     Path("pictures").mkdir()
@@ -62,6 +62,51 @@ def test_the_command_knows_all_five_by_name(package, capsys):
     words = ["metrics", "pictures", "--scores", "owls", "--prompts", "prompts.txt", "--out", "owls.json"]
     assert main(words) == 0, capsys.readouterr().err
     assert json.loads(Path("owls.json").read_text())["scores"][0]["mean"] == 0
+
+
+def test_a_toy_drafter_is_one_file_and_one_line(package):
+    """As docs/architecture.md shows it."""
+    from lantern_owl.drafter import TableConfig
+
+    old = tiny_checkpoint()
+    codes = old.target_config.num_codes
+    table = np.random.default_rng(0).normal(size=(codes, codes)).astype(np.float32)
+    drafters = {"owl-drafter": (TableConfig(codes), {"params": {"table": table}})}
+    save("own", dataclasses.replace(old, drafters=drafters))
+    pipeline = lantern_jax.load("own")
+    plain = pipeline.generate("a lake", method="ar", seed=3)
+    for tree in ("gumbel:drafter=owl-drafter,tree=chain", "gumbel:drafter=owl-drafter,tree=mc_sim_7b_63"):
+        drafted = pipeline.generate("a lake", method=tree, seed=3)
+        assert (drafted.tokens == plain.tokens).all() and drafted.statistics.rounds < plain.statistics.rounds
+
+
+def test_a_toy_family_is_one_file_and_one_line(package, capsys):
+    """As docs/architecture.md shows it: published files become a checkpoint that draws."""
+    pytest.importorskip("tokenizers")
+    from lantern_owl.family import OwlConfig
+
+    special, grid = ("<s>", "<picture>"), {"grid": 4, "num_codes": 64}
+    guided_layouts.write_byte_level(Path("tokenizer.json"), special, size=300)
+    config = OwlConfig(32, 2, 2, 48, 364, **grid)
+    shapes = guided_shapes.llama_shapes(config, "model.", 364) | guided_shapes.linear("lm_head", 364, 32)
+    settings = guided_shapes.llama_settings(config, 364, model_type="owl")
+    tensor_writing.write_folder(Path("model"), shapes, np.float32, settings=settings)
+    layouts.write_vq(Path("vq.pt"), layouts.TINY_VQ)
+    files = ["--model", "model", "--text-tokenizer", "tokenizer.json", "--vq", "vq.pt", "--dtype", "float32"]
+    assert main(["convert", "owl", *files, "--config", json.dumps(grid), "--out", "own"]) == 0, (
+        capsys.readouterr().err
+    )
+    assert json.loads(Path("own/config.json").read_text())["family"] == "owl"
+    pipeline = lantern_jax.load("own")
+    assert pipeline.checkpoint.target_config == config
+    plain, drafted = (pipeline.generate("a lake", method=method, seed=3) for method in ("ar", "jacobi"))
+    assert (drafted.tokens == plain.tokens).all() and plain.pictures.shape == (1, 8, 8, 3)
+
+
+def test_the_docs_show_the_toys():
+    page = (PACKAGE.parents[2] / "docs" / "architecture.md").read_text("utf-8")
+    for name in ("drafter", "family"):
+        assert f"```python\n{(PACKAGE / 'lantern_owl' / f'{name}.py').read_text('utf-8')}```" in page
 
 
 def test_python_server_and_bench_take_rule_and_drafting_by_text(package, capsys):
