@@ -36,7 +36,7 @@ PROMPTS, FIRST = 64, 10_000
 
 def ways(tuned: Tuned, trees: bool = True) -> dict[str, dict[str, Any]]:
     """Returns the options of every setting that is compared, by name."""
-    named = {name: {"method": f"gumbel:tree={name}"} for name in lantern_jax.tree_names() if trees}
+    named = {name: {"method": f"gumbel:tree={name}"} for name in lantern_jax.draftings.tree_names() if trees}
     return {TUNED: dict(tuned.options), DEFAULT: {}, "plain": {"method": "ar"}} | named
 
 

@@ -56,13 +56,13 @@ def guesses(config: dict, arrays: dict) -> tuple[lantern_jax.Drafting, dict | No
     """Returns where guesses come from: an EAGLE drafter on a tree, or, without one, the target's own last pass."""
     sizes = config["drafters"].get("eagle")
     if sizes is None:
-        return lantern_jax.jacobi(config["target"]["vocab_size"], window=8), None
+        return lantern_jax.draftings.jacobi(config["target"]["vocab_size"], window=8), None
     drafter = lantern_jax.eagle_drafter(lantern_jax.DrafterConfig(**fields(sizes)))
     # Each [ranks] is a node: [0] the best guess, [1] the second, [0, 0] the best one after the best.
     tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
     # A drafter reads its logits through the target's own head.
     head = arrays["target"]["params"]["head"]["kernel"]
-    return lantern_jax.eagle(drafter, tree), {"drafter": arrays["drafters"]["eagle"], "head": head}
+    return lantern_jax.draftings.eagle(drafter, tree), {"drafter": arrays["drafters"]["eagle"], "head": head}
 
 
 def main() -> None:

@@ -54,7 +54,8 @@ class Range(Allowed):
         note: what a number with a special meaning does.
 
     Example:
-        >>> sharpness = lantern_jax.Range(float, low_open=True)
+        >>> from lantern_jax.decoding.fields import Range
+        >>> sharpness = Range(float, low_open=True)
         >>> sharpness.words, sharpness.read("sharpness", "2.5")
         ('a finite number > 0', 2.5)
     """
@@ -169,7 +170,8 @@ class ByPlatform(NamedTuple):
     """A value that differs by platform, in text ``7|56|25``: for CPUs, GPUs and TPUs; None takes the GPUs'.
 
     Example:
-        >>> lantern_jax.ByPlatform(16, 32).on("tpu")
+        >>> from lantern_jax.decoding.fields import ByPlatform
+        >>> ByPlatform(16, 32).on("tpu")
         32
     """
 

@@ -23,8 +23,9 @@ class Program(NamedTuple):
     """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``.
 
     Example:
+        >>> from lantern_jax.decoding.program import Program
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
-        >>> program = lantern_jax.Program(target, lantern_jax.jacobi(target.vocab_size, window=8))
+        >>> program = Program(target, lantern_jax.draftings.jacobi(target.vocab_size, window=8))
         >>> program.coupling, program.drafting.max_depth
         (Gumbel(path='longest'), 8)
     """

@@ -58,8 +58,9 @@ class GuidedTokens(Record):
         unconditional_mask: bool [B, P].
 
     Example:
+        >>> from lantern_jax.decoding.protocols import GuidedTokens
         >>> tokens, mask = np.array([[4, 5, 6]]), np.ones((1, 3), bool)
-        >>> prompts = lantern_jax.GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
+        >>> prompts = GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
         >>> prompts.unconditional_mask.sum(axis=1)
         array([1])
     """

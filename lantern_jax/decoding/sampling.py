@@ -111,8 +111,9 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
         LanternError: G is neither 1 nor 2.
 
     Example:
+        >>> from lantern_jax.decoding.sampling import apply_guidance
         >>> conditional, unconditional = [[1.0, 3.0]], [[0.0, 2.0]]
-        >>> lantern_jax.apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
+        >>> apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
         [[2.0, 4.0]]
     """
     if logits.shape[0] not in (1, 2):
@@ -262,7 +263,8 @@ def top_children(
         LanternError: k is not in 1..V.
 
     Example:
-        >>> values, codes = lantern_jax.top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
+        >>> from lantern_jax.decoding.sampling import top_children
+        >>> values, codes = top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
         >>> codes.tolist()
         [[[1, 2]]]
     """

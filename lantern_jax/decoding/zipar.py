@@ -50,7 +50,7 @@ class Rows:
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
-        >>> lantern_jax.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
+        >>> lantern_jax.draftings.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
         135
     """
 
@@ -216,7 +216,7 @@ class ZipAR(Guessing):
         guesses: codes guessed in each row, which change the number of passes but no token.
 
     Example:
-        >>> str(lantern_jax.Method(lantern_jax.ZipAR(ahead=4)))
+        >>> str(lantern_jax.Method(lantern_jax.draftings.ZipAR(ahead=4)))
         'zipar:ahead=4 strict gumbel'
     """
 

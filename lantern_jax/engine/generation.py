@@ -71,7 +71,8 @@ class Timing:
     """Seconds of a call, by what they were spent on.
 
     Example:
-        >>> lantern_jax.Timing(decoding=1.0) + lantern_jax.Timing(decoding=0.5, drawing=0.25)
+        >>> from lantern_jax.engine.generation import Timing
+        >>> Timing(decoding=1.0) + Timing(decoding=0.5, drawing=0.25)
         Timing(decoding=1.5, drawing=0.25, compiling=0.0)
     """
 

@@ -226,7 +226,7 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
     Example:
         >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> lantern_jax.eagle(lantern_jax.eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> lantern_jax.draftings.eagle(lantern_jax.eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return chained_drafter(DrafterModel(config, jnp.dtype(dtype)))

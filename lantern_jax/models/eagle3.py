@@ -97,7 +97,7 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
 
     Example:
         >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
-        >>> lantern_jax.eagle(lantern_jax.eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> lantern_jax.draftings.eagle(lantern_jax.eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return chained_drafter(Eagle3Model(config, jnp.dtype(dtype)))

@@ -181,7 +181,7 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
 
     Example:
         >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
-        >>> lantern_jax.eagle(lantern_jax.medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> lantern_jax.draftings.eagle(lantern_jax.medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return record_of(MedusaModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)

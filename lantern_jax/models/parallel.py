@@ -109,7 +109,7 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
         >>> config = lantern_jax.ParallelConfig(
         ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
         ... )
-        >>> lantern_jax.eagle(lantern_jax.parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> lantern_jax.draftings.eagle(lantern_jax.parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return record_of(ParallelModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)

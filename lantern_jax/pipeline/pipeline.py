@@ -33,7 +33,7 @@ from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Options, Settings, steers
-from lantern_jax.settings.tuned import OFF, Found, Key, Shelf
+from lantern_jax.settings.tuned import OFF, Found, Key, find, read_files
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -92,7 +92,7 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
-        self._chooses, self._shelf = tuned == AUTO, Shelf.of(tuned, checkpoint.directory)
+        self._chooses, self._tuned = tuned == AUTO, read_files(tuned, checkpoint.directory)
 
     def __repr__(self) -> str:
         drafters = ", ".join(self.recipe.drafters) or "none"
@@ -246,8 +246,8 @@ class Pipeline:
         settings = self.settings(options)
         if steers(options):
             return settings, Found()
-        found = self._shelf.find(
-            lambda: Key.of(self.checkpoint, settings, self.dtype, pictures, self.engine.devices)
+        found = find(
+            *self._tuned, lambda: Key.of(self.checkpoint, settings, self.dtype, pictures, self.engine.devices)
         )
         if not found.file and self._chooses and settings.keeps_tokens:
             best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))

@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -152,62 +151,52 @@ class Found:
     rows: Sequence[Expected] = ()
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """The files that a pipeline may use.
+def read_files(tuned: str | Path | None, folder: Path | None) -> tuple[list[Tuned], list[str], bool]:
+    """Returns the tuned settings that a pipeline may use, what is wrong with files that cannot be read, and whether one
+    file was asked for.
 
-    Attributes:
-        place: the checkpoint's folder, or one file; None for no files.
-        named: whether that one file was asked for: then there is always a note about it.
+    Args:
+        tuned: ``auto`` for those in the checkpoint's folder, ``off`` or None for none, else one file.
+
+    Raises:
+        LanternError: there is no such file.
     """
+    named = tuned not in (None, OFF, AUTO)
+    if not named:
+        files = sorted(folder.glob(f"{_PREFIX}*.json")) if tuned == AUTO and folder is not None else []
+    elif Path(tuned).is_file():
+        files = [Path(tuned)]
+    else:
+        raise LanternError(f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}")
+    good, wrong = [], []
+    for file in files:
+        try:
+            good.append(read_tuned(file))
+        except LanternError as error:
+            wrong.append(str(error))
+    return good, wrong, named
 
-    place: Path | None
-    named: bool = False
 
-    @classmethod
-    def of(cls, tuned: str | Path | None, folder: Path | None) -> "Shelf":
-        """Returns a checkpoint's folder for ``auto``, an empty shelf for ``off`` or None, else one file.
+def find(good: list[Tuned], wrong: list[str], named: bool, key_of: Callable[[], Key]) -> Found:
+    """Returns what there is for a call that does not steer.
 
-        Raises:
-            LanternError: there is no such file.
-        """
-        if tuned in (None, OFF, AUTO):
-            return cls(folder if tuned == AUTO else None)
-        if not Path(tuned).is_file():
-            raise LanternError(
-                f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}"
-            )
-        return cls(Path(tuned), named=True)
-
-    @cached_property
-    def _read(self) -> tuple[list[Tuned], list[str]]:
-        """Returns the files that can be read, and what is wrong with the others."""
-        folder = [] if self.place is None else sorted(self.place.glob(f"{_PREFIX}*.json"))
-        files = [self.place] if self.named else folder
-        good, bad = [], []
-        for file in files:
-            try:
-                good.append(read_tuned(file))
-            except ValueError as error:
-                bad.append(str(error))
-        return good, bad
-
-    def find(self, key_of: Callable[[], Key]) -> Found:
-        """Returns what there is for a call that does not steer; its key is asked for only if there are files."""
-        good, bad = self._read
-        key = key_of() if good else None
-        notes = []
-        for tuned in good:
-            differences = tuned.key.differences(key)
-            if not differences:
-                note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
-                return Found(tuned.options, note, tuned.file)
-            if self.named or tuned.key.model == key.model:
-                notes.append((len(differences), tuned.file, differences))
-        if notes:
-            _, file, differences = min(notes, key=lambda note: note[:2])
-            return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
-        return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
+    Args:
+        good, wrong, named: from ``read_files``; there is always a note about a file that was asked for.
+        key_of: returns the call's key; called only if there are files.
+    """
+    key = key_of() if good else None
+    notes = []
+    for tuned in good:
+        differences = tuned.key.differences(key)
+        if not differences:
+            note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
+            return Found(tuned.options, note, tuned.file)
+        if named or tuned.key.model == key.model:
+            notes.append((len(differences), tuned.file, differences))
+    if notes:
+        _, file, differences = min(notes, key=lambda note: note[:2])
+        return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
+    return Found(note=errors.printable(f"{wrong[0]}: not used") if wrong else "")
 
 
 def read_tuned(file: Path) -> Tuned:

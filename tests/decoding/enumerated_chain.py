@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from lantern_jax import Completion, SamplingParams, speculative_decode
+from lantern_jax import SamplingParams, speculative_decode
+from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.plain import PLAIN
 
 from . import toy_models as toys

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import Completion, TokenConditioning
+from lantern_jax import TokenConditioning
+from lantern_jax.decoding.completion import Completion
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -101,13 +102,16 @@ CHAIN = lantern_jax.DraftTree.chain(2)
 
 def verified(tokens):
     draft = lantern_jax.Draft(tokens, CHAIN)
-    lantern_jax.verify_tree(draft, jnp.zeros((1, 3, 4)), lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+    lantern_jax.verify_tree(
+        draft, jnp.zeros((1, 3, 4)), lantern_jax.couplings.Greedy(), coupling=lantern_jax.couplings.Gumbel()
+    )
 
 
 def neighbours(table):
     lantern_jax.verify_tree(
-        lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), CHAIN), jnp.zeros((1, 3, 3)), lantern_jax.Greedy(),
-        coupling=lantern_jax.Gumbel(), rule="lantern", codebook=lantern_jax.Codebook(table, jnp.zeros((3, 2))),
+        lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), CHAIN), jnp.zeros((1, 3, 3)),
+        lantern_jax.couplings.Greedy(), coupling=lantern_jax.couplings.Gumbel(), rule="lantern",
+        codebook=lantern_jax.Codebook(table, jnp.zeros((3, 2))),
     )  # fmt: skip
 
 
@@ -117,7 +121,7 @@ def slots(number):
 
 
 def topology(*parents, depth=2, width=1):
-    lantern_jax.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
+    lantern_jax.draftings.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
 
 
 PARTS = {

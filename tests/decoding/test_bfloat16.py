@@ -15,16 +15,9 @@ import numpy as np
 import pytest
 from jax import lax
 
-from lantern_jax import (
-    LlamaGen,
-    LlamaGenConfig,
-    eagle,
-    gumbel_noise,
-    jacobi,
-    llamagen_target,
-    speculative_decode,
-)
+from lantern_jax import LlamaGen, LlamaGenConfig, gumbel_noise, llamagen_target, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.draftings import eagle, jacobi
 
 from . import toy_models as toys
 

@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, SamplingParams, Window, speculative_decode, top_children
+from lantern_jax import DraftTree, SamplingParams, speculative_decode
 from lantern_jax.decoding import rejection
 from lantern_jax.decoding.drafting import jacobi as windows
+from lantern_jax.decoding.sampling import top_children
+from lantern_jax.draftings import Window
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -7,11 +7,12 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, Tree
+from lantern_jax import DraftTree
 from lantern_jax.apps.measuring import paths
 from lantern_jax.apps.measuring.ranks import collect_ranks, rank_of
 from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, sample_prompts
 from lantern_jax.decoding.stream import Stream
+from lantern_jax.draftings import Tree
 from tests.tiny_checkpoint import TOKENS, altered_pipeline, drafters
 from train.tree import grow_tree
 

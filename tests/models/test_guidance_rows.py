@@ -8,15 +8,15 @@ import pytest
 from lantern_jax import (
     CaptionConditioning,
     ChameleonConfig,
-    GuidedTokens,
     LlamaGenConfig,
     Prefix,
     Target,
     TokenConditioning,
     chameleon_target,
-    drafter_from_target,
     llamagen_target,
 )
+from lantern_jax.decoding.protocols import GuidedTokens
+from lantern_jax.draftings import drafter_from_target
 from lantern_jax.families.chameleon_weights import chameleon_shapes
 from lantern_jax.families.llamagen_weights import gpt_shapes
 from tests.tiny_checkpoint import random_leaves

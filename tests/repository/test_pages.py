@@ -144,7 +144,7 @@ def test_files_and_names_of_the_architecture_are_there():
     assert "decoding/loop.py" in files and "decoding/drafting/" in files
     assert not [name for name in files if not any((ROOT / at / name).exists() for at in (".", "lantern_jax"))]
     # The groups of entry points are names of the package's metadata.
-    names = set(re.findall(r"lantern_jax\.(\w+)(?!\w*\")", ARCHITECTURE))
+    names = set(re.findall(r"lantern_jax\.(\w+)\b(?![\w.]*\"|\.\w)", ARCHITECTURE))
     assert "speculative_decode" in names and set(names) <= set(lantern_jax.__all__)
     # And of the distribution.
     assert PROJECT["version"] == lantern_jax.__version__

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import DraftTree, Lantern, SamplingParams, Strict, named_tree, process_logits
+from lantern_jax import DraftTree, SamplingParams, named_tree, process_logits
 from lantern_jax.apps.commands.main import main
 from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
 from lantern_jax.decoding.drafting.jacobi import Jacobi
@@ -19,6 +19,7 @@ from lantern_jax.decoding.methods import AUTO, METHODS, Method
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.families.drafters import DRAFTERS as KINDS
 from lantern_jax.pipeline.call import CallOptions
+from lantern_jax.rules import Lantern, Strict
 from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, Options, Settings, resolve_settings
 
 DRAFTERS = tuple(KINDS)
@@ -144,7 +145,7 @@ def test_auto_is_what_suits_the_platform_and_the_checkpoint():
 
 
 def test_a_drafting_or_a_coupling_replaces_that_of_the_tree_method():
-    for coupling in ("rejection", lantern_jax.Rejection()):
+    for coupling in ("rejection", lantern_jax.couplings.Rejection()):
         settings = resolve({"coupling": coupling}, {"method": "led"})
         assert settings.tree == named_tree("chain") and settings.method.texts["coupling"] == "rejection"
     assert resolve({"drafting": "tree:drafter=medusa"}, {"method": "led"}).drafting.drafter == "medusa"

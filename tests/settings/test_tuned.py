@@ -17,7 +17,7 @@ from lantern_jax.decoding.drafting.led import Led
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
-from lantern_jax.settings.tuned import Found, Key, Shelf, Tuned, file_name, read_tuned
+from lantern_jax.settings.tuned import Found, Key, Tuned, file_name, read_files, read_tuned
 from lantern_jax.tensors import checksums
 from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
 
@@ -201,7 +201,8 @@ def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, ke
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
     digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (tiny_folder, again)}
     assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
-    assert Pipeline(tiny_checkpoint()).tuning(1).note == "" and Shelf.of("off", tiny_folder).place is None
+    assert Pipeline(tiny_checkpoint()).tuning(1).note == ""
+    assert read_files("off", tiny_folder) == ([], [], False)
     files = {file_name(dataclasses.replace(key, batch=batch, dtype=dtype))
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
     assert len(files) == 4 and json.loads(Tuned(key, OPTIONS, "x", 1.0).to_json())["key"]["batch"] == 1

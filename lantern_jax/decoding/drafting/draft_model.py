@@ -51,8 +51,8 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
         >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
         >>> def labels(params, prefix):  # drafting_params are the small model's, and {"prompt": {"labels": [B, 1]}}
         ...     return params["prompt"]["labels"]
-        >>> drafter = lantern_jax.drafter_from_target(small, labels)
-        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
+        >>> drafter = lantern_jax.draftings.drafter_from_target(small, labels)
+        >>> lantern_jax.draftings.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return _drafter_of(small, conditioning)

@@ -25,8 +25,8 @@ class ModelParts(NamedTuple):
 
     Example:
         >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
-        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.Gumbel())
-        >>> lantern_jax.Jacobi(window=8).make(parts).max_depth
+        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
+        >>> lantern_jax.draftings.Jacobi(window=8).make(parts).max_depth
         8
     """
 
@@ -48,7 +48,7 @@ class Guessing(ABC):
         verifies: whether guesses are verified by a rule and a coupling.
 
     Example:
-        >>> lantern_jax.Jacobi(nodes=8).settled("cpu", {}).tree.num_nodes
+        >>> lantern_jax.draftings.Jacobi(nodes=8).settled("cpu", {}).tree.num_nodes
         9
     """
 
