@@ -113,19 +113,20 @@ class Progress:
 
     Attributes:
         tokens, total: tokens known so far and in the end, over all pictures of the call.
-        pictures: pictures whose tokens are all known.
+        pictures, count: pictures whose tokens are all known, and how many there will be.
         seconds: wall time of decoding so far, without compiling.
 
     Example:
         >>> def show(progress):  # for generate(..., progress=show)
         ...     print(f"{progress.tokens / progress.total:.0%}")
-        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, seconds=0.5))
+        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, count=1, seconds=0.5))
         25%
     """
 
     tokens: int
     total: int
     pictures: int
+    count: int
     seconds: float
 
 

@@ -19,6 +19,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.fields import MOST_PICTURES, check_count, check_numbers
 from lantern_jax.decoding.methods import AUTO
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
@@ -81,7 +82,7 @@ class Pipeline:
         strict_words: bool = False,
     ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
-        self.dtype = dtype = store.parameter_dtype(dtype)
+        self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
         self._encoder = prompt_encoder(checkpoint, strict_words)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.store import demo_directory, load
+from lantern_jax.checkpoints.store import demo_directory, load_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
 from tests.repository.public import listed
 from tests.tiny_checkpoint import tiny_pipeline
@@ -32,7 +32,7 @@ ON_PAGES = {
 @cache
 def demo() -> Pipeline:
     """Returns the demo on one device, for all examples."""
-    return Pipeline(load(demo_directory(), abstract=True), devices=jax.devices()[:1])
+    return Pipeline(load_shapes(demo_directory()), devices=jax.devices()[:1])
 
 
 @cache

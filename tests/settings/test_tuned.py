@@ -10,8 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.checkpoints.store import load as load_checkpoint
-from lantern_jax.checkpoints.store import save
+from lantern_jax.checkpoints.store import load_shapes, save
 from lantern_jax.decoding.drafting.jacobi import Jacobi
 from lantern_jax.decoding.drafting.led import Led
 from lantern_jax.decoding.rules.near import Near
@@ -33,7 +32,7 @@ def folder(tiny_folder, tmp_path) -> Path:
 @pytest.fixture
 def opened(folder):
     """tuned -> what ``load`` of the checkpoint gives; where there is no file for a call, nothing is chosen either."""
-    checkpoint = load_checkpoint(folder, abstract=True)
+    checkpoint = load_shapes(folder)
 
     def opening(tuned="auto"):
         pipeline = Pipeline(checkpoint, None, tuned)
@@ -199,7 +198,7 @@ def test_tuning_does_not_change_tokens(opened, key, write):
 
 def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, key, tmp_path):
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
-    digests = {tuned.digest(load_checkpoint(folder, abstract=True)) for folder in (tiny_folder, again)}
+    digests = {tuned.digest(load_shapes(folder)) for folder in (tiny_folder, again)}
     assert len(digests) == 2 and tuned.digest(tiny_checkpoint()) == ""
     assert Pipeline(tiny_checkpoint()).tuning(1).note == ""
     assert read_files("off", tiny_folder) == ([], [], False)

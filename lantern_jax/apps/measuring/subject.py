@@ -15,9 +15,9 @@ from jaxtyping import Float, Int, PyTree
 
 from lantern_jax.apps.measuring.random_models import pixels_a_cell, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import parameter_dtype
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices.partition import device_grid
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
