@@ -190,6 +190,7 @@ class ByPlatform(NamedTuple):
 TEMPERATURE = Range(float, 1e-3, also=0, note="0 is greedy")
 TOP_K = Range(int, note="0 turns it off")
 TOP_P = Range(float, low_open=True, high=1, note="1 turns it off")
+MIN_P = Range(float, high=1, note="0 turns it off")
 SHARPNESS = Range(float, low_open=True)
 
 

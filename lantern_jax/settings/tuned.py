@@ -41,7 +41,7 @@ class Key:
         device: kind and number of devices, and over how many a model is split; for a CPU also its cores.
         batch: pictures decoded together.
         dtype: dtype of parameters and products.
-        guidance, temperature, top_k, top_p: the call's.
+        guidance, temperature, top_k, top_p, min_p: the call's.
     """
 
     model: str
@@ -53,6 +53,7 @@ class Key:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
 
     @classmethod
     def of(
@@ -73,10 +74,11 @@ class Key:
         """
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
         # Equal numbers are written alike in files.
-        guidance, temperature, top_p = map(float, (settings.guidance, settings.temperature, settings.top_p))
+        given = (settings.guidance, settings.temperature, settings.top_p, settings.min_p)
+        guidance, temperature, top_p, min_p = map(float, given)
         return cls(
             checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, guidance, temperature,
-            settings.top_k, top_p,
+            settings.top_k, top_p, min_p,
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:

@@ -45,7 +45,7 @@ def test_type_checkers_see_every_option():
 def test_without_options_everything_has_a_value():
     settings = resolve()
     assert {name: getattr(settings, name) for name in NUMBERS} == {
-        "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "batch": 8
+        "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "batch": 8
     }  # fmt: skip
     assert settings.tree == DraftTree.window(7) and isinstance(settings.rule, Strict)
     assert settings.keeps_tokens and not settings.is_plain
@@ -54,6 +54,7 @@ def test_without_options_everything_has_a_value():
     assert settings.to_json() == {
         "drafting": "led:drafter=eagle,nodes=7,refine=1,mixture=" + str(settings.drafting.mixture),
         "rule": "strict", "coupling": "gumbel", "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0,
+        "min_p": 0.0,
     }  # fmt: skip
 
 
@@ -63,6 +64,7 @@ VALUES = {
     "temperature": ([0, 2], [-1, np.nan, np.inf, "hot"]),
     "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]),
     "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
+    "min_p": ([0, 0.03, 1], [1.01, -0.1, np.nan]),
     "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
 }
 

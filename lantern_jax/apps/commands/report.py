@@ -20,7 +20,7 @@ from lantern_jax.settings.tuned import Found
 # Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
 _IDLE, _SEEN = 1.2, 100
 # The numbers among a model's sampling defaults, which fit one short line.
-_NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
+_NUMBERS = ("guidance", "temperature", "top_k", "top_p", "min_p", "k")
 
 
 @contextlib.contextmanager
