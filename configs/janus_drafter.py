@@ -14,7 +14,7 @@ to start from.
 from ml_collections import ConfigDict
 
 from configs.drafter_recipe import published_drafter
-from lantern_jax.models.janus import janus_config
+from lantern_jax.families.janus.model import janus_config
 
 
 def get_config(size: str = "7B") -> ConfigDict:

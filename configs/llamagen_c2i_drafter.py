@@ -14,7 +14,7 @@ name, number or WordNet id. 20000 pictures are 16 GB of features for B at 256 px
 from ml_collections import ConfigDict
 
 from configs.drafter_recipe import published_drafter
-from lantern_jax.models.llamagen import published_config
+from lantern_jax.families.llamagen.model import published_config
 
 
 def get_config(size: str = "B") -> ConfigDict:

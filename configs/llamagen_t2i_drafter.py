@@ -15,7 +15,7 @@ a step needs some 10 GB and 46 GB of device memory.
 from ml_collections import ConfigDict
 
 from configs.drafter_recipe import published_drafter
-from lantern_jax.models.llamagen import published_config
+from lantern_jax.families.llamagen.model import published_config
 
 
 def get_config() -> ConfigDict:

@@ -33,12 +33,13 @@ from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree, named_tree
 from lantern_jax.devices.compilation import keep_compiled_programs
+from lantern_jax.drafters.eagle import DrafterModel, eagle_drafter
+from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.programs import Parameters
+from lantern_jax.families.llamagen.model import LlamaGen, llamagen_target, published_config
 from lantern_jax.io.files import write_file
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGen, llamagen_target, published_config
 
 REPEATS = 3
 ROUNDS = 48

@@ -20,11 +20,11 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.measuring.data_sheets import DEVICES, GPU, Device
 from lantern_jax.apps.measuring.fitting import limit_of
-from lantern_jax.apps.measuring.random_models import SIZES
+from lantern_jax.apps.measuring.random_models import published_sizes
 from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs, size_of, size_shapes
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.families.registry import TargetConfig
 from lantern_jax.io import errors
+from lantern_jax.models.vq import vq_shapes
 from lantern_jax.settings.auto import choose
 
 MODELS = (
@@ -112,8 +112,8 @@ def main(argv: Sequence[str] | None = None) -> None:
         if name not in DEVICES:
             raise errors.unknown("device", name, DEVICES)
     for name in options.sizes:
-        if name.removesuffix("-int8") not in SIZES:
-            raise errors.unknown("size", name, SIZES)
+        if name.removesuffix("-int8") not in published_sizes():
+            raise errors.unknown("size", name, published_sizes())
     print(table(options.sizes, options.devices))
 
 

@@ -12,9 +12,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from types import ModuleType
 
+from lantern_jax.families.llamagen.model import SIZES as PUBLISHED
+from lantern_jax.families.llamagen.model import LlamaGenConfig, published_config
 from lantern_jax.io.errors import LanternError, MissingExtra
-from lantern_jax.models.llamagen import SIZES as PUBLISHED
-from lantern_jax.models.llamagen import LlamaGenConfig, published_config
 
 # For checking that everything runs, not for measuring.
 TINY = "tiny"

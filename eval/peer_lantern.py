@@ -25,8 +25,8 @@ from eval.peer_clones import (
     named_version,
 )
 from eval.peer_llamagen import sample_of, seconds_of
+from lantern_jax.families.llamagen.model import T5_XL_DIM, LlamaGenConfig
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.llamagen import T5_XL_DIM, LlamaGenConfig
 
 PLAIN = "lantern-ar"
 # By row: the static tree, None for one grown anew each round; k; delta, or lambda in LANTERN++. The trees and numbers

@@ -14,7 +14,7 @@ import torch
 from torch.nn import functional
 
 from eval.peer_clones import FEWEST, TOKENS, Sample, Way, extrapolated, importable, quiet
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 
 EAGER, STRONGEST = "llamagen", "strongest"
 # Tokens before a graph is captured.

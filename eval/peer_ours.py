@@ -9,10 +9,10 @@ from lantern_jax.apps.measuring.measure import Member, decode_batch, members
 from lantern_jax.apps.measuring.random_models import RandomModel, pixels_a_cell
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
+from lantern_jax.drafters.registry import usual_drafters
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families.drafters import usual_drafters
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.llamagen import LlamaGenConfig
 
 PLAIN, TREE, WINDOW = "ours", "ours-tree", "ours-jacobi"
 REPLACED = "lantern_jax: random weights"

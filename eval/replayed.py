@@ -10,10 +10,10 @@ from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.choices import DRAFTINGS
 from lantern_jax.decoding.methods import AUTO
+from lantern_jax.drafters.eagle import drafter_shapes
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.drafter import drafter_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.auto import TOKENS
 from lantern_jax.settings.recipe import Recipe

@@ -6,9 +6,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.apps.convert.published import PUBLISHED
 from lantern_jax.decoding.protocols import GuidedTokens
-from lantern_jax.families.registry import family_of
+from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.vq import VQModel
 
 
@@ -26,7 +25,7 @@ def run_guided(case, assert_close):
     tensors, beside = {}, {}
     for name, tensor in case.tensors.items():
         (tensors if name.startswith(("model.", "lm_head.")) else beside)[name] = tensor
-    published = PUBLISHED[case.config["model_type"]]
+    published = FAMILIES[case.config["model_type"]].published
     config = published.sizes(tensors, settings | case.config.get("told", {}))
     _, params = published.read(tensors, config)
     target = family_of(config).target(config, np.dtype(np.float32))

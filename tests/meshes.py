@@ -12,12 +12,12 @@ import numpy as np
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import place
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
 from lantern_jax.settings.recipe import Recipe
 from tests.decoding.toy_models import drafter_config
 from tests.tiny_checkpoint import random_leaves

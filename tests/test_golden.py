@@ -25,12 +25,12 @@ from lantern_jax.decoding.protocols import Draft, Pending, Prefix
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.decoding.verification import verify_tree
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.drafter_weights import convert_drafter
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.models.drafter import DrafterModel, eagle_drafter, sequence_rotary
-from lantern_jax.models.llamagen import CaptionConditioning, LlamaGen, llamagen_target
+from lantern_jax.drafters.eagle import DrafterModel, eagle_drafter
+from lantern_jax.drafters.eagle_weights import convert_drafter
+from lantern_jax.drafters.sequence import sequence_rotary
+from lantern_jax.families.chameleon.weights import convert_vqgan
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGen, llamagen_target
+from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.models.vq import VQModel
 from tests.golden_cases import DEFAULT_DIRECTORY, find_cases, read_case
 from tests.golden_guided import GUIDED

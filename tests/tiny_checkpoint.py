@@ -11,9 +11,10 @@ import numpy as np
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, sequence_rotary
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig
+from lantern_jax.drafters.eagle import DrafterModel
+from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.drafters.sequence import DrafterConfig, sequence_rotary
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.pipeline import Pipeline
 from tests.decoding.toy_models import drafter_config

@@ -17,12 +17,13 @@ import numpy as np
 from flax import linen as nn
 from jaxtyping import Array, Bool, Float, Int, Key, PyTree
 
+from lantern_jax.drafters.eagle import DrafterModel, head_logits
+from lantern_jax.drafters.eagle3 import Eagle3Config, Eagle3Model
+from lantern_jax.drafters.medusa import MedusaConfig, MedusaModel
+from lantern_jax.drafters.parallel import ParallelConfig, ParallelModel
+from lantern_jax.drafters.sequence import DrafterConfig, seen, sequence_rotary
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig, DrafterModel, head_logits, seen, sequence_rotary
-from lantern_jax.models.eagle3 import Eagle3Config, Eagle3Model
-from lantern_jax.models.medusa import MedusaConfig, MedusaModel
-from lantern_jax.models.parallel import ParallelConfig, ParallelModel
 from lantern_jax.models.positions import padded_causal_mask
 
 

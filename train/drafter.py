@@ -37,13 +37,13 @@ from lantern_jax.checkpoints.store import load
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
 from lantern_jax.devices.partition import mesh_sizes
-from lantern_jax.families.drafters import kind_name
+from lantern_jax.drafters.eagle3 import Eagle3Config
+from lantern_jax.drafters.medusa import MedusaConfig
+from lantern_jax.drafters.registry import kind_name
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.eagle3 import Eagle3Config
 from lantern_jax.models.heads import head_logits, head_width
-from lantern_jax.models.medusa import MedusaConfig
 from train import script, target
 from train.averaging import (
     TrainState,

@@ -27,10 +27,10 @@ from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
+from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.drafter import DrafterConfig
 from lantern_jax.models.vq import VQConfig, VQModel
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline

@@ -30,7 +30,7 @@ from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, save
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.families.drafters import kind_name
+from lantern_jax.drafters.registry import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
 from train import drafter, script, target, tokenizer

@@ -39,7 +39,7 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline

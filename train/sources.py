@@ -25,12 +25,13 @@ from jaxtyping import Int
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load_text_encoder
+from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES
+from lantern_jax.families.llamagen.prompts import CaptionEncoder
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
-from lantern_jax.models.llamagen import IMAGENET_CLASSES
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.text.encoded import load_encoded, save_encoded
-from lantern_jax.text.encoders import CaptionEncoder, Conditioning
+from lantern_jax.text.encoders import Conditioning
 from lantern_jax.text.vocabulary import UNSPECIFIED, Vocabulary
 from train.claims import claim, parameters_digest
 from train.encode import encode_pictures

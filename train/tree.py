@@ -29,7 +29,7 @@ from lantern_jax.apps.measuring.paths import (
 )
 from lantern_jax.apps.measuring.ranks import collect_ranks
 from lantern_jax.apps.measuring.subject import checkpoint_subject
-from lantern_jax.families.drafters import kind_name
+from lantern_jax.drafters.registry import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
 from lantern_jax.pipeline.pipeline import Pipeline

@@ -23,9 +23,8 @@ from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, placed, same_layout
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.models.vq import VQModel
+from lantern_jax.models.vq import VQModel, vq_shapes
 
 # In the order in which an engine needs them.
 KINDS = ("start", "advance", "refill", "regroup", "draw")

@@ -11,16 +11,14 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.families.drafters import DRAFTERS, drafter_kind, misfits
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.drafters.registry import DRAFTERS, drafter_kind, misfits
 from lantern_jax.families.registry import TargetConfig, family_of
-from lantern_jax.families.t5_weights import t5_shapes
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import is_quantized, shapes_as
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.models.t5 import T5Config
-from lantern_jax.models.vq import VQConfig
+from lantern_jax.models.t5 import T5Config, t5_shapes
+from lantern_jax.models.vq import VQConfig, vq_shapes
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.text.vocabulary import Vocabulary
 
@@ -43,7 +41,7 @@ class Checkpoint:
         model: the model's name, for people.
         target_config, target_params: a model of a family; its parameters are NumPy or JAX arrays, ``{"params": ...}``.
         tokenizer_config, tokenizer_params: the VQ tokenizer, or None; without it there are tokens but no pictures.
-        drafters: (config, parameters) by kind of drafter, a name in ``families.drafters.DRAFTERS``.
+        drafters: (config, parameters) by kind of drafter, a name in ``drafters.registry.DRAFTERS``.
         text_encoder_config, text_encoder_params: T5 for captions, or None. A checkpoint read from a folder has
             only the config: ``store.load_text_encoder`` reads the parameters when captions must be encoded.
         text_tokenizer: the file that turns text into token ids (T5's or Chameleon's), or None.

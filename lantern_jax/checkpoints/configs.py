@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
 from lantern_jax.checkpoints.folder import FORMAT, VERSION, Folder
 from lantern_jax.devices import kept
-from lantern_jax.families.drafters import drafter_kind
+from lantern_jax.drafters.registry import drafter_kind
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError

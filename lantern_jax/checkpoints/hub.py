@@ -4,7 +4,7 @@ import glob
 from pathlib import Path
 
 from lantern_jax.checkpoints.folder import Folder
-from lantern_jax.families.published import conversion_of
+from lantern_jax.families.registry import conversion_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors.checksums import CONFIG
 from lantern_jax.tensors.hub import download

@@ -9,7 +9,6 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Mapping
-from functools import cached_property
 from typing import Any
 
 from lantern_jax.decoding.fields import allowed_in, read_field, written
@@ -27,17 +26,13 @@ class Choices(Table[type]):
     Args:
         what: the sort, in messages.
         base: where the class stands that all of them have, as ``module:name`` below this package.
-        places: where this package's stand, by name; they are imported when first asked for.
+        places: where this package's stand, by name, likewise; they are imported when they are looked up.
     """
 
     def __init__(self, what: str, base: str, places: Mapping[str, str]):
-        super().__init__(what, {}, f"{what}s", lambda: self.ours)
-        self._base, self._places = base, places
-
-    @cached_property
-    def ours(self) -> dict[str, type]:
-        """This package's classes."""
-        return {name: _at(place) for name, place in self._places.items()}
+        ours = {name: f"{__package__}.{place}" for name, place in places.items()}
+        super().__init__(what, ours, f"{what}s")
+        self._base = f"{__package__}.{base}"
 
     def name_of(self, record: Any) -> str:
         """Returns the name of a record's class; empty if it has none."""
@@ -70,13 +65,9 @@ class Choices(Table[type]):
             return self.read(value)
         if isinstance(value, type):
             raise errors.invalid(self.what, value.__name__, f"an object of that class, {value.__name__}(...)")
-        if not isinstance(value, _at(self._base)):
+        if not isinstance(value, imported(self._base)):
             raise errors.unknown(self.what, value, self)
         return value
-
-
-def _at(place: str) -> type:
-    return imported(f"{__package__}.{place}")
 
 
 def split(text: str, what: str) -> tuple[str, dict[str, str]]:
@@ -147,4 +138,4 @@ COUPLINGS = Choices("coupling", "verification:Coupling", {
 
 def coupling_name(coupling: Any) -> str:
     """Returns the name of a coupling's class, or of the one that it derives from; "" for any other."""
-    return next((name for name, kind in COUPLINGS.ours.items() if isinstance(coupling, kind)), "")
+    return next((name for name, kind in COUPLINGS.items() if isinstance(coupling, kind)), "")

@@ -23,8 +23,9 @@ class Program(NamedTuple):
     """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``.
 
     Example:
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
         >>> from lantern_jax.decoding.program import Program
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target = llamagen_target(published_config("B"))
         >>> program = Program(target, lantern_jax.draftings.jacobi(target.vocab_size, window=8))
         >>> program.coupling, program.drafting.max_depth
         (Gumbel(path='longest'), 8)

@@ -123,7 +123,8 @@ class Target:
             for. Called before any work; ignores traced numbers (``jax.core.Tracer``). None for no check.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
+        >>> target = llamagen_target(published_config("B"))
         >>> target.vocab_size, target.num_tokens, target.forced_tokens
         (16384, 256, None)
     """

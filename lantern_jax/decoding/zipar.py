@@ -49,7 +49,8 @@ class Rows:
         LanternError: a width or window below 1, guesses below 0.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
+        >>> target = llamagen_target(published_config("B"))
         >>> lantern_jax.draftings.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
         135
     """

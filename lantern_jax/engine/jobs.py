@@ -30,9 +30,10 @@ class Job:
         made_from: text that determines a program, and that program; None where no such text is known.
 
     Example:
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
         >>> from lantern_jax.decoding.program import Program
         >>> from lantern_jax.engine.jobs import Job
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> target = llamagen_target(published_config("B"))
         >>> job = Job(Program(target), guidance=4.0)
         >>> job.rule.is_strict, job.program.drafting.max_depth  # plain decoding
         (True, 0)

@@ -1,26 +1,18 @@
 """Settings of published models: each entry of a ``config.json`` is honoured, known to change nothing here, or refused.
 
-``normalize_settings`` reads them all. What it knows of a family's files is a ``Dialect``, found by the config's class.
+What a family's files say beside what all do is a ``Dialect``, which stands with the family's weights.
 """
 
 import dataclasses
 import math
 import re
 import warnings
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.emu3 import Emu3Config
-from lantern_jax.models.janus import JanusConfig
-from lantern_jax.models.liquid import LiquidConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.sizes import check_size
-from lantern_jax.models.t5 import T5Config
 
 # Names of settings in other implementations' config files.
 _ALIASES = {
@@ -28,8 +20,6 @@ _ALIASES = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "kv_heads", "n_kv_head": "kv_heads",
     "head_dim": "head_width", "intermediate_size": "hidden_dim", "rms_norm_eps": "norm_eps", "rope_theta": "rope_base",
 }  # fmt: skip
-# Kept for converters that look for a head.
-TIED = "tie_word_embeddings"
 # Settings that all models have and some configs derive -> what derives them.
 _DERIVED = {"head_width": "head_dim", "kv_heads": "key_heads"}
 # Why an entry changes nothing here with any value -> such entries.
@@ -58,7 +48,8 @@ _ONLY: Mapping[str, tuple[Any, ...]] = {
     "tie_word_embeddings": (False,), "use_sliding_window": (False,), "use_bidirectional_attention": (False,),
     "partial_rotary_factor": (1,), "swin_norm": (False,),
 }  # fmt: skip
-_GELU = ("gelu_pytorch_tanh", "gelu_new")
+# Names of GELU in its tanh form.
+TANH_GELU = ("gelu_pytorch_tanh", "gelu_new")
 _ROTATION: Mapping[str, tuple[Any, ...]] = {
     "rope_type": ("default",), "type": ("default",), "partial_rotary_factor": (1,),
 }  # fmt: skip
@@ -66,93 +57,52 @@ _ROTATION: Mapping[str, tuple[Any, ...]] = {
 _LANGUAGE = ("text_config", "language_config")
 
 
-@dataclasses.dataclass(frozen=True)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Dialect:
-    """What is known of a family's published ``config.json``.
+    """What is known of the ``config.json`` of a config's published models.
 
     Attributes:
+        config: the class of configs.
         model_types, architectures: patterns of those entries, in the file and in its part about the language model.
         aliases: entry -> field, beside those that all families share.
+        values: entry -> function from its value to the field's.
         only: entry -> the values with which it changes nothing, likewise.
         harmless: entries that shapes or another file tell better.
+        kept: entries of ``only`` that readers of the family's weights look at.
         parts: objects about other parts of the model -> ``only`` for entries in them.
     """
 
+    config: type
     model_types: str = ".*"
     architectures: str = ".*"
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    values: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
     harmless: str = ""
+    kept: tuple[str, ...] = ()
     parts: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
 
-
-# Shapes tell a picture tokenizer's sizes, and its networks have one form.
-_TOKENIZER: Mapping[str, Mapping[str, tuple[Any, ...]]] = {"vq_config": {}}
-_CHAMELEON = Dialect("chameleon(_xllmx|_vqgan)?|lumina2", "Chameleon(XLLMX)?For.*", parts=_TOKENIZER)
-_DIALECTS = {
-    # Its own program writes what the picture is conditioned on as the type.
-    LlamaGenConfig: Dialect(
-        "llama|llamagen|[ct]2i", "Llama(Gen)?For.*", {"block_size": "grid"},
-        harmless="cls_token_num input_type num_classes multiple_of ffn_dim_multiplier",
-    ),
-    ChameleonConfig: _CHAMELEON,
-    Lumina2Config: dataclasses.replace(_CHAMELEON, harmless="vocab_size"),
-    # The head of the text, tied or not, is not read.
-    JanusConfig: Dialect(
-        "multi_modality|janus|llama", "(MultiModality|Janus|Llama)(CausalLM|For.*|Model)",
-        only={"tie_word_embeddings": (False, True)}, harmless="vocab_size",
-        parts={
-            "vq_config": {"hidden_act": ("gelu",), "num_hidden_layers": (2,)},
-            "gen_aligner_config": {"projector_type": ("mlp_gelu",), "depth": (2,)},
-            "gen_vision_config": {}, "gen_head_config": {}, "vision_config": {}, "aligner_config": {},
-        },
-    ),
-    Emu3Config: Dialect(
-        "[Ee]mu3|emu3_text_model", "Emu3(For.*|Model|TextModel)",
-        {"image_area": "grid", "eol_token_id": "row_end", "eof_token_id": "frame_end", "eoi_token_id": "image_end"},
-        harmless="vocab_size", parts=_TOKENIZER,
-    ),
-    # The first Gemmas said "gelu" and were computed in the tanh form.
-    LiquidConfig: Dialect(
-        "gemma|liquid", "(Gemma|Liquid|MiniGeminiGemma)For.*",
-        only={"hidden_act": ("gelu", *_GELU), "hidden_activation": _GELU, "tie_word_embeddings": (False, True)},
-        harmless="vocab_size",
-    ),
-    T5Config: Dialect(
-        "m?t5", "M?T5(For|Encoder|With|Model).*",
-        {
-            "d_model": "dim", "d_kv": "head_dim", "d_ff": "hidden_dim", "layer_norm_epsilon": "norm_eps",
-            "relative_attention_num_buckets": "num_buckets", "relative_attention_max_distance": "max_distance",
-        },
-        {
-            "feed_forward_proj": ("gated-gelu",), "dense_act_fn": _GELU, "is_gated_act": (True,),
-            "tie_word_embeddings": (False, True), "is_decoder": (False,),
-        },
-        "num_decoder_layers scale_decoder_outputs",
-    ),
-    # A bias stands in the projection of EAGLE's inputs, as shapes show.
-    DrafterConfig: Dialect(
-        "llama|chameleon(_vqgan)?", "(Llama(Gen)?|Chameleon(XLLMX)?)For.*",
-        {"input_type": "grid", "block_size": "grid"}, {"num_layers": (1,)},
-        "caption_dim cls_token_num bias", _TOKENIZER,
-    ),
-}  # fmt: skip
-# What LANTERN's drafters for captions call the pictures that they were trained on -> codes a side.
-_STAGES = {"t2i": 16, "t2i2": 32}
+    @property
+    def fields(self) -> set[str]:
+        """The names of the config's fields."""
+        return {field.name for field in dataclasses.fields(self.config)}
 
 
-def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any]:
-    """Returns settings under the names of ``kind``'s fields and of what its config derives (``_DERIVED``).
+def side_of(area: Any) -> Any:
+    """Returns the side of a square of that many codes; anything but a number as it is."""
+    return math.isqrt(area) if isinstance(area, int) and area > 0 else area
+
+
+def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
+    """Returns settings under the names of the config's fields and of what the config derives (``_DERIVED``).
 
     Those of a published ``config.json``, which has ``model_type`` or ``architectures``, may stand in a part of it.
 
     Raises:
         LanternError: an entry asks for what is not computed here, or is unknown; its value and what to do are named.
     """
-    dialect = _DIALECTS.get(kind, Dialect())
     published = bool({"model_type", "architectures"} & set(settings))
-    fields = {field.name for field in dataclasses.fields(kind)}
-    aliases, only = _ALIASES | dict(dialect.aliases), {**_ONLY, **dialect.only}
+    fields, aliases, only = dialect.fields, _ALIASES | dict(dialect.aliases), {**_ONLY, **dialect.only}
     told_better = dialect.harmless.split() if published else ()
     known, wrong, unknown = {}, _of_another_type(settings, dialect), []
     for name, value in _flat(settings, wrong).items():
@@ -160,11 +110,11 @@ def normalize_settings(settings: Mapping[str, Any], kind: type) -> dict[str, Any
         if name in told_better or (value is None and (published or name not in fields)):
             continue
         if field in fields or field in _DERIVED:
-            value = _converted(name, value)
+            value = dialect.values.get(name, lambda value: value)(value)
             known |= {} if value is None and name not in fields else {field: value}
         elif name in only or field in only:
             wrong += _strays({name: value}, {name: only.get(name, only.get(field, ()))})
-            known |= {name: value} if (name, kind) == (TIED, LiquidConfig) else {}
+            known |= {name: value} if name in dialect.kept else {}
         elif name in dialect.parts:
             part = value.get("params", value) if isinstance(value, Mapping) else None
             inside = part if isinstance(part, Mapping) else {}
@@ -233,40 +183,31 @@ def _said(name: str, value: Any, *expected: Any) -> str:
     return f"{errors.short(name, 60)} is {errors.quoted(value, 80)}{wanted}"
 
 
-def _converted(name: str, value: Any) -> Any:
-    """Returns an entry's value as its field has it: numbers of codes or pixels, and stages, become codes a side."""
-    whole = isinstance(value, int) and value > 0
-    if name == "input_type":
-        return _STAGES.get(str(value))
-    if name == "image_area":
-        return math.isqrt(value) // 8 if whole else value
-    return math.isqrt(value) if name == "block_size" and whole else value
-
-
-def heads_of(settings: Mapping[str, Any], kind: type) -> int:
-    """Returns the number of heads in settings, by which shapes are divided, or ``kind``'s default if there is none.
+def heads_of(settings: Mapping[str, Any], dialect: Dialect) -> int:
+    """Returns the number of heads in settings, by which shapes are divided, or the config's default if there is none.
 
     Raises:
         LanternError: it is not a number of heads, or another setting is wrong.
     """
-    heads = normalize_settings(settings, kind).get("num_heads", kind.num_heads)
+    heads = normalize_settings(settings, dialect).get("num_heads", dialect.config.num_heads)
     check_size("num_heads", heads)
     return heads
 
 
-def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None = None):
+def config_from(
+    dialect: Dialect, found: dict[str, Any], settings: Mapping[str, Any] | None, heads: int | None = None
+):
     """Makes a config from the sizes that shapes show and from settings, which must not contradict them.
 
     Args:
         heads: the number of heads unless settings say it; None if nothing else does.
     """
-    settings = normalize_settings(settings or {}, kind)
-    settings.pop(TIED, None)
-    fields = {field.name for field in dataclasses.fields(kind)}
+    settings = normalize_settings(settings or {}, dialect)
+    settings = {name: value for name, value in settings.items() if name not in dialect.kept}
     derived = {
         name: settings.pop(name)
         for name in _DERIVED
-        if name in settings and (name in found or name not in fields)
+        if name in settings and (name in found or name not in dialect.fields)
     }
     values = {"num_heads": heads} | found | settings
     if values["num_heads"] is None:
@@ -281,7 +222,7 @@ def config_from(kind, found: dict[str, Any], settings: Mapping[str, Any] | None,
         for name, value in settings.items()
         if name in found and value != found[name]
     ]
-    config = None if clashes else kind(**values)
+    config = None if clashes else dialect.config(**values)
     # T5's heads have a width of their own.
     layers = getattr(config, "transformer", config)
     for name, value in derived.items() if config else ():

@@ -1,6 +1,6 @@
-"""The model families: everything that the rest of the library looks up about a target by the class of its config.
+"""The model families: a folder each, whose record says all that the rest of the library looks up about its targets.
 
-Nothing else asks which family a config belongs to: a new one is a file and an entry here. Needs no JAX.
+Nothing else asks which family a config belongs to. Needs no JAX until a family is read.
 
 Axes: D width, V codes.
 """
@@ -10,11 +10,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from lantern_jax.families.formats import Format
-from lantern_jax.io.plugins import Late, Table, at
+from lantern_jax.io.plugins import Table
 
 if TYPE_CHECKING:
     from lantern_jax.decoding.protocols import Target
+    from lantern_jax.families.config_files import Dialect
     from lantern_jax.text.encoders import PromptEncoder, PromptParts
 
 
@@ -30,8 +30,123 @@ class TargetConfig(Protocol):
     shared_with_drafter: Mapping[str, Any]
 
 
+@dataclass(frozen=True)
+class File:
+    """A file option of a format.
+
+    Attributes:
+        option: its name on the command line; the argument in Python is the same with underscores.
+        help: what the file is.
+        required: whether the format cannot do without it.
+        repository: whether ``--from-hub`` without this option takes the whole repository for it.
+
+    Example:
+        >>> from lantern_jax.families.registry import File
+        >>> File("t5-tokenizer", "T5's spiece.model").argument
+        't5_tokenizer'
+    """
+
+    option: str
+    help: str
+    required: bool = False
+    repository: bool = False
+
+    @property
+    def argument(self) -> str:
+        """The argument in Python."""
+        return self.option.replace("-", "_")
+
+
+# What a conversion says of a grid that nothing tells.
+ASSUMED = "assumed"
+# What the files of several formats are.
+TENSORS = "a tensor file, an index or a folder"
+MODEL = File("model", f"the model: {TENSORS}", required=True, repository=True)
+TOKENIZER_JSON = File("text-tokenizer", "the model's tokenizer.json", required=True)
+DRAFTER = File("drafter", f"LANTERN's drafter: {TENSORS}")
+
+
+@dataclass(frozen=True)
+class Choice:
+    """An option of a format that takes a word, of a few the first by default.
+
+    Attributes:
+        option, help: as in ``File``; the argument in Python is the option's name.
+        values: the words; none for any word, by default None.
+    """
+
+    option: str
+    help: str
+    values: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, eq=False)
-class Family(Late):
+class Format:
+    """What one ``lantern convert FORMAT`` takes.
+
+    Attributes:
+        help: one line.
+        files: its options that are files, first the model.
+        settings: settings of the config that the format decides.
+        function: writes the checkpoint: takes the files and choices by name, ``out``, ``dtype``, ``overwrite`` and
+            ``progress``; None where the family's ``Published`` says how.
+        choices: its other options.
+
+    Example:
+        >>> from lantern_jax.families.registry import File, Format
+        >>> files = (File("model", "the model: a tensor file", required=True),)
+        >>> Format("mine: model", files, function=lambda model, out, **options: out).files[0].argument
+        'model'
+    """
+
+    help: str
+    files: tuple[File, ...]
+    settings: Mapping[str, Any] = field(default_factory=dict)
+    function: Callable[..., Any] | None = None
+    choices: tuple[Choice, ...] = ()
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Published:
+    """How a family's published files become a checkpoint.
+
+    Attributes:
+        dialect: what is known of its ``config.json``.
+        sizes: (tensors, settings) -> config, inferred from names and shapes, and from settings.
+        read: (tensors, config, dtype=, progress=) -> (config, parameters); with ``order=`` too, where the family has a
+            ``published_order``.
+        read_tokenizer: (tensors, progress=) -> (``VQConfig``, ``VQModel`` parameters) of its picture tokenizer.
+        inside: what begins the picture tokenizer's tensor names where they are among the model's.
+        model: config -> the model's name, for people.
+        defaults: config -> the settings that it is usually sampled with.
+        told: (paths by argument, settings known so far) -> what other files, or names, tell of settings, and a phrase
+            about where the grid is from: "" as published, ``ASSUMED`` with a warning.
+        repositories: repository of the Hugging Face hub, in lower case -> the words after ``lantern convert`` that make
+            a checkpoint of its files, as in docs/models; or a repository with the same model in another layout.
+    """
+
+    dialect: "Dialect"
+    sizes: Callable[..., Any]
+    read: Callable[..., tuple[Any, Any]]
+    read_tokenizer: Callable[..., tuple[Any, Any]]
+    inside: tuple[str, ...] = ()
+    model: Callable[[Any], str]
+    defaults: Callable[[Any], Mapping[str, float]]
+    told: Callable[..., tuple[Mapping[str, Any], str]] = lambda files, settings: ({}, "")
+    repositories: Mapping[str, str] = field(default_factory=dict)
+
+    def tokenizer_inside(self, tensors: Mapping[str, Any]) -> dict[str, Any]:
+        """Returns the picture tokenizer's tensors among a model's, under the tokenizer's own names."""
+        return {
+            name.removeprefix(prefix): tensor
+            for prefix in self.inside
+            for name, tensor in tensors.items()
+            if name.startswith(prefix)
+        }
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
     """One family of targets.
 
     Attributes:
@@ -52,11 +167,15 @@ class Family(Late):
         shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
             that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
-        formats: another package's formats that ``lantern convert`` reads, by name.
+        sizes: name of a published size -> its config.
+        published: how its published files are read; None where ``formats`` have functions of their own.
+        formats: what ``lantern convert`` reads, by name.
 
     Example:
-        >>> family = lantern_jax.Family(
-        ...     lantern_jax.LlamaGenConfig, shapes=dict, target=lantern_jax.llamagen_target,
+        >>> from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target
+        >>> from lantern_jax.families.registry import Family
+        >>> family = Family(
+        ...     LlamaGenConfig, shapes=dict, target=llamagen_target,
         ...     prompts=lambda parts: None, random_conditioning=lambda config, count: None,
         ... )
         >>> family.head({"params": {"head": {"kernel": 1}}}), family.formats
@@ -75,72 +194,20 @@ class Family(Late):
     classes: Callable[[Any], int] = lambda config: 0
     shaped: Callable[[Any, int, int], Any] | None = None
     tokenizer: Callable[[], Any] = lambda: None
+    sizes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
+    published: Published | None = None
     formats: Mapping[str, Format] = field(default_factory=dict)
 
 
 FAMILIES: Table[Family] = Table(
     "family",
     {
-        "llamagen": Family(
-            config=at("lantern_jax.models.llamagen:LlamaGenConfig"),
-            shapes=at("lantern_jax.families.llamagen_weights:gpt_shapes"),
-            target=at("lantern_jax.models.llamagen:llamagen_target"),
-            prompts=at("lantern_jax.text.encoders:llamagen_encoder"),
-            random_conditioning=at("lantern_jax.families.llamagen_weights:random_conditioning"),
-            text_width=lambda config: config.caption_dim,
-            classes=lambda config: max(config.num_labels - 1, 0),
-            tokenizer=at("lantern_jax.models.vq:VQConfig"),
-        ),
-        "chameleon": Family(
-            config=at("lantern_jax.models.chameleon:ChameleonConfig"),
-            shapes=at("lantern_jax.families.chameleon_weights:chameleon_shapes"),
-            target=at("lantern_jax.models.chameleon:chameleon_target"),
-            prompts=at("lantern_jax.text.encoders:TokenEncoder"),
-            random_conditioning=at("lantern_jax.families.chameleon_weights:random_conditioning"),
-            published_order=at("lantern_jax.families.chameleon_weights:published_order"),
-            published_residual=lambda config: (
-                "published_lumina" if config.layout == "lumina" else "published"
-            ),
-            tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
-        ),
-        "janus": Family(
-            config=at("lantern_jax.models.janus:JanusConfig"),
-            shapes=at("lantern_jax.families.janus_weights:janus_shapes"),
-            target=at("lantern_jax.models.janus:janus_target"),
-            prompts=at("lantern_jax.text.guided:JanusEncoder"),
-            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
-            head=lambda params: params["params"]["head"],
-            tokenizer=at("lantern_jax.models.vq:VQConfig"),
-        ),
-        "emu3": Family(
-            config=at("lantern_jax.models.emu3:Emu3Config"),
-            shapes=at("lantern_jax.families.token_weights:model_shapes"),
-            target=at("lantern_jax.models.emu3:emu3_target"),
-            prompts=at("lantern_jax.text.guided:Emu3Encoder"),
-            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
-            published_order=at("lantern_jax.families.token_weights:published_order"),
-            shaped=at("lantern_jax.models.tokens:shaped"),
-            tokenizer=at("lantern_jax.families.emu3_vq_weights:emu3_tokenizer"),
-        ),
-        "liquid": Family(
-            config=at("lantern_jax.models.liquid:LiquidConfig"),
-            shapes=at("lantern_jax.families.token_weights:model_shapes"),
-            target=at("lantern_jax.models.liquid:liquid_target"),
-            prompts=at("lantern_jax.text.guided:LiquidEncoder"),
-            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
-            published_order=at("lantern_jax.families.token_weights:published_order"),
-            tokenizer=at("lantern_jax.families.chameleon_weights:tokenizer"),
-        ),
-        "lumina2": Family(
-            config=at("lantern_jax.models.lumina2:Lumina2Config"),
-            shapes=at("lantern_jax.families.token_weights:model_shapes"),
-            target=at("lantern_jax.models.lumina2:lumina2_target"),
-            prompts=at("lantern_jax.text.lumina2:Lumina2Encoder"),
-            random_conditioning=at("lantern_jax.families.token_weights:random_conditioning"),
-            published_order=at("lantern_jax.families.token_weights:published_order"),
-            shaped=at("lantern_jax.models.tokens:shaped"),
-            tokenizer=at("lantern_jax.families.lumina2_weights:movqgan"),
-        ),
+        "llamagen": "lantern_jax.families.llamagen:FAMILY",
+        "chameleon": "lantern_jax.families.chameleon:FAMILY",
+        "janus": "lantern_jax.families.janus:FAMILY",
+        "emu3": "lantern_jax.families.emu3:FAMILY",
+        "liquid": "lantern_jax.families.liquid:FAMILY",
+        "lumina2": "lantern_jax.families.lumina2:FAMILY",
     },
     "families",
 )
@@ -154,3 +221,16 @@ def family_name(config: TargetConfig) -> str:
 def family_of(config: TargetConfig) -> Family:
     """Returns the family that a config belongs to."""
     return FAMILIES[family_name(config)]
+
+
+def conversion_of(repository: str) -> str | None:
+    """Returns the command that makes a checkpoint of a repository's published weights; None for an unknown one."""
+    known = {
+        name: words
+        for family in FAMILIES.values()
+        if family.published is not None
+        for name, words in family.published.repositories.items()
+    }
+    words = known.get(repository.lower())
+    words = known.get(words, words)
+    return None if words is None else f"lantern convert {words}"

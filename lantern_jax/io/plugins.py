@@ -18,40 +18,10 @@ Kind = TypeVar("Kind")
 _tables: list["Table"] = []
 
 
-class _At(str):
-    """The place where a value stands: ``module:name``."""
-
-    __slots__ = ()
-
-
-def at(place: str) -> Any:
-    """Returns what stands for the value at ``module:name`` in a kind's record; the value is imported when it is read.
-
-    Example:
-        >>> config = lantern_jax.at("lantern_jax.models.drafter:DrafterConfig")
-        >>> kind = lantern_jax.DrafterKind(config, shapes=lambda config: {}, make=lantern_jax.eagle_drafter)
-        >>> kind.config is lantern_jax.DrafterConfig
-        True
-    """
-    return _At(place)
-
-
 def imported(place: str) -> Any:
     """Imports the value at ``module:name``."""
     module, _, path = place.partition(":")
     return attrgetter(path)(importlib.import_module(module))
-
-
-class Late:
-    """A record whose fields may be given as ``at("module:name")``; reading such a field imports its value."""
-
-    def __getattribute__(self, name: str) -> Any:
-        value = super().__getattribute__(name)
-        return imported(value) if type(value) is _At else value
-
-    def has(self, name: str) -> bool:
-        """Tells whether a field is given, without importing its value."""
-        return super().__getattribute__(name) is not None
 
 
 class Table(Mapping[str, Kind], Generic[Kind]):
@@ -59,15 +29,12 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
     Args:
         what: the sort, in messages.
-        ours: the kinds of this package.
+        ours: the kinds of this package, or where each is, ``module:name``: it is imported when it is looked up.
         group: of the entry points that name other packages' kinds, below ``lantern_jax``; empty for none.
-        beside: returns more of them.
     """
 
-    def __init__(
-        self, what: str, ours: Mapping[str, Kind], group: str = "", beside: Callable[[], Mapping[str, Kind]] = dict
-    ):  # fmt: skip
-        self.what, self.group, self._ours, self._beside = what, group, ours, beside
+    def __init__(self, what: str, ours: Mapping[str, Kind | str], group: str = ""):
+        self.what, self.group, self._ours = what, group, dict(ours)
         _tables.append(self)
 
     @cached_property
@@ -84,23 +51,20 @@ class Table(Mapping[str, Kind], Generic[Kind]):
                 raise LanternError(line) from None
         return found
 
-    @property
-    def known(self) -> dict[str, Kind]:
-        """The kinds that were imported or need no import."""
-        return {**vars(self).get("theirs", {}), **self._beside(), **self._ours}
-
     def __getitem__(self, name: str) -> Kind:
-        known = self.known
-        return known[name] if name in known else self.theirs[name]
+        kind = self._ours[name] if name in self._ours else self.theirs[name]
+        if isinstance(kind, str):
+            kind = self._ours[name] = imported(kind)
+        return kind
 
     def __repr__(self) -> str:
         return f"<Table of {self.what}s>"
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self.known)
+        return iter({**self._ours, **vars(self).get("theirs", {})})
 
     def __len__(self) -> int:
-        return len(self.known)
+        return len(list(iter(self)))
 
     def find(self, name: str) -> Kind:
         """Returns the kind of a name; raises LanternError for an unknown one."""
@@ -110,9 +74,9 @@ class Table(Mapping[str, Kind], Generic[Kind]):
 
     def named(self, fits: Callable[[Kind], bool]) -> str:
         """Returns the name of the first kind that fits; raises LanternError if none of any package does."""
-        for kinds in (self.known, self.theirs):
-            for name, kind in kinds.items():
-                if fits(kind):
+        for names in (self, self.theirs):
+            for name in names:
+                if fits(self[name]):
                     return name
         raise LanternError(
             f"this is no {self.what} of {', '.join(self)}: a package can add yours by an entry point"

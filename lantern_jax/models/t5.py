@@ -4,6 +4,7 @@ Axes: B batch, P tokens, D width, H heads, E head width.
 """
 
 from dataclasses import dataclass
+from typing import Any
 
 import flax.linen as nn
 import jax
@@ -27,7 +28,8 @@ class T5Config:
         num_buckets, max_distance: of the relative position bias, which all layers share.
 
     Example:
-        >>> lantern_jax.T5Config().dim  # Flan-T5-XL's
+        >>> from lantern_jax.models.t5 import T5Config
+        >>> T5Config().dim  # Flan-T5-XL's
         2048
     """
 
@@ -48,6 +50,12 @@ class T5Config:
                 f"num_buckets {self.num_buckets} with max_distance {self.max_distance}: give a multiple of 4, "
                 "and a distance beyond a quarter of it"
             )
+
+
+def t5_shapes(config: T5Config) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``T5Encoder(config).init`` makes."""
+    tokens, mask = jax.ShapeDtypeStruct((1, 1), np.int32), jax.ShapeDtypeStruct((1, 1), np.bool_)
+    return jax.eval_shape(T5Encoder(config).init, jax.random.key(0), tokens, mask)
 
 
 def relative_buckets(length: int, num_buckets: int, max_distance: int) -> Int[np.ndarray, "P P"]:
@@ -77,8 +85,9 @@ class T5Encoder(nn.Module):
         features [B, P, D] after the final norm; meaningless at padding.
 
     Example:
-        >>> config = lantern_jax.T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
-        >>> encoder, tokens = lantern_jax.T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
+        >>> from lantern_jax.models.t5 import T5Config, T5Encoder
+        >>> config = T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
+        >>> encoder, tokens = T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
         >>> features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), tokens, tokens == 0)
         >>> features.shape
         (1, 5, 8)

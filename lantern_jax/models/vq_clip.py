@@ -3,7 +3,7 @@
 Convolutions over time are causal: the first frame depends on itself alone, and so only on the last time step of their
 kernels. The encoder's halve a clip of four frames twice; where frames are equal, all their outputs but the first are
 the same. So each becomes a convolution over rows and columns, whose kernel converters compute
-(``families.emu3_vq_weights``).
+(``families.emu3.vq_weights``).
 
 Axes: B batch, h w rows and columns of the code grid, c channels.
 """

@@ -17,8 +17,8 @@ from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.rules.own import try_rule
 from lantern_jax.devices.partition import outside_mesh
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.jobs import Job
-from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.settings import auto

@@ -1,4 +1,4 @@
-"""Prompts to conditioning: class numbers, words, captions through T5, or Chameleon's tokens.
+"""Prompts to conditioning: what the encoders of all families share.
 
 Conditioning is on the host and has conditional rows only, in leaves [n, ...]: the target adds the unconditional row. A
 batch of it is ``leaf[rows]`` for every leaf.
@@ -6,37 +6,28 @@ batch of it is ``leaf[rows]`` for every leaf.
 Axes: n prompts, C label slots, P prefix length, F caption feature width.
 """
 
-import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from jaxtyping import Bool, Float, Int, PyTree
 
-from lantern_jax.decoding.concrete import check_padding
-from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_text
-from lantern_jax.models.llamagen import IMAGENET_CLASSES, CaptionConditioning
 from lantern_jax.models.t5 import T5Config
-from lantern_jax.text.chameleon import ChameleonVocabulary, prompt_rows
 from lantern_jax.text.encoded import EncodedPrompts
-from lantern_jax.text.imagenet import class_number
-from lantern_jax.text.packed import PackedRows
-from lantern_jax.text.t5 import caption_tokens, check_tokenizer, cut_of, encode_captions
+from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 from lantern_jax.text.vocabulary import Vocabulary
 
-# Labels, or the record of a caption or token model with leaves [n, ...]; caption features may be packed.
-Conditioning = (
-    Int[np.ndarray, "n C"] | Int[np.ndarray, "n 2 C"] | CaptionConditioning | TokenConditioning | GuidedTokens
-)
+# Labels, or a family's record of arrays, with leaves [n, ...]; caption features may be packed.
+Conditioning = PyTree
 # One negative prompt per prompt, or None.
 Negatives = Sequence[str] | None
 
@@ -107,7 +98,7 @@ class PromptEncoder(ABC):
         negative ones, which it also warns with.
         """
         made = self.encode(prompts, dtype, negative)
-        return lambda: made, _ignored(self.ignored_of, prompts, negative)
+        return lambda: made, ignored_in(self.ignored_of, prompts, negative)
 
     def ignored_of(self, prompts: Sequence[str | int]) -> str:
         """Returns a line on what is ignored of prompts; empty if nothing is."""
@@ -171,179 +162,7 @@ class PromptEncoder(ABC):
         do not fit the target."""
 
 
-class LabelEncoder(PromptEncoder):
-    """Words through the checkpoint's vocabulary or, if it has none, classes, which take no negative prompts.
-
-    Raises LanternError if the config's unconditional labels are not the vocabulary's.
-    """
-
-    kind, fields = "labels", ("labels",)
-
-    def __init__(self, parts: PromptParts):
-        super().__init__(parts)
-        null = () if parts.vocabulary is None else tuple(parts.vocabulary.null_labels().tolist())
-        if null and null != parts.config.unconditional_labels:
-            raise LanternError(
-                f"the config's null_labels {parts.config.null_labels} are not the vocabulary's: give it {null}"
-            )
-
-    @property
-    def takes_negative(self) -> bool:
-        """Whether prompts are words."""
-        return self.parts.vocabulary is not None
-
-    def encode(self, prompts, dtype=np.float32, negative=None):
-        vocabulary = self.parts.vocabulary
-        if vocabulary is None:
-            _check_some(prompts)
-            return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
-        labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
-        if negative is None:
-            return labels
-        with errors.of_negatives():  # Guidance leads away only from what is named.
-            against = vocabulary.label_ids(self._parsed(negative))
-        return np.stack([labels, against], axis=1)
-
-    def ignored_of(self, prompts):
-        return "" if self.parts.vocabulary is None else self.parts.vocabulary.ignored_of(prompts)
-
-    def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
-        _check_some(prompts)
-        for prompt in prompts:
-            _check_text(prompt, "words, such as 'a lake at dusk'")
-        return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
-
-    def from_arrays(self, conditioning, mask=None):
-        return self._checked(np.asarray(conditioning))
-
-    def _checked(self, labels):
-        slots = self.config.label_slots
-        if not (_fits(labels, 2, slots) or _fits(labels, slots)) or labels.dtype.kind not in "iu":
-            raise LanternError(
-                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers [n, {slots}]"
-            )
-        if labels.min() < 0 or labels.max() >= self.config.num_labels:
-            raise LanternError(
-                f"conditioning holds ids outside 0..{self.config.num_labels - 1}: give label ids of the model"
-            )
-        return labels.astype(np.int32)
-
-
-class CaptionEncoder(PromptEncoder):
-    """Captions through T5, whose parameters are read once per call and then dropped."""
-
-    kind, fields = "captions", ("features", "mask")
-    negative_fields, takes_negative = ("negative", "negative_mask"), True
-    _read: dict[np.dtype, PyTree] | None = None
-
-    def prepare(self, prompts, dtype=np.float32, negative=None):
-        check_texts(prompts, negative)
-        encoder = self.parts.text_encoder
-        if encoder is None:
-            raise LanternError(
-                "this checkpoint has no text encoder: convert it with --t5, "
-                "or give features to Pipeline.generate_from(conditioning)"
-            )
-        tokenizer, length = self.parts.tokenizer, self.config.caption_length
-        tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
-        # Usually one text for all prompts.
-        place = {text: row for row, text in enumerate(dict.fromkeys(negative or ()))}
-        with errors.of_negatives():
-            against = caption_tokens(tokenizer, list(place), length, encoder.vocab_size)
-        rows = [place[text] for text in negative or ()]
-        ignored = _ignored(partial(cut_of, tokenizer, length), prompts, negative)
-        return partial(self._features, tokens, against, rows, dtype), ignored
-
-    def encode(self, prompts, dtype=np.float32, negative=None):
-        return self.prepare(prompts, dtype, negative)[0]()
-
-    def _features(self, tokens, against, rows: list[int], dtype) -> CaptionConditioning:
-        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder
-        made = encode_captions(*read, *tokens, dtype)
-        if not rows:
-            return CaptionConditioning(made, made.mask)
-        other = encode_captions(*read, *against, dtype).repeated(rows)
-        return CaptionConditioning(made, made.mask, negative=other, negative_mask=other.mask)
-
-    @contextmanager
-    def kept(self):
-        outer, self._read = self._read, {} if self._read is None else self._read
-        try:
-            yield
-        finally:
-            self._read = outer
-
-    def _parameters(self, dtype: np.dtype) -> PyTree:
-        held = {} if self._read is None else self._read
-        if dtype not in held:
-            held[dtype] = self.parts.read_text_encoder(dtype)
-        return held[dtype]
-
-    def from_arrays(self, conditioning, mask=None):
-        features = np.asarray(conditioning)
-        return self._checked(
-            features, np.ones(features.shape[:2], bool) if mask is None else np.asarray(mask)
-        )
-
-    def _checked(self, features, mask, negative=None, negative_mask=None):
-        if negative is not None:
-            made, against = self._checked(features, mask), self._checked(negative, negative_mask)
-            return made.replace(negative=against.features, negative_mask=against.mask)
-        row = self.config.caption_length, self.config.caption_dim
-        if not _fits(features, *row) or features.dtype.kind not in "fV":
-            raise LanternError(
-                f"conditioning has shape {features.shape}, {features.dtype}: give features [n, {row[0]}, {row[1]}]"
-            )
-        if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
-            raise LanternError(
-                "conditioning holds numbers that are not finite: give the text encoder's features"
-            )
-        check_padding(mask, features.shape[:-1])
-        return CaptionConditioning(features, mask)
-
-
-class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
-
-    kind, fields = "tokens", ("tokens", "mask")
-    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
-
-    @cached_property
-    def vocabulary(self) -> ChameleonVocabulary:
-        """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
-        return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
-
-    def encode(self, prompts, dtype=np.float32, negative=None):
-        check_texts(prompts, negative)
-        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
-        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
-        if negative is None:
-            return made
-        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
-
-    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
-        if unconditional is not None:
-            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
-            if unconditional.shape != tokens.shape:
-                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
-            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
-        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
-            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise LanternError(
-                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
-            )
-        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
-            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
-        return TokenConditioning(tokens, mask)
-
-
-def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
-    """Returns the encoder of a LlamaGen model, for labels or for captions."""
-    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
-
-
-def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives) -> tuple[str, ...]:
+def ignored_in(line: Callable[[Sequence[str]], str], prompts, negative: Negatives) -> tuple[str, ...]:
     """Returns the lines about prompts and about negative ones that are not empty, and warns with them."""
     against = line(negative or ())
     lines = tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))
@@ -351,15 +170,15 @@ def _ignored(line: Callable[[Sequence[str]], str], prompts, negative: Negatives)
     return lines
 
 
-def _fits(array: np.ndarray, *row: int) -> bool:
+def fits(array: np.ndarray, *row: int) -> bool:
     return array.shape[1:] == row and len(array) > 0
 
 
 def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> None:
     """Raises LanternError unless prompts and negative ones are texts, none of them empty."""
-    _check_some(prompts)
+    check_some(prompts)
     for prompt in prompts:
-        _check_text(prompt, "a description in words")
+        check_prompt_text(prompt, "a description in words")
         if not prompt.strip():
             raise LanternError("empty prompt: describe a picture in words")
     if negative is not None:
@@ -367,27 +186,12 @@ def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> Non
             check_texts(negative)
 
 
-def _check_some(prompts: Sequence[Any]) -> None:
+def check_some(prompts: Sequence[Any]) -> None:
     if not len(prompts):
         raise LanternError("no prompts: give at least one")
 
 
-def _check_text(prompt: Any, taken: str) -> None:
+def check_prompt_text(prompt: Any, taken: str) -> None:
     if not isinstance(prompt, str):
         raise LanternError(f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes {taken}")
     check_text(prompt, "prompt")
-
-
-def _class(prompt: str | int, classes: int) -> int:
-    """Returns the class that a number or, for ImageNet's classes, a name stands for."""
-    advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
-    if isinstance(prompt, str) and not prompt.strip():
-        raise LanternError(f"empty prompt: {advice}")
-    is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
-    # Python refuses to read numbers of many thousands of digits, none of which is a class.
-    is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
-    if is_number and 0 <= int(prompt) < classes:
-        return int(prompt)
-    if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
-        return class_number(prompt)
-    raise LanternError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")

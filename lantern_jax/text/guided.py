@@ -7,7 +7,6 @@ Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from functools import cached_property
 
 import numpy as np
 
@@ -16,27 +15,9 @@ from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.text.chameleon import bucket_of, check_lengths
 from lantern_jax.text.encoders import PromptEncoder, check_texts
-from lantern_jax.text.packed import padded_rows
+from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
-JANUS_CHAT = "<|User|>: {prompt}\n\n<|Assistant|>:"
-# Janus's tokens for the beginning of a text, padding, and the beginning of a picture.
-JANUS_MARKS, JANUS_START = ("<｜begin▁of▁sentence｜>", "<｜▁pad▁｜>"), "<begin_of_image>"  # noqa: RUF001
-# Emu3's tokens for the beginning of a text and of a picture, and for its first code; by the config's names, those that
-# follow each row of codes, the last row's end, and the frame's end.
-EMU3_BEGIN, EMU3_PICTURE = "<|extra_203|>", "<|image start|>{rows}*{columns}<|image token|>"
-EMU3_CODE = "<|visual token 000000|>"
-EMU3_ENDS = {"row_end": "<|extra_200|>", "frame_end": "<|extra_201|>", "image_end": "<|image end|>"}
-# What Emu3's published script adds to a prompt, and the text that guidance leads away from.
-EMU3_WISH = " masterpiece, film grained, best quality."
-EMU3_NEGATIVE = (
-    "lowres, bad anatomy, bad hands, text, error, missing fingers, extra digit, fewer digits, cropped, worst quality, "
-    "low quality, normal quality, jpeg artifacts, signature, watermark, username, blurry."
-)
-# Liquid's tokens for the beginning of a text and of a picture, its task, and what a prompt is compared with.
-LIQUID_BEGIN, LIQUID_PICTURE = "<bos>", "<boi>"
-LIQUID_TASK, LIQUID_NOTHING = " Generate an image based on this description.", "<unconditional>"
 # Ids of a prompt and of the row it is compared with, as published.
 Rows = tuple[Sequence[int], Sequence[int]]
 
@@ -90,23 +71,6 @@ class GuidedEncoder(PromptEncoder):
         return GuidedTokens(tokens.astype(np.int32), mask, unconditional.astype(np.int32), unconditional_mask)
 
 
-class JanusEncoder(GuidedEncoder):
-    """Janus-Pro's chat with the prompt as the question; the unconditional row has padding between the first and
-    last ids, or is the chat with a negative prompt.
-
-    Published by deepseek-ai/Janus (``generation_inference.py``).
-    """
-
-    def rows(self, prompt, negative):
-        begin, padding, start = map(self.special, (*JANUS_MARKS, JANUS_START))
-
-        def chat(text: str) -> list[int]:
-            return [begin, *self.parts.tokenizer.encode(JANUS_CHAT.format(prompt=text.strip()) + JANUS_START)]
-
-        row = chat(prompt)
-        return row, [begin, *[padding] * (len(row) - 2), start] if negative is None else chat(negative)
-
-
 class ShapedEncoder(GuidedEncoder):
     """A ``GuidedEncoder`` whose prompts name the picture's shape."""
 
@@ -115,44 +79,3 @@ class ShapedEncoder(GuidedEncoder):
         """Guided tokens, with the shape that prompts name."""
         rows, columns = shape_of(self.config)
         return f"guided tokens of {rows} x {columns} codes"
-
-
-class Emu3Encoder(ShapedEncoder):
-    """Emu3's prompts with the wish for quality, compared with a negative prompt or that of its published script.
-
-    Published by baaivision/Emu3 (``image_generation.py``). Raises LanternError for a tokenizer whose ids are not the
-    config's.
-    """
-
-    @cached_property
-    def _checked_ends(self) -> None:
-        config = self.config
-        ids = {name: self.special(token) for name, token in EMU3_ENDS.items()}
-        wrong = [f"{name} {number}" for name, number in ids.items() if number != getattr(config, name)]
-        if wrong or self.special(EMU3_CODE) != config.text_size:
-            raise LanternError(
-                f"{self.parts.tokenizer_file} has {', '.join(wrong) or 'another first code'}, other than the model: "
-                "convert it with its own tokenizer"
-            )
-
-    def rows(self, prompt, negative):
-        _ = self._checked_ends
-        rows, columns = shape_of(self.config)
-        picture = EMU3_PICTURE.format(rows=rows, columns=columns)
-        texts = (f"{EMU3_BEGIN}{text}{picture}" for text in (prompt + EMU3_WISH, negative or EMU3_NEGATIVE))
-        row, against = map(self.parts.tokenizer.encode, texts)
-        return row, against
-
-
-class LiquidEncoder(GuidedEncoder):
-    """Liquid's prompts followed by the task, compared with a negative prompt's or the text "<unconditional>".
-
-    Published by FoundationVision/Liquid (``evaluation/inference_t2i.py``).
-    """
-
-    def rows(self, prompt, negative):
-        begin, _ = map(self.special, (LIQUID_BEGIN, LIQUID_PICTURE))
-        against = LIQUID_NOTHING if negative is None else negative + LIQUID_TASK
-        texts = (f"{text}{LIQUID_PICTURE}" for text in (prompt + LIQUID_TASK, against))
-        row, nothing = ([begin, *self.parts.tokenizer.encode(text)] for text in texts)
-        return row, nothing

@@ -10,7 +10,11 @@ from typing import Any
 import numpy as np
 from jaxtyping import Bool, Int, Shaped
 
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+
+# Prefix lengths: prompts are padded to the next one, so that a new prompt rarely needs a new program compiled.
+BUCKETS = (64, 128, 256, 512, 1024)
 
 
 def padded_rows(
@@ -23,6 +27,22 @@ def padded_rows(
         place = slice(length - len(row), length) if left else slice(len(row))
         ids[i, place], mask[i, place] = row, True
     return ids, mask
+
+
+def bucket_of(rows: Sequence[Sequence[int]]) -> int:
+    """Returns the least of ``BUCKETS`` that holds all rows."""
+    longest = max(map(len, rows))
+    return next(size for size in BUCKETS if size >= longest)
+
+
+def check_lengths(prompts: Sequence[str], rows: Sequence[Sequence[int]]) -> None:
+    """Raises LanternError for a prompt whose row is longer than the last bucket."""
+    for prompt, row in zip(prompts, rows, strict=True):
+        if len(row) > BUCKETS[-1]:
+            raise LanternError(
+                f"prompt {errors.quoted(prompt, 40)} has {len(row)} tokens with the model's own, "
+                f"more than {BUCKETS[-1]}: shorten it"
+            )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -17,7 +17,7 @@ import lantern_jax.engine.engine
 from lantern_jax.checkpoints.checkpoint import describe
 from lantern_jax.checkpoints.store import load_shapes, save
 from lantern_jax.engine import compiler
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.models.vq import vq_shapes
 from tests.command import assert_refused, files, must_not_run
 from tests.hostile.folders import replace
 from tests.refused import refused

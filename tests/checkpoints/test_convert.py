@@ -14,16 +14,16 @@ import pytest
 from PIL import Image
 
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.convert import convert
+from lantern_jax.apps.convert import convert as conversion
 from lantern_jax.apps.convert.conversion import check_codes
-from lantern_jax.apps.convert.convert import add_text_encoder, convert_llamagen
+from lantern_jax.apps.convert.convert import add_text_encoder
+from lantern_jax.apps.convert.formats import convert
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.store import load, load_shapes, save
-from lantern_jax.families.drafter_weights import convert_drafter
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
+from lantern_jax.drafters.eagle_weights import convert_drafter
+from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.vq import VQConfig
 from tests.command import assert_refused, must_not_run
@@ -41,7 +41,7 @@ def tensors_of(path):
 
 
 def test_whole_conversion(published, tmp_path):
-    back = load(convert_llamagen(**published, out=tmp_path / "new", dtype="float32", neighbours=9))
+    back = load(convert("llamagen", **published, out=tmp_path / "new", dtype="float32", neighbours=9))
     assert (back.target_config, back.drafters["eagle"][0], back.tokenizer_config) == (GPT, DRAFTER, VQ)
     vq = tensors_of(published["vq"])
     same(back.target_params, convert_gpt(tensors_of(published["gpt"]), GPT)[1])
@@ -65,7 +65,7 @@ def test_raw_neighbours_and_settings_by_part(published, tmp_path):
     config = tmp_path / "parts.json"
     config.write_text(json.dumps({"target": {"num_heads": 2, "grid": 4}, "drafter": {"num_heads": 2}}))
     given = published | {"config": config, "neighbour_space": "raw"}
-    back = load(convert_llamagen(**given, out=tmp_path / "new"))
+    back = load(convert("llamagen", **given, out=tmp_path / "new"))
     codes = tensors_of(published["vq"])["quantize.embedding.weight"]
     same(back.codebook.neighbours, nearest(codes, GPT.vocab_size - 1))
     np.testing.assert_allclose(np.linalg.norm(back.codebook.codes, axis=1), 1, rtol=1e-6)
@@ -73,7 +73,7 @@ def test_raw_neighbours_and_settings_by_part(published, tmp_path):
 
 
 def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
-    back = load(convert_llamagen(published["gpt"], config=published["config"], out=tmp_path / "new"))
+    back = load(convert("llamagen", gpt=published["gpt"], config=published["config"], out=tmp_path / "new"))
     assert back.tokenizer_params is None and back.codebook is None and back.drafters == {}
     embedding = back.target_params["params"]["tokens"]["embedding"]
     given = tensors_of(published["gpt"])["tok_embeddings.weight"]
@@ -84,19 +84,19 @@ def test_a_config_beside_a_safetensors_file_belongs_to_it(published, tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     safetensors.save_file(tensors_of(published["gpt"]), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, "block_size": 16}))
-    back = load_shapes(convert_llamagen(tmp_path / "model.safetensors", out=tmp_path / "new"))
+    back = load_shapes(convert("llamagen", gpt=tmp_path / "model.safetensors", out=tmp_path / "new"))
     assert back.target_config == GPT
 
 
 def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path):
-    old = load(convert_llamagen(**published, out=tmp_path / "old"), None)
+    old = load(convert("llamagen", **published, out=tmp_path / "old"), None)
     told = {
         "drafters": {"eagle": {"steps": 9}},
         "tokens_per_pass": {"jacobi:nodes=16": 2.3, "led:nodes=16,refine=3": 2.0},
     }
     old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
     save(tmp_path / "old", old, overwrite=True)
-    back = load(convert.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"))
+    back = load(conversion.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"))
     assert "sharpness" not in back.defaults and "drafters" not in back.metadata
     assert back.metadata["tokens_per_pass"] == {"jacobi:nodes=16": 2.3}
 
@@ -179,8 +179,9 @@ class Evil:
     ('{"target": 5}', "settings.json: target is 5: give an object of settings"),
 ])  # fmt: skip
 def test_what_cannot_be_converted_is_refused_before_any_work(change, match, folder, capsys, monkeypatch):
-    for name in ("make_codebook", "save", "convert_gpt"):
-        monkeypatch.setattr(convert, name, must_not_run)
+    for name in ("make_codebook", "save"):
+        monkeypatch.setattr(conversion, name, must_not_run)
+    monkeypatch.setattr("lantern_jax.families.llamagen.weights.read_model", must_not_run)
     (folder / "there").mkdir()
     (folder / "evil.pt").write_bytes(pickle.dumps({"model": Evil()}, protocol=2))
     if isinstance(change, str):
@@ -196,7 +197,7 @@ def test_a_text_encoder_is_refused_before_a_target_without_captions_is_read(publ
 
 
 def test_a_second_conversion_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(convert, "convert_llamagen", must_not_run)
+    monkeypatch.setattr(conversion, "open_part", must_not_run)
     with sole(tmp_path / "new"):
         assert "another process writes " in assert_refused(command(out=str(tmp_path / "new")), capsys)
 
@@ -214,6 +215,6 @@ def test_a_second_conversion_into_a_folder_is_refused(folder, tmp_path, capsys, 
 )
 def test_wrong_options(published, options, match, tmp_path):
     with pytest.raises(ValueError, match=match):
-        convert_llamagen(**published, out=tmp_path / "new", **options)
+        convert("llamagen", **published, out=tmp_path / "new", **options)
     with pytest.raises(ValueError, match="exists"):
-        convert_llamagen(**published, out=tmp_path)
+        convert("llamagen", **published, out=tmp_path)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.foreign.tensor_files import StoredTensor
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
-from lantern_jax.families.drafter_weights import convert_drafter
-from lantern_jax.families.llamagen_weights import HUGGING_FACE_NAMES, ORIGINAL_NAMES, convert_gpt, gpt_shapes
-from lantern_jax.families.t5_weights import TOKENS, convert_t5
-from lantern_jax.models.drafter import drafter_shapes
+from lantern_jax.drafters.eagle import drafter_shapes
+from lantern_jax.drafters.eagle_weights import convert_drafter
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes, convert_chameleon
+from lantern_jax.families.llamagen.t5_weights import TOKENS, convert_t5
+from lantern_jax.families.llamagen.weights import HUGGING_FACE_NAMES, ORIGINAL_NAMES, convert_gpt, gpt_shapes
 from lantern_jax.models.t5 import T5Config
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures import published_shapes as published
@@ -78,7 +78,7 @@ def test_a_drafter_takes_heads_and_grid_from_its_target():
 
 
 def chameleon(tensors):
-    config = chameleon_config_from_shapes(tensors, {"grid": 4}, CHAMELEON.num_codes, "anole")
+    config = chameleon_config_from_shapes(tensors, {"grid": 4, "num_codes": CHAMELEON.num_codes})
     return convert_chameleon(tensors, config, order=ORDER)
 
 

@@ -12,9 +12,8 @@ import pytest
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, load_drafter, load_shapes, load_text_encoder, save, verify
-from lantern_jax.families.llamagen_weights import gpt_shapes
-from lantern_jax.families.t5_weights import t5_shapes
-from lantern_jax.models.t5 import T5Config
+from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.tensors import checksums
 from tests.refused import refused
 from tests.tiny_checkpoint import DRAFTER, TARGET, drafter_parameters, random_leaves, tiny_checkpoint

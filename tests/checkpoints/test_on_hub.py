@@ -144,7 +144,7 @@ def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, c
 ])  # fmt: skip
 def test_an_impossible_push_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
     monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setattr("lantern_jax.apps.convert.convert.convert_llamagen", must_not_run)
+    monkeypatch.setattr("lantern_jax.apps.convert.convert.open_part", must_not_run)
     if repo == "no/extra":
         monkeypatch.setitem(sys.modules, "huggingface_hub", None)
     assert why in assert_refused([*conversion, "--push", repo], capsys)

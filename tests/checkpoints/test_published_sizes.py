@@ -11,22 +11,22 @@ import pytest
 from lantern_jax.apps.metrics.clip import ClipConfig, Tower
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
 from lantern_jax.apps.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
-from lantern_jax.families.emu3_vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
-from lantern_jax.families.emu3_vq_weights import ORIGINAL, emu3_tokenizer
-from lantern_jax.families.emu3_weights import emu3_config_from_shapes
-from lantern_jax.families.janus_weights import janus_config_from_shapes
-from lantern_jax.families.liquid_weights import liquid_config_from_shapes
-from lantern_jax.families.llamagen_vq_weights import vq_config_from_shapes
-from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
-from lantern_jax.families.lumina2_weights import MOVQGAN, lumina2_config_from_shapes, movqgan
-from lantern_jax.families.t5_weights import t5_config_from_shapes
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.emu3 import Emu3Config
-from lantern_jax.models.janus import janus_config
-from lantern_jax.models.liquid import LiquidConfig
-from lantern_jax.models.llamagen import published_config
-from lantern_jax.models.lumina2 import Lumina2Config
+from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes
+from lantern_jax.families.emu3.model import Emu3Config
+from lantern_jax.families.emu3.vq_weights import HUGGING_FACE as HUGGING_FACE_CLIPS
+from lantern_jax.families.emu3.vq_weights import ORIGINAL, emu3_tokenizer
+from lantern_jax.families.emu3.weights import emu3_config_from_shapes
+from lantern_jax.families.janus.model import janus_config
+from lantern_jax.families.janus.weights import janus_config_from_shapes
+from lantern_jax.families.liquid.model import LiquidConfig
+from lantern_jax.families.liquid.weights import liquid_config_from_shapes
+from lantern_jax.families.llamagen.model import published_config
+from lantern_jax.families.llamagen.t5_weights import t5_config_from_shapes
+from lantern_jax.families.llamagen.weights import gpt_config_from_shapes
+from lantern_jax.families.lumina2.model import Lumina2Config
+from lantern_jax.families.lumina2.weights import MOVQGAN, lumina2_config_from_shapes, movqgan
+from lantern_jax.families.vq_weights import vq_config_from_shapes
 from lantern_jax.models.t5 import T5Config
 from tests.fixtures.guided_shapes import (
     emu3_shapes,
@@ -90,7 +90,7 @@ def cases():
         yield f"LlamaGen-{size} of captions", gpt_config_from_shapes, found_hidden(captions), shapes
     yield "T5-XL's encoder", t5_config_from_shapes, T5Config(), partial(t5_shapes, T5_XL, decoder=False)
     codes = ChameleonConfig().num_codes
-    tell = partial(chameleon_config_from_shapes, settings=None, num_codes=codes, layout="anole")
+    tell = partial(chameleon_config_from_shapes, settings={"num_codes": codes})
     yield "Chameleon-7B", tell, ChameleonConfig(), chameleon_without_vq
     for size in ("1B", "7B"):
         for layout in ("original", "hugging_face"):

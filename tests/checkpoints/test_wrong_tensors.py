@@ -10,16 +10,18 @@ from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table
 from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_table
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
 from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
+from lantern_jax.drafters.eagle_weights import convert_drafter
+from lantern_jax.families.chameleon.weights import (
+    chameleon_config_from_shapes,
+    convert_chameleon,
+    convert_vqgan,
+)
 from lantern_jax.families.config_files import normalize_settings
-from lantern_jax.families.drafter_weights import convert_drafter
-from lantern_jax.families.emu3_weights import convert_emu3, emu3_config_from_shapes
-from lantern_jax.families.liquid_weights import convert_liquid, liquid_config_from_shapes
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt
-from lantern_jax.families.t5_weights import convert_t5
-from lantern_jax.models.janus import JanusConfig
+from lantern_jax.families.emu3.weights import convert_emu3, emu3_config_from_shapes
+from lantern_jax.families.janus.weights import DIALECT as JANUS
+from lantern_jax.families.liquid.weights import convert_liquid, liquid_config_from_shapes
+from lantern_jax.families.llamagen.t5_weights import convert_t5
+from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch
 from tests.fixtures import guided_layouts, guided_shapes
@@ -51,7 +53,7 @@ drafter = partial(convert_drafter, target=CAPTION)
 
 
 def chameleon(tensors, order=ORDER):
-    config = chameleon_config_from_shapes(tensors, {"grid": 4}, CHAMELEON.num_codes, "anole")
+    config = chameleon_config_from_shapes(tensors, {"grid": 4, "num_codes": CHAMELEON.num_codes})
     return convert_chameleon(tensors, config, order=order)
 
 
@@ -229,7 +231,7 @@ def test_settings_of_another_model_are_refused(reader, options, match):
 
 
 def test_a_null_text_config_is_ignored():
-    assert normalize_settings({"text_config": None, "dim": 3}, JanusConfig) == {"dim": 3}
+    assert normalize_settings({"text_config": None, "dim": 3}, JANUS) == {"dim": 3}
 
 
 @pytest.mark.parametrize("reader", READERS)

@@ -8,6 +8,7 @@ import pytest
 import lantern_jax
 from lantern_jax import TokenConditioning
 from lantern_jax.decoding.completion import Completion
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGenConfig, llamagen_target
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -36,12 +37,12 @@ def labelled(labels):
 
 
 def captions(lengths):
-    config = lantern_jax.LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
+    config = LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
     mask = np.arange(4)[None] < np.array(lengths)[:, None]
     return (
-        lantern_jax.llamagen_target(config),
+        llamagen_target(config),
         {},
-        lantern_jax.CaptionConditioning(jnp.zeros((3, 4, 8)), mask),
+        CaptionConditioning(jnp.zeros((3, 4, 8)), mask),
     )
 
 

@@ -15,9 +15,10 @@ import numpy as np
 import pytest
 from jax import lax
 
-from lantern_jax import LlamaGen, LlamaGenConfig, gumbel_noise, llamagen_target, speculative_decode
+from lantern_jax import gumbel_noise, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.draftings import eagle, jacobi
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig, llamagen_target
 
 from . import toy_models as toys
 

@@ -20,10 +20,11 @@ from lantern_jax.decoding.drafting.eagle import eagle
 from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.sampling import SamplingParams
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.drafters.eagle import drafter_shapes, eagle_drafter
+from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.engine import programs
-from lantern_jax.families.llamagen_weights import gpt_shapes
-from lantern_jax.models.drafter import DrafterConfig, drafter_shapes, eagle_drafter
-from lantern_jax.models.llamagen import LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.weights import gpt_shapes
 from tests import lowering
 from tests.quick_compilation import AS_USERS_COMPILE
 

@@ -15,10 +15,10 @@ from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.decoding.stream import Decoded
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.draftings import Drafter
-from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
-from lantern_jax.models.llamagen import LlamaGen, LlamaGenConfig, llamagen_target
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig, llamagen_target
 
 VOCAB = 32
 BATCH = 8

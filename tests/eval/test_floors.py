@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from eval import floors
-from lantern_jax.apps.measuring.random_models import SIZES
+from lantern_jax.apps.measuring.random_models import published_sizes
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 FEW = ("janus-pro-1b", "lumina2-7b-int8")
@@ -28,7 +28,7 @@ def test_the_page_has_the_table(models):
     ("liquid-7b", 28 * (3072 * 4096 * 4 + 3 * 3072 * 24576) + 8192 * 3072, 4096),
 ])  # fmt: skip
 def test_a_pass_reads_layers_head_and_grouped_keys(name, read, cached):
-    config = SIZES[name]()
+    config = published_sizes()[name]()
     cache = floors.cache_of(config)
     assert cache == 2 * 2 * config.num_layers * cached * config.num_tokens * 2
     ((*_, plain, _, _, _, _),) = floors.rows_of(name, ["h100"])

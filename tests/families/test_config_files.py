@@ -8,67 +8,66 @@ import pytest
 
 from lantern_jax.apps.convert.given_settings import settings_for
 from lantern_jax.apps.foreign.tensor_files import open_tensors
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes
+from lantern_jax.drafters.eagle_weights import DIALECT as DRAFTER
+from lantern_jax.drafters.eagle_weights import drafter_config_from_shapes
+from lantern_jax.families.chameleon.weights import DIALECT as CHAMELEON
+from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes
 from lantern_jax.families.config_files import normalize_settings
-from lantern_jax.families.drafter_weights import drafter_config_from_shapes
-from lantern_jax.families.emu3_weights import emu3_config_from_shapes
-from lantern_jax.families.janus_weights import janus_config_from_shapes
-from lantern_jax.families.liquid_weights import liquid_config_from_shapes
-from lantern_jax.families.llamagen_weights import gpt_config_from_shapes
-from lantern_jax.families.lumina2_weights import lumina2_config_from_shapes
-from lantern_jax.families.t5_weights import t5_config_from_shapes
+from lantern_jax.families.emu3.weights import DIALECT as EMU3
+from lantern_jax.families.emu3.weights import emu3_config_from_shapes
+from lantern_jax.families.janus.weights import DIALECT as JANUS
+from lantern_jax.families.janus.weights import janus_config_from_shapes
+from lantern_jax.families.liquid.weights import DIALECT as LIQUID
+from lantern_jax.families.liquid.weights import liquid_config_from_shapes
+from lantern_jax.families.llamagen.t5_weights import DIALECT as T5
+from lantern_jax.families.llamagen.t5_weights import t5_config_from_shapes
+from lantern_jax.families.llamagen.weights import DIALECT as LLAMAGEN
+from lantern_jax.families.llamagen.weights import gpt_config_from_shapes
+from lantern_jax.families.lumina2.weights import DIALECT as LUMINA2
+from lantern_jax.families.lumina2.weights import lumina2_config_from_shapes
 from lantern_jax.io.errors import Assumed
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterConfig
-from lantern_jax.models.emu3 import Emu3Config
-from lantern_jax.models.janus import JanusConfig
-from lantern_jax.models.liquid import LiquidConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
-from lantern_jax.models.lumina2 import Lumina2Config
-from lantern_jax.models.t5 import T5Config
 from tests.fixtures import guided_layouts as guided
 from tests.fixtures import published_layouts as layouts
 from tests.refused import refused
 
-CHAMELEON, CAPTION = layouts.TINY_CHAMELEON, layouts.TINY_CAPTION
+TINY_CHAMELEON, CAPTION = layouts.TINY_CHAMELEON, layouts.TINY_CAPTION
 GRID = {"grid": guided.GRID, "num_codes": guided.CODES}
-CHAMELEON_SIZES = partial(chameleon_config_from_shapes, num_codes=CHAMELEON.num_codes, layout="anole")
 # Layout -> what writes it, the config's class, what reads sizes, what shapes and the file do not tell.
 LAYOUTS = {
     "LlamaGen on the hub": (
-        partial(layouts.write_llamagen, config=CAPTION, layout="hugging_face"), LlamaGenConfig,
+        partial(layouts.write_llamagen, config=CAPTION, layout="hugging_face"), LLAMAGEN,
         gpt_config_from_shapes, {},
     ),
     "Anole, Lumina-mGPT": (
-        partial(layouts.write_chameleon, config=CHAMELEON, vqgan=layouts.TINY_VQGAN), ChameleonConfig,
-        CHAMELEON_SIZES, {"grid": 4},
+        partial(layouts.write_chameleon, config=TINY_CHAMELEON, vqgan=layouts.TINY_VQGAN), CHAMELEON,
+        chameleon_config_from_shapes, {"grid": 4, "num_codes": TINY_CHAMELEON.num_codes},
     ),
-    "Janus, original": (partial(guided.write_janus, layout="original"), JanusConfig, janus_config_from_shapes, GRID),
+    "Janus, original": (partial(guided.write_janus, layout="original"), JANUS, janus_config_from_shapes, GRID),
     "Janus, transformers": (
-        partial(guided.write_janus, layout="hugging_face"), JanusConfig, janus_config_from_shapes, GRID,
+        partial(guided.write_janus, layout="hugging_face"), JANUS, janus_config_from_shapes, GRID,
     ),
     "Emu3, original": (
-        partial(guided.write_emu3, layout="original"), Emu3Config, emu3_config_from_shapes,
+        partial(guided.write_emu3, layout="original"), EMU3, emu3_config_from_shapes,
         GRID | guided.EMU3_ENDS,
     ),
     "Emu3, transformers": (
-        partial(guided.write_emu3, layout="hugging_face"), Emu3Config, emu3_config_from_shapes,
+        partial(guided.write_emu3, layout="hugging_face"), EMU3, emu3_config_from_shapes,
         GRID | guided.EMU3_ENDS,
     ),
-    "Liquid": (guided.write_liquid, LiquidConfig, liquid_config_from_shapes, GRID),
+    "Liquid": (guided.write_liquid, LIQUID, liquid_config_from_shapes, GRID),
     "Lumina-mGPT 2.0": (
-        guided.write_lumina2, Lumina2Config, lumina2_config_from_shapes,
+        guided.write_lumina2, LUMINA2, lumina2_config_from_shapes,
         GRID | {"row_end": 5, "image_end": 3, "begin": 1, "first_code": guided.TINY_LUMINA2.first_code},
     ),
     "drafter, LlamaGen": (
-        partial(layouts.write_drafter, config=layouts.drafter_of(CAPTION)), DrafterConfig,
+        partial(layouts.write_drafter, config=layouts.drafter_of(CAPTION)), DRAFTER,
         partial(drafter_config_from_shapes, target=CAPTION), {},
     ),
     "drafter, Anole": (
-        partial(layouts.write_drafter, config=layouts.drafter_of(CHAMELEON)), DrafterConfig,
-        partial(drafter_config_from_shapes, target=CHAMELEON), {},
+        partial(layouts.write_drafter, config=layouts.drafter_of(TINY_CHAMELEON)), DRAFTER,
+        partial(drafter_config_from_shapes, target=TINY_CHAMELEON), {},
     ),
-    "T5": (partial(layouts.write_t5, settings=layouts.TINY_T5), T5Config, t5_config_from_shapes, {}),
+    "T5": (partial(layouts.write_t5, settings=layouts.TINY_T5), T5, t5_config_from_shapes, {}),
 }  # fmt: skip
 
 
@@ -124,7 +123,7 @@ def test_each_entry_is_honoured_or_refused(name, written, tmp_path):
 
     plain = sizes(tensors, settings_for(kind, folder, told)[0])
     for entry, value in CHANGES.items():
-        if entry == "num_key_value_heads" and kind in (JanusConfig, LiquidConfig):
+        if entry == "num_key_value_heads" and kind in (JANUS, LIQUID):
             assert read(entry, value).kv_heads == 1, "honoured"
             continue
         with refused(
@@ -133,7 +132,7 @@ def test_each_entry_is_honoured_or_refused(name, written, tmp_path):
             read(entry, value)
         if entry not in ("model_type", "num_key_value_heads"):
             assert read(entry, None) == plain, f"{entry}: null changes nothing"
-    if kind is T5Config:
+    if kind is T5:
         assert read("layer_norm_epsilon", 0.25).norm_eps == 0.25
     else:
         assert (read("rms_norm_eps", 0.25).norm_eps, read("rope_theta", 77.0).rope_base) == (0.25, 77.0)
@@ -148,7 +147,7 @@ def test_each_entry_is_honoured_or_refused(name, written, tmp_path):
         "bos_token_id",
     ):
         assert read(entry, "other") == plain
-    if kind not in (JanusConfig, LiquidConfig, T5Config):
+    if kind not in (JANUS, LIQUID, T5):
         with refused("tie_word_embeddings is True, expected False"):
             read("tie_word_embeddings", True)
 
@@ -173,8 +172,8 @@ def test_other_parts_of_a_model_are_looked_at(written):
     for entry in ({"vq_config": {"hidden_act": "relu"}}, {"gen_aligner_config": {"params": {"depth": 3}}}):
         (part,) = entry
         with refused(rf"{part}\.(hidden_act is 'relu'|depth is 3), expected"):
-            normalize_settings(config | entry, JanusConfig)
-    assert normalize_settings(config | {"vision_config": {"hidden_act": "relu"}}, JanusConfig)
+            normalize_settings(config | entry, JANUS)
+    assert normalize_settings(config | {"vision_config": {"hidden_act": "relu"}}, JANUS)
 
 
 def test_a_drafter_of_another_stage_is_told_by_its_config(written):
@@ -188,7 +187,7 @@ def test_t5_of_another_kind_is_refused(written):
     for entry in ({"feed_forward_proj": "relu"}, {"dense_act_fn": "relu"}, {"is_gated_act": False}):
         ((name, value),) = entry.items()
         with refused(f"{name} is {value!r}, expected"):
-            normalize_settings(config | entry, T5Config)
+            normalize_settings(config | entry, T5)
 
 
 # As published, where the files of tests have less: facts of LANTERN's, DeepSeek's, BAAI's and Google's config.json.
@@ -206,22 +205,22 @@ LLAMA = {
     "tie_word_embeddings": False,
 }
 PUBLISHED = {
-    "LlamaGen-T2I": (LlamaGenConfig, {
+    "LlamaGen-T2I": (LLAMAGEN, {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1280, "num_attention_heads": 20,
         "num_key_value_heads": 20, "block_size": 256, "cls_token_num": 120, "caption_dim": 2048, "input_type": "t2i",
         "class_dropout_p": 0.1, "rope_base": 10000, "num_classes": 1000, "multiple_of": 256, **LLAMA,
     }, {"dim": 1280, "num_heads": 20, "grid": 16, "caption_dim": 2048, "rope_base": 10000}),
-    "Anole": (ChameleonConfig, {
+    "Anole": (CHAMELEON, {
         "architectures": ["ChameleonForConditionalGeneration"], "model_type": "chameleon", "attention_bias": False,
         "attention_dropout": 0.0, "boi_token_id": 8197, "eoi_token_id": 8196, "image_token_id": 8711, "mlp_bias": False,
         "model_parallel_size": 1, "swin_norm": False, "vocab_size": 65536, "rope_theta": 10000.0,
         "vocabulary_map": {"<s>": 0}, "vq_config": {"model_type": "chameleon_vqgan", "n_embed": 8192}, **LLAMA,
     }, {"vocab_size": 65536, "rope_base": 10000.0}),
-    "Lumina-mGPT": (ChameleonConfig, {
+    "Lumina-mGPT": (CHAMELEON, {
         "architectures": ["ChameleonXLLMXForConditionalGeneration"], "model_type": "chameleon", "dropout": 0.05,
         "mask_image_logits": False, "z_loss_weight": 1e-5, "attention_bias": False, "swin_norm": False, **LLAMA,
     }, {}),
-    "Janus-Pro-7B": (JanusConfig, {
+    "Janus-Pro-7B": (JANUS, {
         "architectures": ["MultiModalityCausalLM"], "model_type": "multi_modality",
         "aligner_config": {"cls": "MlpProjector", "params": {"depth": 2, "projector_type": "mlp_gelu"}},
         "gen_aligner_config": {"cls": "MlpProjector", "params": {"depth": 2, "projector_type": "mlp_gelu"}},
@@ -231,24 +230,24 @@ PUBLISHED = {
             "_attn_implementation": "flash_attention_2", "torch_dtype": "bfloat16",
         },
     }, {"num_layers": 30}),
-    "Emu3-Gen": (Emu3Config, {
+    "Emu3-Gen": (EMU3, {
         "architectures": ["Emu3ForCausalLM"], "model_type": "Emu3", "attention_dropout": 0.1, "vocab_size": 184622,
-        "auto_map": {"AutoConfig": "configuration_emu3.Emu3Config"}, "boi_token_id": 151852, "eof_token_id": 151847,
+        "auto_map": {"AutoConfig": "configuration_emu3.EMU3"}, "boi_token_id": 151852, "eof_token_id": 151847,
         "eoi_token_id": 151853, "eol_token_id": 151846, "img_token_id": 151851, "image_area": 518400,
         "rope_theta": 1e6, **LLAMA,
     }, {"rope_base": 1e6, "row_end": 151846, "frame_end": 151847, "image_end": 151853, "grid": 90}),
-    "Liquid": (LiquidConfig, {
+    "Liquid": (LIQUID, {
         "architectures": ["GemmaForCausalLM"], "model_type": "gemma", "attention_bias": False, "head_dim": 256,
         "hidden_act": "gelu", "hidden_activation": None, "max_position_embeddings": 8192, "vocab_size": 264192,
         "rope_scaling": None, "num_key_value_heads": 16,
     }, {"head_width": 256, "kv_heads": 16}),
-    "Flan-T5-XL": (T5Config, {
+    "Flan-T5-XL": (T5, {
         "architectures": ["T5ForConditionalGeneration"], "model_type": "t5", "d_ff": 5120, "decoder_start_token_id": 0,
         "dropout_rate": 0.1, "feed_forward_proj": "gated-gelu", "initializer_factor": 1.0, "is_encoder_decoder": True,
         "n_positions": 512, "num_decoder_layers": 24, "output_past": True, "tie_word_embeddings": False,
         "task_specific_params": {}, "relative_attention_max_distance": 128,
     }, {"hidden_dim": 5120, "max_distance": 128}),
-    "LANTERN's drafter": (DrafterConfig, {
+    "LANTERN's drafter": (DRAFTER, {
         "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 1280, "caption_dim": 2048,
         "class_dropout_p": 0.0, "num_hidden_layers": 1, "rms_norm_eps": 1e-6, "input_type": "t2i", **LLAMA,
     }, {"dim": 1280, "norm_eps": 1e-6, "grid": 16}),
@@ -263,13 +262,13 @@ def test_published_configs_are_read(name):
 
 
 @pytest.mark.parametrize(("name", "kind"), [
-    ("Chameleon", ChameleonConfig), ("Janus", JanusConfig), ("Emu3", Emu3Config), ("Gemma", LiquidConfig),
-    ("Llama", LlamaGenConfig), ("Llama", DrafterConfig),
+    ("Chameleon", CHAMELEON), ("Janus", JANUS), ("Emu3", EMU3), ("Gemma", LIQUID),
+    ("Llama", LLAMAGEN), ("Llama", DRAFTER),
 ])  # fmt: skip
 def test_whatever_transformers_writes_is_read(name, kind):
     transformers = pytest.importorskip("transformers")
     config = getattr(transformers, f"{name}Config")
-    config = config(num_hidden_layers=1) if kind is DrafterConfig else config()
+    config = config(num_hidden_layers=1) if kind is DRAFTER else config()
     for written in (config.to_dict(), config.to_diff_dict()):
         assert normalize_settings(json.loads(json.dumps(written, default=str)), kind)
 
@@ -287,7 +286,7 @@ def test_implausible_heads_are_noticed():
     ({}, {"num_heads": 8}, "12 layers with 8 heads, where GPT-B has 12 with 12"),
 ])  # fmt: skip
 def test_a_published_width_with_other_sizes_is_noticed(changes, settings, match):
-    config = LlamaGenConfig(768, 12, 12, num_labels=1001)
+    config = LLAMAGEN.config(768, 12, 12, num_labels=1001)
     shapes = layouts.published_shapes.original_gpt_shapes(layouts.dataclasses.replace(config, **changes))
     with pytest.warns(Assumed, match=match):
         gpt_config_from_shapes({name: Shape(shape) for name, shape in shapes.items()}, settings)
@@ -304,4 +303,4 @@ class Shape:
 def test_the_error_names_the_file(tmp_path: Path):
     (tmp_path / "config.json").write_text('{"model_type": "gemma", "window": 4}')
     with refused(r"/config\.json: not computed here: window is 4, an unknown entry: give weights"):
-        settings_for(LiquidConfig, tmp_path, None)
+        settings_for(LIQUID, tmp_path, None)

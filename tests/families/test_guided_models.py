@@ -11,12 +11,12 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring.random_models import RandomModel
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.drafters.registry import usual_drafters
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families import janus_weights
-from lantern_jax.families.drafters import usual_drafters
+from lantern_jax.families.janus import weights as janus_weights
+from lantern_jax.families.janus.model import Janus
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.heads import head_logits
-from lantern_jax.models.janus import Janus
 from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused, must_not_run

@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from lantern_jax.apps.measuring.random_models import SIZES, TINY, random_model
+from lantern_jax.apps.measuring.random_models import TINY, published_sizes, random_model
 from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes
 from lantern_jax.apps.measuring.subject import random_subject
 from lantern_jax.decoding.methods import METHODS
-from lantern_jax.families.drafters import DRAFTERS, misfits
+from lantern_jax.drafters.registry import DRAFTERS, misfits
 from lantern_jax.families.registry import family_of
 
 # One of each family with layers of its own; the others are exhaustive.
@@ -30,7 +30,8 @@ def test_prompts_fit_a_published_size(size):
 
 
 @pytest.mark.parametrize(
-    "size", [size if size in FEW else pytest.param(size, marks=pytest.mark.exhaustive) for size in SIZES]
+    "size",
+    [size if size in FEW else pytest.param(size, marks=pytest.mark.exhaustive) for size in published_sizes()],
 )
 def test_every_method_has_its_drafter_at_a_published_size(size):
     shapes = size_shapes(size, "bfloat16")

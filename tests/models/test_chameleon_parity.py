@@ -12,13 +12,13 @@ import pytest
 
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.chameleon_weights import (
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, SpecialTokens
+from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
     chameleon_shapes,
     convert_chameleon,
 )
-from lantern_jax.models.chameleon import Chameleon, ChameleonConfig, chameleon_target
-from lantern_jax.text.chameleon import ChameleonVocabulary, SpecialTokens
 from tests.tiny_checkpoint import random_leaves
 
 CODES, VOCAB, GRID = 12, 40, 3
@@ -72,7 +72,7 @@ def test_hidden_states_and_logits(assert_close):
         logits = reference().lm_head(hidden).numpy()[..., list(PUBLISHED_CODES)]
     hidden = hidden.numpy()
     tensors = {name: tensor.numpy() for name, tensor in reference().state_dict().items()}
-    config = chameleon_config_from_shapes(tensors, {"grid": GRID}, CODES, "anole")
+    config = chameleon_config_from_shapes(tensors, {"grid": GRID, "num_codes": CODES})
     _, params = convert_chameleon(tensors, config, order=VOCABULARY.order)
     ours = jax.jit(Chameleon(config).apply)(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
     assert ours[1].shape == (*mask.shape, CODES)

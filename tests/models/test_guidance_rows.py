@@ -5,20 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import (
-    CaptionConditioning,
-    ChameleonConfig,
-    LlamaGenConfig,
-    Prefix,
-    Target,
-    TokenConditioning,
-    chameleon_target,
-    llamagen_target,
-)
+from lantern_jax import Prefix, Target, TokenConditioning
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.draftings import drafter_from_target
-from lantern_jax.families.chameleon_weights import chameleon_shapes
-from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax.families.chameleon.model import ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.weights import chameleon_shapes
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.weights import gpt_shapes
 from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3

@@ -14,8 +14,8 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring.shapes import checkpoint_shapes
 from lantern_jax.checkpoints.store import load, load_shapes, save
 from lantern_jax.devices.partition import parameter_spec
+from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.models import quantization
-from lantern_jax.models.llamagen import LlamaGen
 from lantern_jax.models.quantization import is_quantized, quantize
 from tests.command import assert_refused
 from tests.tiny_checkpoint import tiny_checkpoint

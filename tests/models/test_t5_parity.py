@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.families.t5_weights import convert_t5
+from lantern_jax.families.llamagen.t5_weights import convert_t5
 from lantern_jax.models.t5 import T5Config, T5Encoder, relative_buckets
 
 torch = pytest.importorskip("torch")

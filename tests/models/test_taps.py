@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, chameleon_target, llamagen_target
-from lantern_jax.families.chameleon_weights import chameleon_shapes
-from lantern_jax.families.llamagen_weights import gpt_shapes
+from lantern_jax import TokenConditioning
+from lantern_jax.families.chameleon.model import ChameleonConfig, chameleon_target
+from lantern_jax.families.chameleon.weights import chameleon_shapes
+from lantern_jax.families.llamagen.model import LlamaGenConfig, llamagen_target
+from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.transformer import Transformer

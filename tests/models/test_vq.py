@@ -5,8 +5,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax.families.chameleon_vq_weights import CHAMELEON, convert_vqgan
-from lantern_jax.families.llamagen_vq_weights import LLAMAGEN, convert_vq, vq_config_from_shapes, vq_table
+from lantern_jax.families.chameleon.weights import VQGAN, convert_vqgan
+from lantern_jax.families.llamagen.weights import LLAMAGEN, convert_vq
+from lantern_jax.families.vq_weights import vq_config_from_shapes, vq_table
 from lantern_jax.models.vq import (
     VQConfig,
     VQModel,
@@ -55,7 +56,7 @@ def test_vqgan_tensors_all_matter():
 
 @pytest.mark.parametrize(
     ("config", "layout", "parameters"),
-    [(VQ_16, LLAMAGEN, 72), (VQ_8, LLAMAGEN, 70), (CHAMELEON_VQ, CHAMELEON, 69)],
+    [(VQ_16, LLAMAGEN, 72), (VQ_8, LLAMAGEN, 70), (CHAMELEON_VQ, VQGAN, 69)],
 )
 def test_published_sizes_from_shapes(config, layout, parameters):
     table = vq_table(config, layout)

@@ -6,11 +6,12 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from lantern_jax.families.llamagen import prompts
+from lantern_jax.families.llamagen.prompts import CaptionEncoder, LabelEncoder
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.pipeline import pipeline as pipelines
 from lantern_jax.settings import recipe
-from lantern_jax.text import encoders
-from lantern_jax.text.encoders import CaptionEncoder, LabelEncoder, PromptParts
+from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.packed import PackedRows
 from tests.tiny_checkpoint import TARGET, altered_pipeline, tiny_pipeline
 
@@ -61,7 +62,7 @@ def test_captions_are_encoded_once_when_they_are_needed(counted, monkeypatch):
     vars(parts)["tokenizer"] = Letters()
     pipeline._encoder = CaptionEncoder(parts)
     monkeypatch.setattr(
-        encoders, "encode_captions", lambda *given, **how: counted.update(["features"]) or FEATURES
+        prompts, "encode_captions", lambda *given, **how: counted.update(["features"]) or FEATURES
     )
     plan = pipeline.plan(["a lake", "fog"], method="jacobi:nodes=4")
     once = {"settings": 1, "resolve_settings": 1, "check_numbers": 1}

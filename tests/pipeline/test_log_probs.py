@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
-from lantern_jax.models.llamagen import LlamaGen
+from lantern_jax.families.llamagen.model import LlamaGen
 from tests.tiny_checkpoint import CODES, TARGET, TOKENS, pipeline_on, tiny_pipeline
 
 PROMPTS = ["a lake", "a foggy forest", "hills"]

@@ -11,7 +11,7 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.apps.sets.plan import read_plan
 from lantern_jax.apps.sets.reading import read_set
-from lantern_jax.models.llamagen import LlamaGen
+from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import assert_refused
 from tests.refused import refused

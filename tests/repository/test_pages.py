@@ -14,7 +14,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.apps.commands.main import make_parser
-from lantern_jax.apps.convert.formats import FORMATS
+from lantern_jax.apps.convert.formats import formats
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -161,7 +161,7 @@ def test_pages_of_models_have_commands_that_parse_and_examples_that_compile(page
     for words in commands:
         arguments = make_parser().parse_args(words)
         if words[0] == "convert":
-            files = FORMATS[words[1]].files
+            files = formats()[words[1]].files
             given = {file.argument for file in files if getattr(arguments, file.argument)}
             fetched = {file.argument for file in files if file.repository and arguments.from_hub}
             assert {file.argument for file in files if file.required} <= given | fetched

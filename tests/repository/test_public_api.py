@@ -57,7 +57,7 @@ def test_the_core_needs_no_optional_or_training_package():
 def test_modules_that_say_so_need_no_jax():
     package = Path(lantern_jax.__file__).parent
     files = [file for file in package.rglob("*.py") if "needs no jax" in docstring(file).lower()]
-    assert len(files) > 8
+    assert len(files) > 5
     names = [".".join(file.relative_to(package.parent).with_suffix("").parts) for file in files]
     code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; assert 'jax' not in sys.modules"
     subprocess.run([sys.executable, "-c", code, *names], check=True)

@@ -2,6 +2,7 @@
 
 import ast
 import builtins
+import re
 import symtable
 from collections.abc import Iterator
 from functools import cache
@@ -31,6 +32,7 @@ SPINE = (
         "text",
         "pictures",
         "families",
+        "drafters",
         "checkpoints",
     ),
     *("engine", "settings", "pipeline"),
@@ -82,13 +84,12 @@ def graph() -> dict[str, set[str]]:
 
 
 def late() -> Iterator[tuple[str, str, str]]:
-    """Yields (module, the module that it names, what of it) for every ``at("module:name")``."""
+    """Yields (module, the module that it names, what of it) for every text "lantern_jax.module:NAME"."""
     for name, tree in modules().items():
         for node in ast.walk(tree):
-            called = isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "at"
-            if called and isinstance(node.args[0], ast.Constant):
-                module, _, thing = str(node.args[0].value).partition(":")
-                yield name, module, thing
+            text = node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
+            if found := re.fullmatch(r"(lantern_jax(?:\.\w+)+):(\w+)", text):
+                yield name, found[1], found[2]
 
 
 @cache
@@ -114,6 +115,11 @@ def unknown_names(module: str) -> set[str]:
 
     visit(symtable.symtable(path.read_text("utf-8"), str(path), "exec"), True)
     return found
+
+
+def test_kinds_are_where_their_tables_say():
+    found = list(late())
+    assert len(found) > 9 and not [one for one in found if one[2] not in names_of(one[1])]
 
 
 def test_every_name_is_defined_where_it_is_used_and_imported_from():

@@ -17,7 +17,7 @@ from lantern_jax.decoding.drafting.led import Led
 from lantern_jax.decoding.fields import ByPlatform, allowed_in, check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import AUTO, METHODS, Method
 from lantern_jax.decoding.rules.near import Near
-from lantern_jax.families.drafters import DRAFTERS as KINDS
+from lantern_jax.drafters.registry import DRAFTERS as KINDS
 from lantern_jax.pipeline.call import CallOptions
 from lantern_jax.rules import Lantern, Strict
 from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, Options, Settings, resolve_settings

@@ -6,15 +6,15 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.models.chameleon import ChameleonConfig, unconditional_row
-from lantern_jax.text.chameleon import (
-    BUCKETS,
+from lantern_jax.families.chameleon.model import ChameleonConfig, unconditional_row
+from lantern_jax.families.chameleon.prompts import (
     SPECIAL_NAMES,
     ChameleonVocabulary,
     SpecialTokens,
     code_tokens,
     prompt_rows,
 )
+from lantern_jax.text.packed import BUCKETS
 from tests.refused import refused
 
 LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")

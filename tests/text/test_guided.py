@@ -6,11 +6,13 @@ import json
 import numpy as np
 import pytest
 
-from lantern_jax.models.janus import JanusConfig
-from lantern_jax.text.chameleon import BUCKETS
+from lantern_jax.families.emu3.prompts import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder
+from lantern_jax.families.janus.model import JanusConfig
+from lantern_jax.families.janus.prompts import JanusEncoder
+from lantern_jax.families.liquid.prompts import LiquidEncoder
+from lantern_jax.families.lumina2.prompts import Lumina2Encoder, structuring_ids
 from lantern_jax.text.encoders import PromptParts
-from lantern_jax.text.guided import EMU3_NEGATIVE, EMU3_WISH, Emu3Encoder, JanusEncoder, LiquidEncoder
-from lantern_jax.text.lumina2 import Lumina2Encoder, structuring_ids
+from lantern_jax.text.packed import BUCKETS
 from tests.fixtures import guided_layouts as layouts
 from tests.golden_cases import DEFAULT_DIRECTORY
 from tests.refused import refused

@@ -2,12 +2,12 @@
 
 import pytest
 
-from lantern_jax.text.imagenet import NUM_CLASSES, class_names, class_number
+from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES, class_names, class_number
 from tests.refused import refused
 
 
 def test_a_class_has_one_number():
-    assert len(class_names()) == NUM_CLASSES
+    assert len(class_names()) == IMAGENET_CLASSES
     shared = {"crane", "maillot", "cardigan"}
     for number, names in enumerate(class_names()):
         if names[0].lower() not in shared:

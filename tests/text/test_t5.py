@@ -4,8 +4,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.families.t5_weights import t5_shapes
-from lantern_jax.models.t5 import T5Config, T5Encoder
+from lantern_jax.models.t5 import T5Config, T5Encoder, t5_shapes
 from lantern_jax.text import t5
 from lantern_jax.text.t5 import CHUNK, END, caption_tokens, encode_captions
 from tests.refused import refused

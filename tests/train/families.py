@@ -16,7 +16,7 @@ from configs import (
     lumina_drafter,
 )
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.convert.convert import convert_chameleon_files, convert_llamagen
+from lantern_jax.apps.convert import formats
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures.guided_conversions import write_model
 from train import drafter, features, sources, target
@@ -57,13 +57,14 @@ def convert(folder: Path, name: str) -> Path:
         model = layouts.write_chameleon(folder / "model", config, layouts.TINY_VQGAN, dtype=np.float32)
         vqgan = layouts.write_vqgan(folder / "vqgan.ckpt", layouts.TINY_VQGAN)
         layouts.write_text_tokenizer(text, config.num_codes, config.vocab_size, shuffle=1)
-        return convert_chameleon_files(model, vqgan, text_tokenizer=text, layout=name, **to)
+        return formats.convert(name, model=model, vqgan=vqgan, text_tokenizer=text, **to)
     parts = {}
     if name == "t2i":
         parts["t5"] = layouts.write_t5(folder / "t5", layouts.TINY_T5)
         parts["t5_tokenizer"] = layouts.write_t5_tokenizer(folder / "t5.json")
     gpt = layouts.write_llamagen(folder / "gpt.pt", layouts.TINY_CAPTION if parts else layouts.TINY_CLASS)
-    return convert_llamagen(gpt, layouts.write_vq(folder / "vq.pt", layouts.TINY_VQ), **parts, **to)
+    vq = layouts.write_vq(folder / "vq.pt", layouts.TINY_VQ)
+    return formats.convert("llamagen", gpt=gpt, vq=vq, **parts, **to)
 
 
 def write_pictures(folder: Path, name: str) -> Path:

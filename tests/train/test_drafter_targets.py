@@ -9,10 +9,10 @@ import pytest
 
 import lantern_jax
 from configs import anole_drafter, llamagen_c2i_drafter, llamagen_t2i_drafter, lumina_drafter
+from lantern_jax.drafters.eagle import DrafterModel, eagle_drafter
+from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.llamagen.model import published_config
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.drafter import DrafterModel, eagle_drafter
-from lantern_jax.models.llamagen import published_config
 from tests.fixtures import published_layouts as layouts
 from tests.train.families import FLOAT32, config_of, target_drafter
 from train import chains, drafter, export, target

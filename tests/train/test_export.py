@@ -9,7 +9,7 @@ import pytest
 
 from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS
 from lantern_jax.checkpoints.store import load, save
-from lantern_jax.models.medusa import MedusaConfig, medusa_shapes
+from lantern_jax.drafters.medusa import MedusaConfig, medusa_shapes
 from tests.refused import refused
 from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
 from train import export

@@ -8,8 +8,8 @@ import pytest
 
 from configs import emu3_drafter, janus_drafter, liquid_drafter, lumina2_drafter
 from lantern_jax.decoding.loop import speculative_decode
+from lantern_jax.families.janus.model import janus_config
 from lantern_jax.families.registry import FAMILIES
-from lantern_jax.models.janus import janus_config
 from lantern_jax.pipeline.pipeline import Pipeline
 from tests.fixtures.guided_layouts import TINY_JANUS
 from tests.refused import refused

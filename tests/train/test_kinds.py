@@ -16,9 +16,9 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.drafting.eagle import Stale
 from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.families.llamagen.model import LlamaGen, llamagen_target
 from lantern_jax.families.registry import family_of
-from lantern_jax.models.llamagen import LlamaGen, llamagen_target
 from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, sources, target

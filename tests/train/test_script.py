@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.models.llamagen import published_config
+from lantern_jax.families.llamagen.model import published_config
 from tests.refused import refused_each
 from train import script
 

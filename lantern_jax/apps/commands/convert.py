@@ -1,6 +1,6 @@
 """``lantern convert``: published files to a checkpoint directory.
 
-``FORMATS`` says which files each format takes; everything else is the same for all.
+Each format says which files it takes; everything else is the same for all.
 """
 
 import argparse
@@ -9,27 +9,30 @@ from functools import partial
 from pathlib import Path
 
 from lantern_jax.apps.commands.options import DTYPES, Command
-from lantern_jax.apps.convert.formats import FORMATS
 from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.apps.terminal.terminal import say
-from lantern_jax.families.formats import Format
+from lantern_jax.families.registry import Format
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors.hub import download
 
 
-def add(commands) -> None:
-    """Adds ``convert`` and its formats to a parser's commands."""
+def add(commands, chosen: bool = True) -> None:
+    """Adds ``convert`` to a parser's commands, with its formats, which need JAX, if it is the ``chosen`` one."""
     convert = commands.add_parser("convert", help="convert published checkpoints")
-    formats = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
-    for name, kind in FORMATS.items():
-        command = Command(formats, name, kind.help, partial(_run, kind))
+    if not chosen:
+        return
+
+    from lantern_jax.apps.convert.formats import formats
+
+    parsers = convert.add_subparsers(title="formats", metavar="FORMAT", required=True)
+    for name, kind in formats().items():
+        command = Command(parsers, name, kind.help, partial(_run, kind))
         take = command.take
         for file in kind.files:
             take(f"--{file.option}", "PATH", file.help)
         for choice in kind.choices:
-            values = choice.values()
-            how = {"default": values[0], "choices": values} if values else {}
-            take(f"--{choice.option}", None if values else "NAME", choice.help, **how)
+            how = {"default": choice.values[0], "choices": choice.values} if choice.values else {}
+            take(f"--{choice.option}", None if choice.values else "NAME", choice.help, **how)
         take("--out", "DIR", "new folder for the checkpoint", required=True)
         take("--dtype", None, "of stored parameters", "bfloat16", choices=DTYPES)
         hub = "repository of the Hugging Face hub that holds the files that are not here"
@@ -83,7 +86,7 @@ def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Nam
     chosen = {choice.option: getattr(arguments, choice.option) for choice in kind.choices}
     with working("converting") as tell:
         kind.function(
-            **given, **dict(kind.fixed), **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
+            **given, **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
             progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
         )  # fmt: skip
 

@@ -44,23 +44,23 @@ def main(argv: list[str] | None = None) -> int:
 def _parsed(words: Sequence[str]) -> argparse.Namespace:
     """Returns the arguments; for a name that is unknown here, a format's say, other packages are loaded."""
     try:
-        return make_parser().parse_args(words)
+        return make_parser(words).parse_args(words)
     except LanternError:
         if not plugins.load():
             raise
-    return make_parser().parse_args(words)
+    return make_parser(words).parse_args(words)
 
 
-def make_parser() -> argparse.ArgumentParser:
-    """Makes the parser of the whole command; ``run`` of the parsed arguments is the function to call."""
+def make_parser(words: Sequence[str] = ("convert",)) -> argparse.ArgumentParser:
+    """Makes the command's parser, as far as these words need it; ``run`` of its arguments is the function to call."""
     parser = Parser(
         prog="lantern", usage="lantern COMMAND ...", description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )  # fmt: skip
     parser.add_argument("--version", action="version", version=f"lantern_jax {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True, prog="lantern")
-    for command in (
-        generate, serve, picture_set, tune, bench, metrics, encode, info, methods, convert, quantize,
-    ):  # fmt: skip
+    for command in (generate, serve, picture_set, tune, bench, metrics, encode, info, methods):
         command.add(commands)
+    convert.add(commands, chosen="convert" in words)
+    quantize.add(commands)
     return parser

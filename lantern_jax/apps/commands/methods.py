@@ -109,7 +109,7 @@ def _markdown() -> Iterator[str]:
         yield f"| `{name}` | {method.help}{papers and f' ({papers})'} | {' | '.join(parts)} |"
     for table in _TABLES:
         yield f"\n## {table.what.capitalize()}s"
-        for name, kind in table.ours.items():
+        for name, kind in table.items():
             yield f"\n`{name}`: {_summary(kind)}"
             yield from _fields_table(kind)
     yield "\n## Sampling and batches"

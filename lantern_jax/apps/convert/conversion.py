@@ -1,7 +1,6 @@
 """A conversion's options, how its files are opened, and what their names tell."""
 
 import dataclasses
-import re
 import warnings
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -26,17 +25,13 @@ _LANGUAGE_MODELS = (
     "model.text_model",
     "text_model.model",
 )
+_MODEL = ("tok_embeddings.weight", *(f"{place}.embed_tokens.weight" for place in _LANGUAGE_MODELS))
+_TOKENIZER = ("encoder.conv_in.weight",)
 # Part -> names of which one is in every published file.
 _FIRST = {
-    "gpt": ("tok_embeddings.weight", "model.embed_tokens.weight"),
-    "model": tuple(f"{place}.embed_tokens.weight" for place in _LANGUAGE_MODELS),
-    "drafter": ("embed_tokens.weight",),
+    "gpt": _MODEL, "model": _MODEL, "vq": _TOKENIZER, "vqgan": _TOKENIZER, "drafter": ("embed_tokens.weight",),
     "t5": ("shared.weight", "encoder.embed_tokens.weight"),
-    "vq": ("encoder.conv_in.weight",),
-    "vqgan": ("encoder.conv_in.weight",),
-}
-# Pixels of a code's side in LlamaGen's published pictures, by which its files are named.
-_CELL = 16
+}  # fmt: skip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,20 +77,6 @@ def open_part(part: str, path: Path, weights: str | None = None) -> Mapping[str,
     """Opens a part's file as ``open_tensors`` does, without what training programs put in front of all names."""
     tensors = open_tensors(path, weights)
     return without_prefix(tensors, _FIRST[part]) if part in _FIRST else tensors
-
-
-def llamagen_grid(gpt: str | Path) -> tuple[int | None, str]:
-    """Returns the grid that a GPT's published name tells (c2i_L_384.pt), or None; and where the grid is from."""
-    name = Path(gpt).name
-    found = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
-    if found is not None:
-        return int(found[1]) // _CELL, f"from the name {name}"
-    warnings.warn(
-        "grid 16 assumed: pictures have 256 tokens; --config '{\"grid\": 32}' for 512 px",
-        Assumed,
-        stacklevel=1,
-    )
-    return None, "assumed"
 
 
 def check_codes(target: TargetConfig, tokenizer: VQConfig) -> None:

@@ -5,6 +5,7 @@ been written and read back.
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
@@ -15,41 +16,26 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, check_codes, llamagen_grid, open_part
+from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, check_codes, open_part
 from lantern_jax.apps.convert.given_settings import read_settings, settings_for
-from lantern_jax.apps.convert.published import PUBLISHED
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, load_shapes, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
-from lantern_jax.families.chameleon_vq_weights import convert_vqgan
-from lantern_jax.families.chameleon_weights import chameleon_config_from_shapes, convert_chameleon
-from lantern_jax.families.drafters import DRAFTERS
-from lantern_jax.families.llamagen_vq_weights import convert_vq
-from lantern_jax.families.llamagen_weights import convert_gpt, gpt_config_from_shapes
-from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
-from lantern_jax.families.t5_weights import convert_t5, t5_config_from_shapes
-from lantern_jax.io.errors import LanternError
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.llamagen import LlamaGenConfig
+from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.families.llamagen.t5_weights import DIALECT as T5
+from lantern_jax.families.llamagen.t5_weights import convert_t5, t5_config_from_shapes
+from lantern_jax.families.registry import ASSUMED, Family, Format, Published, TargetConfig, family_of
+from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQModel
-from lantern_jax.text.chameleon import ChameleonVocabulary
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
 
-# The settings the models are usually sampled with, by what they are conditioned on or their layout.
-_DEFAULTS = {
-    "class": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
-    "caption": {"guidance": 7.5, "top_k": 1000, "temperature": 1.0},
-    "anole": {"guidance": 3.0, "top_k": 2000, "temperature": 1.0},
-    "lumina": {"guidance": 4.0, "top_k": 2000, "temperature": 1.0},
-}
-_MODELS = {"anole": "Anole", "lumina": "Lumina-mGPT"}
-# Sources with these names hold no tensors.
+# Sources with these names hold no tensors; those are picture tokenizers.
 _TEXTS = ("t5_tokenizer", "text_tokenizer")
-_TOKENIZERS = {"vq": convert_vq, "vqgan": convert_vqgan}
+_TOKENIZERS = ("vq", "vqgan")
 
 Settings = Mapping[str, Any] | None
 # The target's config, the published id of every row of its table (None if they are the same), and a function that reads
@@ -57,136 +43,55 @@ Settings = Mapping[str, Any] | None
 Begun = tuple[TargetConfig, Int[np.ndarray, " vocab"] | None, Callable[[], Checkpoint]]
 
 
-def convert_llamagen(
-    gpt: str | Path,
-    vq: str | Path | None = None,
-    drafter: str | Path | None = None,
-    config: str | Path | None = None,
-    *,
-    t5: str | Path | None = None,
-    t5_tokenizer: str | Path | None = None,
-    out: str | Path,
-    **options: Any,
+def convert_published(
+    family: Family, form: Format, config: str | Path | None = None, *, out: str | Path, **given: Any
 ) -> Path:
-    """Converts LlamaGen's published files into a checkpoint directory; returns its path.
+    """Converts a family's published files into a checkpoint directory; returns its path.
 
     Args:
-        gpt, vq, drafter, t5: tensor files, or anything else that ``open_tensors`` takes. With ``vq`` the checkpoint can
-            draw, and has a neighbour table for relaxed rules; with ``t5`` (Flan-T5-XL) it takes captions. A
-            ``config.json`` beside the GPT (unless that is a ``.pt`` file), the drafter or the text encoder is read.
-        config: a JSON file of settings that shapes do not show: the GPT's (``{"num_heads": 20, "grid": 32}``),
-            or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``.
-        t5_tokenizer: T5's ``spiece.model`` or ``tokenizer.json``.
+        family: one with a ``Published``.
+        form: one of its formats.
+        config: a JSON file of settings that shapes do not show: the model's (``{"num_heads": 20, "grid": 32}``),
+            or ``{"target": {...}, "drafter": {...}, "text_encoder": {...}}``. A ``config.json`` beside the model
+            (unless that is a ``.pt`` file), the drafter or the text encoder is read too.
         out: the new directory.
-        options: fields of ``Conversion``.
+        given: the format's files: tensor files, or anything else that ``open_tensors`` takes, and text tokenizers. With
+            a picture tokenizer the checkpoint can draw, and has a neighbour table for relaxed rules; with a text
+            encoder it takes captions. And fields of ``Conversion``.
 
     Raises:
         LanternError: anything wrong with the files or settings, before anything is written.
     """
+    sources = {file.argument: given.pop(file.argument, None) for file in form.files}
+    model, published = form.files[0].argument, family.published
 
     def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
+        paths = {part: Path(path) for part, path in sources.items() if path is not None}
         # The settings beside a published .pt file belong to other files.
-        settings, source = settings_for(LlamaGenConfig, None if Path(gpt).suffix == ".pt" else gpt, settings)
-        target = gpt_config_from_shapes(tensors["gpt"], settings)
-        if "grid" not in settings:
-            grid, source = llamagen_grid(gpt)
-            target = dataclasses.replace(target, grid=grid or target.grid)
-        kind = "class" if target.num_labels else "caption"
-        read = partial(convert_gpt, tensors["gpt"], target, **conversion.reading("the GPT"))
-        model = f"LlamaGen, {kind}-conditional"
-        return target, None, partial(_checkpoint, read, model, _DEFAULTS[kind], conversion, source)
-
-    sources = {"gpt": gpt, "vq": vq, "drafter": drafter, "t5": t5, "t5_tokenizer": t5_tokenizer}
-    return _convert(begin, sources, config, out, options)
-
-
-def convert_chameleon_files(
-    model: str | Path,
-    vqgan: str | Path | None = None,
-    drafter: str | Path | None = None,
-    config: str | Path | None = None,
-    *,
-    text_tokenizer: str | Path,
-    layout: str,
-    out: str | Path,
-    **options: Any,
-) -> Path:
-    """Converts the published files of Anole or Lumina-mGPT into a checkpoint directory; returns its path.
-
-    Args:
-        model: the folder with the Hugging Face shards, or their index. Its ``config.json`` is read.
-        vqgan: Chameleon's ``vqgan.ckpt``. With it the checkpoint can draw, and has a neighbour table.
-        drafter: a tensor file or its folder; a ``config.json`` beside it is read.
-        config: as for ``convert_llamagen``.
-        text_tokenizer: Chameleon's ``text_tokenizer.json``, which also gives the codebook's token ids.
-        layout: "anole" or "lumina".
-        out: the new directory.
-        options: fields of ``Conversion``.
-
-    Raises:
-        LanternError: anything wrong with the files or settings, before anything is written.
-    """
-
-    def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
-        embedding = tensors["model"].get("model.embed_tokens.weight")
-        rows = () if embedding is None else embedding.shape[:1]
-        vocabulary = ChameleonVocabulary.from_file(text_tokenizer, *rows)
-        settings, source = settings_for(ChameleonConfig, model, settings)
-        target = chameleon_config_from_shapes(tensors["model"], settings, vocabulary.num_codes, layout)
-        _check_prompts(target, text_tokenizer)
-        reading = conversion.reading("the model")
-        read = partial(convert_chameleon, tensors["model"], target, order=vocabulary.order, **reading)
-        whole = partial(
-            _checkpoint, read, _MODELS[layout], _DEFAULTS[layout], conversion, source, text_tokenizer
-        )
-        return target, vocabulary.order, whole
-
-    sources = {"model": model, "vqgan": vqgan, "drafter": drafter, "text_tokenizer": text_tokenizer}
-    return _convert(begin, sources, config, out, options)
-
-
-def convert_guided_files(
-    model: str | Path,
-    vqgan: str | Path | None = None,
-    config: str | Path | None = None,
-    *,
-    text_tokenizer: str | Path,
-    family: str,
-    out: str | Path,
-    **options: Any,
-) -> Path:
-    """Converts the published files of a model of ``PUBLISHED`` into a checkpoint directory; returns its path.
-
-    Args:
-        model: the folder with the shards, or their index; its ``config.json`` is read.
-        vqgan: the picture tokenizer, if it is not among the model's tensors.
-        config: as for ``convert_llamagen``.
-        text_tokenizer: the model's ``tokenizer.json``.
-        family: a name in ``PUBLISHED``.
-        out: the new directory.
-        options: fields of ``Conversion``.
-
-    Raises:
-        LanternError: anything wrong with the files or settings, before anything is written.
-    """
-    published = PUBLISHED[family]
-
-    def begin(tensors: dict[str, Any], settings: Settings, conversion: Conversion) -> Begun:
-        told = published.told(Path(text_tokenizer))
-        settings, source = settings_for(FAMILIES[family].config, model, settings, told)
-        target = published.sizes(tensors["model"], settings)
-        _check_prompts(target, text_tokenizer)
-        inside = published.tokenizer_inside(tensors["model"])
+        beside = None if paths[model].suffix == ".pt" else paths[model]
+        settings, source = settings_for(published.dialect, beside, settings, partial(published.told, paths))
+        target = published.sizes(tensors[model], {**settings, **form.settings})
+        if source == ASSUMED:
+            grid, pixels = 2 * target.grid, 2 * target.grid * family.tokenizer().downsampling
+            warnings.warn(
+                f"grid {target.grid} assumed: pictures have {target.num_tokens} tokens; "
+                f"--config '{{\"grid\": {grid}}}' for {pixels} px",
+                Assumed,
+                stacklevel=1,
+            )
+        text_tokenizer = paths.get("text_tokenizer")
+        if text_tokenizer is not None:
+            # Another model's tokenizer, or a grid that prompts cannot name, is an error now.
+            family.prompts(PromptParts(target, text_tokenizer=text_tokenizer)).encode(["a"])
+        inside = published.tokenizer_inside(tensors[model])
         if inside:
             tensors.setdefault("vqgan", inside)
-        read = partial(published.read, tensors["model"], target, **conversion.reading("the model"))
-        whole = partial(
-            _checkpoint, read, published.model, published.defaults, conversion, source, text_tokenizer
-        )
-        return target, None, whole
+        order = family.published_order(target, text_tokenizer)
+        reading = conversion.reading("the model") | ({} if order is None else {"order": order})
+        read = partial(published.read, tensors[model], target, **reading)
+        return target, order, partial(_checkpoint, published, read, conversion, source, text_tokenizer)
 
-    sources = {"model": model, "vqgan": vqgan, "text_tokenizer": text_tokenizer}
-    return _convert(begin, sources, config, out, options, tokenizers={"vqgan": published.read_tokenizer})
+    return _convert(begin, sources, config, out, given, read_tokenizer=published.read_tokenizer)
 
 
 def add_drafter(
@@ -203,13 +108,13 @@ def add_drafter(
     Args:
         checkpoint: the directory of the target.
         kind: a name in ``DRAFTERS``, of a kind that can be read.
-        drafter, config, out, options: as for ``convert_llamagen``.
+        drafter, config, out, options: as for ``convert_published``.
 
     Raises:
-        LanternError: as ``convert_llamagen``, or the drafter was made for another target.
+        LanternError: as ``convert_published``, or the drafter was made for another target.
     """
-    if kind not in DRAFTERS or not DRAFTERS[kind].has("read"):
-        known = ", ".join(name for name, one in DRAFTERS.items() if one.has("read"))
+    if kind not in DRAFTERS or DRAFTERS[kind].read is None:
+        known = ", ".join(name for name, one in DRAFTERS.items() if one.read is not None)
         raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
 
     def begin(*_: Any) -> Begun:
@@ -233,10 +138,10 @@ def add_text_encoder(
 
     Args:
         checkpoint: the directory of the target.
-        t5, t5_tokenizer, config, out, options: as for ``convert_llamagen``.
+        t5, t5_tokenizer, config, out, options: as for ``convert_published``.
 
     Raises:
-        LanternError: as ``convert_llamagen``.
+        LanternError: as ``convert_published``.
     """
 
     def begin(*_: Any) -> Begun:
@@ -260,23 +165,18 @@ def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space:
     return Codebook(neighbours=np.asarray(table), codes=np.asarray(codes))
 
 
-def _check_prompts(target: TargetConfig, text_tokenizer: str | Path) -> None:
-    """Raises LanternError for another model's text tokenizer, or a grid that prompts cannot name."""
-    family_of(target).prompts(PromptParts(target, text_tokenizer=Path(text_tokenizer))).encode(["a"])
-
-
 def _checkpoint(
+    published: Published,
     read: Callable[[], tuple[TargetConfig, PyTree]],
-    model: str,
-    usual: Mapping[str, float],
     conversion: Conversion,
     source: str,
-    text_tokenizer: str | Path | None = None,
+    text_tokenizer: Path | None,
 ) -> Checkpoint:
     """Reads a target; returns its checkpoint, with its usual settings and a note on where its grid is from."""
     target, params = read()
+    usual = published.defaults(target)
     return Checkpoint(
-        model, target, params, text_tokenizer=None if text_tokenizer is None else Path(text_tokenizer),
+        published.model(target), target, params, text_tokenizer=text_tokenizer,
         defaults={**usual, "top_k": min(usual["top_k"], target.num_codes)},
         metadata={"neighbour_space": conversion.neighbour_space, "grid_from": source},
     )  # fmt: skip
@@ -289,16 +189,16 @@ def _convert(
     out: str | Path,
     options: Mapping[str, Any],
     alone: str = "target",
-    tokenizers: Mapping[str, Callable[..., tuple[Any, Any]]] = _TOKENIZERS,
+    read_tokenizer: Callable[..., tuple[Any, Any]] | None = None,
 ) -> Path:
     """Writes a checkpoint with every part for which files are given.
 
     Args:
         begin: (opened files, to which it may add; settings of the target; conversion) -> ``Begun``.
-        sources: part -> its file. Parts are those of ``tokenizers``, "drafter" (EAGLE's) or another kind of
-            drafter, "t5", "t5_tokenizer", and what ``begin`` reads.
+        sources: part -> its file. Parts are "vq" or "vqgan", "drafter" (EAGLE's) or another kind of drafter, "t5",
+            "t5_tokenizer", and what ``begin`` reads.
         alone: the part to which a config file without parts applies.
-        tokenizers: part -> its reader, for picture tokenizers.
+        read_tokenizer: the picture tokenizer's reader.
     """
     conversion = Conversion(**options)
     check_new(out, conversion.overwrite)
@@ -319,15 +219,13 @@ def _convert(
     for part in tensors.keys() & {"drafter", *DRAFTERS}:
         kind = "eagle" if part == "drafter" else part
         read, chosen = DRAFTERS[kind], settings.get("drafter")
-        if read.reads_config:
-            chosen, _ = settings_for(read.config, paths[part], chosen)
+        if read.dialect is not None:
+            chosen, _ = settings_for(read.dialect, paths[part], chosen)
         drafters[kind] = read.read(
             tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
         )
     reading = conversion.stage("reading the tokenizer")
-    pictures = [
-        tokenizers[part](tensors[part], progress=reading) for part in tensors.keys() & tokenizers.keys()
-    ]
+    pictures = [read_tokenizer(tensors[part], progress=reading) for part in _TOKENIZERS if part in tensors]
     checkpoint = whole()
     if "t5" in paths:
         _, params = convert_t5(tensors["t5"], encoder, **conversion.reading("the text encoder"))
@@ -345,7 +243,7 @@ def _convert(
 
 
 def _text_config(paths: Mapping[str, Path], tensors: Mapping[str, Any], settings: Settings) -> T5Config:
-    config = t5_config_from_shapes(tensors, settings_for(T5Config, paths["t5"], settings)[0])
+    config = t5_config_from_shapes(tensors, settings_for(T5, paths["t5"], settings)[0])
     check_tokenizer(load_tokenizer(paths["t5_tokenizer"]), config.vocab_size, paths["t5_tokenizer"])
     return config
 

@@ -1,10 +1,10 @@
 """Settings that come with published files: ``config.json`` beside them, and a file of those that shapes do not show."""
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.families.config_files import normalize_settings
+from lantern_jax.families.config_files import Dialect, normalize_settings
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json, read_json
@@ -15,17 +15,17 @@ CONFIG_PARTS = ("target", "drafter", "text_encoder")
 
 
 def settings_for(
-    kind: type,
+    dialect: Dialect,
     path: str | Path | None,
     given: Mapping[str, Any] | None,
-    told: Mapping[str, Any] | None = None,
+    told: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], str]] = lambda known: ({}, ""),
 ) -> tuple[dict[str, Any], str]:
-    """Joins settings for a config ``kind``; returns them, and where the grid is from.
+    """Joins settings; returns them, and where the grid is from.
 
     Args:
         path: tensors, whose ``config.json`` is in their folder or beside their file; None to look for none.
         given: settings that count more than that file's.
-        told: settings from another file, between the two.
+        told: settings known so far -> those that other files tell beside them, as in ``Published``.
     """
     file = (
         Path()
@@ -35,12 +35,13 @@ def settings_for(
         else Path(path).with_name("config.json")
     )
     try:
-        beside = normalize_settings(_read_json(file), kind) if path is not None and file.is_file() else {}
+        beside = normalize_settings(_read_json(file), dialect) if path is not None and file.is_file() else {}
     except LanternError as error:
         raise LanternError(f"{file}: {error}") from None
-    own = normalize_settings(given or {}, kind)
-    source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else "as published"
-    return {**beside, **(told or {}), **own}, source
+    own = normalize_settings(given or {}, dialect)
+    more, source = told({**beside, **own})
+    source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else source
+    return {**more, **beside, **own}, source or "as published"
 
 
 def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:

@@ -19,7 +19,7 @@ from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs, size_of
 from lantern_jax.apps.terminal import console
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.families.llamagen_vq_weights import vq_shapes
+from lantern_jax.models.vq import vq_shapes
 
 # Programs come in powers of two; larger batches than this are no faster anywhere.
 MOST = 256

@@ -16,16 +16,11 @@ from jaxtyping import Array, PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where, sharding_at
+from lantern_jax.drafters.registry import DRAFTERS, usual_drafters
 from lantern_jax.engine.programs import Parameters
-from lantern_jax.families.drafters import DRAFTERS, usual_drafters
-from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.families.llamagen.model import published_config
+from lantern_jax.families.registry import FAMILIES, TargetConfig, family_of
 from lantern_jax.io import errors
-from lantern_jax.models.chameleon import ChameleonConfig
-from lantern_jax.models.emu3 import Emu3Config
-from lantern_jax.models.janus import janus_config
-from lantern_jax.models.liquid import LiquidConfig
-from lantern_jax.models.llamagen import published_config
-from lantern_jax.models.lumina2 import Lumina2Config
 from lantern_jax.models.quantization import SCALE, is_fixed, quantized_shapes
 from lantern_jax.settings.recipe import Recipe
 
@@ -33,21 +28,11 @@ _CODE_CHANNELS, _NEIGHBOURS = 8, 100
 _SPREAD = 0.02
 
 
-def _captions(grid: int) -> TargetConfig:
-    return replace(published_config("XL", "caption"), grid=grid)
+def published_sizes() -> dict[str, Callable[[], TargetConfig]]:
+    """Returns the published sizes of all families, by name."""
+    return {name: size for family in FAMILIES.values() for name, size in family.sizes.items()}
 
 
-SIZES: Mapping[str, Callable[[], TargetConfig]] = {
-    **{f"llamagen-{size.lower()}": partial(published_config, size) for size in ("B", "L", "XL", "XXL", "3B")},
-    "llamagen-xl-stage1": partial(_captions, 16),
-    "llamagen-xl-stage2": partial(_captions, 32),
-    "chameleon-7b": ChameleonConfig,
-    "lumina-7b": partial(ChameleonConfig, grid=48, layout="lumina"),
-    **{f"janus-pro-{size.lower()}": partial(janus_config, size) for size in ("1B", "7B")},
-    "emu3-8b": Emu3Config,
-    "liquid-7b": LiquidConfig,
-    "lumina2-7b": Lumina2Config,
-}
 # Pixels per code along a side, unless a tokenizer says otherwise.
 _PIXELS = 16
 # For checking that everything runs, not for measuring.
@@ -108,10 +93,10 @@ def random_model(size: str) -> RandomModel:
     named = size.removesuffix(INT8)
     if named == TINY:
         config = replace(published_config("B"), dim=64, num_layers=1, num_heads=2, vocab_size=256, grid=6)
-    elif named in SIZES:
-        config = SIZES[named]()
+    elif named in (sizes := published_sizes()):
+        config = sizes[named]()
     else:
-        raise errors.unknown("size", size, SIZES)
+        raise errors.unknown("size", size, sizes)
     return RandomModel(size, config, usual_drafters(config), quantized=named != size)
 
 

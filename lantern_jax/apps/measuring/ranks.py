@@ -26,7 +26,7 @@ from lantern_jax.decoding.program import Inputs, Program
 from lantern_jax.decoding.protocols import Draft, Drafting, Target
 from lantern_jax.decoding.sampling import gumbel_noise, process_logits, sequence_keys
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.families.drafters import DRAFTERS
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.settings.settings import Settings
 
 

@@ -21,8 +21,8 @@ from lantern_jax.apps.measuring.subject import Decodings, Subject
 from lantern_jax.decoding.stream import Stream
 from lantern_jax.decoding.tree import DraftTree, named_tree, tree_names
 from lantern_jax.devices.platform import versions
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.jobs import Job
-from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import Key, Tuned
 

@@ -8,7 +8,7 @@ from typing import Any
 from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.protocols import ALL, CMMD, MANIFOLDS
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.plugins import Late, Table, at
+from lantern_jax.io.plugins import Table, imported
 
 
 @dataclass(frozen=True)
@@ -16,7 +16,8 @@ class ReaderKind:
     """A reader of pictures that users can choose.
 
     Example:
-        >>> lantern_jax.ReaderKind("mean colours", lambda weights, preprocessing: None).distance
+        >>> from lantern_jax.apps.metrics.registry import ReaderKind
+        >>> ReaderKind("mean colours", lambda weights, preprocessing: None).distance
         'Fréchet distance'
 
     Attributes:
@@ -41,7 +42,8 @@ class ScoreKind:
     """A score of pictures with prompts that users can choose.
 
     Example:
-        >>> lantern_jax.ScoreKind("brightness", lambda weights: None).weights is None
+        >>> from lantern_jax.apps.metrics.registry import ScoreKind
+        >>> ScoreKind("brightness", lambda weights: None).weights is None
         True
 
     Attributes:
@@ -55,15 +57,9 @@ class ScoreKind:
     weights: str | None = None
 
 
-@dataclass(frozen=True)
-class _Later(Late):
-    """A function that is imported when it is called, and is given only the first ``count`` arguments."""
-
-    function: Callable[..., Any]
-    count: int = 1
-
-    def __call__(self, *given: Any) -> Any:
-        return self.function(*given[: self.count])
+def _later(place: str, count: int = 1) -> Callable[..., Any]:
+    """Returns a function that imports the one at ``module:name``, and calls it with the first ``count`` arguments."""
+    return lambda *given: imported(place)(*given[:count])
 
 
 _CLIP_SCORE = (
@@ -73,25 +69,25 @@ _CLIP_SCORE = (
 READERS: Table[ReaderKind] = Table("features", {
     "demo": ReaderKind(
         "the demo's own classifier, for pictures of its prompts",
-        _Later(at("lantern_jax.apps.metrics.agreement:demo_features"), 0),
+        _later("lantern_jax.apps.metrics.agreement:demo_features", 0),
     ),
     "inception": ReaderKind(
         "Inception v3 of 2015, the network of FID",
-        _Later(at("lantern_jax.apps.metrics.inception:inception_features"), 2),
+        _later("lantern_jax.apps.metrics.inception:inception_features", 2),
         "pt_inception-2015-12-05-6726825d.pth, from the release fid_weights of github.com/mseitzer/pytorch-fid",
         ("clean", "pytorch-fid", "tf"),
         "FID",
     ),
     "vgg": ReaderKind(
         "VGG16's second fully connected layer, for precision and recall; relu: after its ReLU",
-        _Later(at("lantern_jax.apps.metrics.vgg:vgg_features"), 2),
+        _later("lantern_jax.apps.metrics.vgg:vgg_features", 2),
         "vgg16-397923af.pth, from download.pytorch.org/models",
         ("linear", "relu"),
         measures=(MANIFOLDS,),
     ),
     "clip": ReaderKind(
         "CLIP's picture embedding, for CMMD",
-        _Later(at("lantern_jax.apps.metrics.cmmd:cmmd_features")),
+        _later("lantern_jax.apps.metrics.cmmd:cmmd_features"),
         "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
         measures=(CMMD,),
     ),
@@ -100,26 +96,26 @@ READERS: Table[ReaderKind] = Table("features", {
 SCORES: Table[ScoreKind] = Table("score", {
     "agreement": ScoreKind(
         "how far the demo's classifier sees what the prompt asks for",
-        _Later(at("lantern_jax.apps.metrics.agreement:agreement_scores"), 0),
+        _later("lantern_jax.apps.metrics.agreement:agreement_scores", 0),
     ),
     "clip": ScoreKind(
         "cosine of CLIP's embeddings of picture and prompt",
-        _Later(at("lantern_jax.apps.metrics.clip_scores:clip_scores")),
+        _later("lantern_jax.apps.metrics.clip_scores:clip_scores"),
         _CLIP_SCORE,
     ),
     "clip-lantern": ScoreKind(
         "the same, prompts after 'A photo depicts'",
-        _Later(at("lantern_jax.apps.metrics.clip_scores:lantern_clip_scores")),
+        _later("lantern_jax.apps.metrics.clip_scores:lantern_clip_scores"),
         _CLIP_SCORE,
     ),
     "hpsv2": ScoreKind(
         "human preference score v2, raw",
-        _Later(at("lantern_jax.apps.metrics.clip_scores:hps_scores")),
+        _later("lantern_jax.apps.metrics.clip_scores:hps_scores"),
         "HPS_v2.1_compressed.pt, from xswu/HPSv2 on the Hugging Face hub, with a CLIP's tokenizer.json beside it",
     ),
     "image-reward": ScoreKind(
         "ImageReward, about normally distributed on its authors' pictures",
-        _Later(at("lantern_jax.apps.metrics.image_reward:image_reward_scores")),
+        _later("lantern_jax.apps.metrics.image_reward:image_reward_scores"),
         "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
 }, "scores")  # fmt: skip

@@ -48,7 +48,8 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
             function, and the labels or captions along with the parameters.
 
     Example:
-        >>> small = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
+        >>> small = llamagen_target(published_config("B"))
         >>> def labels(params, prefix):  # drafting_params are the small model's, and {"prompt": {"labels": [B, 1]}}
         ...     return params["prompt"]["labels"]
         >>> drafter = lantern_jax.draftings.drafter_from_target(small, labels)

@@ -45,8 +45,10 @@ class Drafter:
             None for a drafter that leads no window.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
         >>> lantern_jax.draftings.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
@@ -155,8 +157,10 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         LanternError: an unknown name, or a tree of the root alone.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
         >>> lantern_jax.draftings.eagle(drafter, "mc_sim_7b_63").max_depth
         5
         >>> lantern_jax.draftings.eagle(drafter, lantern_jax.draftings.DynamicTree(nodes=25, depth=8)).max_depth

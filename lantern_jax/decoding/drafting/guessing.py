@@ -24,7 +24,8 @@ class ModelParts(NamedTuple):
         coupling: the coupling that it goes with.
 
     Example:
-        >>> target = lantern_jax.llamagen_target(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import llamagen_target, published_config
+        >>> target = llamagen_target(published_config("B"))
         >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
         >>> lantern_jax.draftings.Jacobi(window=8).make(parts).max_depth
         8

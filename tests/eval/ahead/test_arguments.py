@@ -12,9 +12,9 @@ from eval.ahead.slices import slice_of
 from eval.ahead.survey import shapes_of_size
 from lantern_jax.apps.measuring.random_models import random_model
 from lantern_jax.apps.measuring.shapes import size_shapes
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine import compiler
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families.drafters import DRAFTERS
 from lantern_jax.families.registry import family_of
 
 MODEL = random_model("tiny")

@@ -1,0 +1,277 @@
+"""Chameleon's vocabulary as stream ids, and the prompts of Anole and Lumina-mGPT.
+
+Published ids mix text and image tokens; only the name of an image token tells its codebook entry: ``IMGIMG``, the
+entry's digits as letters A to J, ``Z``. *Stream ids* put the codes first, in the codebook's order, then the row end,
+the image end, and all other published ids in ascending order.
+
+Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
+"""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import astuple, dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import read_json
+from lantern_jax.text.encoders import PromptEncoder, check_texts
+from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
+
+# Chameleon's file has 5 MB.
+_LARGEST_TOKENIZER = 64 * 2**20
+CODE_NAME = re.compile(r"IMGIMG([A-J]+)Z")
+DIGITS = str.maketrans("ABCDEFGHIJ", "0123456789")
+
+# Lumina-mGPT's task sentence; the numbers are pixels.
+LUMINA_TASK = "Generate an image of {width}x{height} according to the following prompt:\n"
+# The VQ tokenizer's cells are 16 pixels wide, those of Lumina-mGPT's size tokens 32.
+PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
+
+
+@dataclass(frozen=True)
+class SpecialTokens:
+    """Published ids of the tokens that structure a sequence. The defaults are the 7B models'.
+
+    Attributes:
+        begin, padding: start of a sequence; padding on its left.
+        image_start, image_end, row_end: around a picture; after each row of a Lumina-mGPT picture.
+        separator: the end of the user's turn.
+        size: the token "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
+    """
+
+    begin: int = 0
+    padding: int = 1
+    image_start: int = 8197
+    image_end: int = 8196
+    row_end: int = 8803
+    separator: int = 8710
+    size: int = 8804
+
+
+# Their names in the vocabulary file.
+SPECIAL_NAMES = {
+    "begin": "<s>",
+    "padding": "<pad>",
+    "image_start": "<racm3:break>",
+    "image_end": "<eoss>",
+    "row_end": "<reserved08799>",
+    "separator": "<reserved08706>",
+    "size": "<reserved08800>",
+}
+
+
+@dataclass(frozen=True)
+class ChameleonVocabulary:
+    """The two numberings of a Chameleon model's tokens.
+
+    Attributes:
+        codes: published id of each codebook entry, in the codebook's order.
+        vocab_size: rows of the model's embedding table. Ids without a name are legal.
+        special: published ids of the structuring tokens.
+
+    Example:
+        >>> from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
+        >>> vocabulary = ChameleonVocabulary(codes=(5, 4))
+        >>> vocabulary.to_stream([4, 5, 8803, 8196])  # two codes, row end, image end
+        array([1, 0, 2, 3], dtype=int32)
+    """
+
+    codes: tuple[int, ...]
+    vocab_size: int = 65536
+    special: SpecialTokens = SpecialTokens()
+
+    def __post_init__(self):
+        used = [*self.codes, *astuple(self.special)]
+        if not self.codes or min(used) < 0 or max(used) >= self.vocab_size:
+            raise LanternError(
+                f"a vocabulary with ids {min(used)} to {max(used)} does not fit an embedding table of "
+                f"{self.vocab_size} rows: give the vocabulary file of this model"
+            )
+        if len(set(used)) < len(used):
+            raise LanternError(
+                "a vocabulary that uses one id for two tokens: give the text_tokenizer.json of this model"
+            )
+
+    @classmethod
+    def from_file(cls, path: str | Path, vocab_size: int = 65536) -> "ChameleonVocabulary":
+        """Reads Chameleon's ``text_tokenizer.json``; structuring tokens without a name keep the published id.
+
+        Raises:
+            LanternError: the file is of another kind, codebook entries are missing or named twice, or ids are not rows
+                of the model's table.
+        """
+        names = read_names(path)
+        try:
+            codes = code_tokens(names)
+            special = SpecialTokens(
+                **{field: names[name] for field, name in SPECIAL_NAMES.items() if name in names}
+            )
+            return cls(tuple(codes.tolist()), vocab_size, special)
+        except ValueError as error:
+            raise LanternError(f"{path}: {error}") from None
+
+    @property
+    def num_codes(self) -> int:
+        """Size of the codebook."""
+        return len(self.codes)
+
+    @cached_property
+    def order(self) -> Int[np.ndarray, " rows"]:
+        """The published id of each stream id, int32 [vocab_size]; ``table[order]`` reorders an embedding table."""
+        first = np.array([*self.codes, self.special.row_end, self.special.image_end], np.int32)
+        rest = np.setdiff1d(np.arange(self.vocab_size, dtype=np.int32), first)
+        return np.concatenate([first, rest])
+
+    @cached_property
+    def _stream(self) -> Int[np.ndarray, " rows"]:
+        """The stream id of each published id, int32 [vocab_size]."""
+        return np.argsort(self.order).astype(np.int32)
+
+    def to_stream(self, ids: Int[np.ndarray, "*shape"] | Sequence[int]) -> Int[np.ndarray, "*shape"]:
+        """Converts published ids to stream ids (int32); raises LanternError for an id outside 0..vocab_size-1."""
+        ids = np.asarray(ids)
+        if ids.size and (ids.min() < 0 or ids.max() >= self.vocab_size):
+            raise LanternError(
+                f"token ids {ids.min()} to {ids.max()} are not all in 0..{self.vocab_size - 1}: "
+                "use the tokenizer file of this model"
+            )
+        return self._stream[ids]
+
+
+def read_names(path: str | Path) -> dict[str, int]:
+    """Reads {name: published id} from a ``tokenizers`` JSON file: its vocabulary and its added tokens.
+
+    Raises LanternError if the file is missing or of another kind.
+    """
+    advice = "give Chameleon's text_tokenizer.json"
+    if not Path(path).is_file():
+        raise LanternError(f"cannot read {path}, which is not a file: {advice}")
+    try:
+        content = read_json(Path(path), _LARGEST_TOKENIZER)
+        names = {str(name): int(number) for name, number in content["model"]["vocab"].items()}
+        added = content.get("added_tokens") or []
+        return names | {str(token["content"]): int(token["id"]) for token in added}
+    except (ValueError, KeyError, TypeError, AttributeError, OverflowError):
+        raise LanternError(f"{path} is truncated or not a tokenizer with a vocabulary: {advice}") from None
+
+
+def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
+    """Finds the published id (int32) of each codebook entry from the names in a vocabulary.
+
+    Raises LanternError if there are no image tokens, or an entry has none or two.
+    """
+    found: dict[int, int] = {}
+    for name, number in vocab.items():
+        if match := CODE_NAME.fullmatch(name):
+            entry = int(match[1].translate(DIGITS))
+            if found.setdefault(entry, number) != number:
+                raise LanternError(
+                    f"codebook entry {entry} has two image tokens, ids {found[entry]} and {number}: "
+                    "give an unchanged text_tokenizer.json"
+                )
+    if not found:
+        raise LanternError(
+            "no image tokens (IMGIMG...Z) among the names: give Chameleon's text_tokenizer.json"
+        )
+    missing = sorted(set(range(max(found) + 1)) - set(found))
+    if missing:
+        raise LanternError(
+            f"{len(missing)} codebook entries have no image token ({errors.listed(missing)}): "
+            "give an unchanged text_tokenizer.json"
+        )
+    return np.array([found[entry] for entry in range(len(found))], np.int32)
+
+
+def prompt_rows(
+    vocabulary: ChameleonVocabulary,
+    encode: Callable[[str], Sequence[int]],
+    prompts: Sequence[str],
+    layout: str,
+    grid: int,
+    negatives: Sequence[str] = (),
+) -> TokenConditioning:
+    """Builds the row of each prompt as in the training of the layout's model; the target adds unconditional rows.
+
+    Args:
+        vocabulary: the model's.
+        encode: text -> published ids, without special tokens.
+        layout: "anole" or "lumina".
+        grid: cells per side of the picture; even for Lumina-mGPT, whose prompt names the size.
+        negatives: texts whose rows follow those of the prompts.
+
+    Returns:
+        NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
+
+    Raises:
+        LanternError: a prompt longer than the last bucket (1024 tokens, including the layout's), or a grid that the
+            layout cannot name.
+    """
+    special = vocabulary.special
+    if layout == "anole":
+        image, before = [special.image_start], ""
+    else:
+        image = [special.image_start, *_size_tokens(vocabulary, grid)]
+        before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
+
+    def made(texts: Sequence[str]) -> list[list[int]]:
+        rows = [[special.begin, *encode(before + text), special.separator, *image] for text in texts]
+        check_lengths(texts, rows)
+        return rows
+
+    rows = made(prompts)
+    with errors.of_negatives():
+        rows += made(negatives)
+    tokens, mask = padded_rows(rows, bucket_of(rows), special.padding, left=True)
+    return TokenConditioning(vocabulary.to_stream(tokens), mask)
+
+
+def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
+    """Returns Lumina-mGPT's height and width tokens of a square picture."""
+    size = vocabulary.special.size + grid // CELLS_A_SIZE
+    if grid % CELLS_A_SIZE or grid <= 0 or size >= vocabulary.vocab_size:
+        raise LanternError(
+            f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
+        )
+    return [size, size]
+
+
+class TokenEncoder(PromptEncoder):
+    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
+
+    kind, fields = "tokens", ("tokens", "mask")
+    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
+
+    @cached_property
+    def vocabulary(self) -> ChameleonVocabulary:
+        """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
+        return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
+
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        check_texts(prompts, negative)
+        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
+        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
+        if negative is None:
+            return made
+        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
+
+    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
+        if unconditional is not None:
+            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
+            if unconditional.shape != tokens.shape:
+                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
+            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
+        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
+            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
+        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
+            raise LanternError(
+                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
+            )
+        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
+            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
+        return TokenConditioning(tokens, mask)

@@ -1,0 +1,111 @@
+"""Converts Chameleon's published transformer (Anole-7B, Lumina-mGPT-7B; Hugging Face names) to our parameter tree.
+
+Rows of the embedding table are put in the order of stream ids, and the head keeps the codes' rows only. Rotary pairs
+are half-split, like ours.
+"""
+
+from collections.abc import Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
+from lantern_jax.families.config_files import Dialect, config_from
+from lantern_jax.families.token_weights import (
+    language_names,
+    language_sizes,
+    published_table,
+    read_model,
+    token_shapes,
+)
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
+from lantern_jax.io.errors import LanternError
+from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.layer_names import (
+    HEAD_NORM_NAMES,
+    deciding_shapes,
+    heads_of_norm,
+)
+from lantern_jax.text.encoders import PromptParts
+
+WHAT = "Chameleon model"
+# Shapes tell a picture tokenizer's sizes, and its networks have one form.
+DIALECT = Dialect(
+    ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2", "Chameleon(XLLMX)?For.*", parts={"vq_config": {}}
+)
+CHAMELEON_NAMES = {
+    **language_names("model."),
+    **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()},
+}
+QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
+# The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
+ENCODER_PREFIX = "model.vqmodel."
+# Cells per side in the published models.
+GRIDS = {"anole": 32, "lumina": 48}
+
+# Tokens per made-up prompt, as many as in a caption.
+_PROMPT_TOKENS = 64
+
+
+def convert_chameleon(
+    tensors: Mapping[str, Any], config: ChameleonConfig, *, order: Int[np.ndarray, " vocab"], **reading: Any
+) -> tuple[ChameleonConfig, dict[str, Any]]:
+    """Converts published tensors (``token_weights``); the picture encoder in them is left out on purpose.
+
+    Args:
+        order: published id of every stream id (``ChameleonVocabulary.order``).
+    """
+    if len(order) != config.vocab_size:
+        raise LanternError(
+            f"the vocabulary has {len(order)} ids, the embedding table {config.vocab_size}: "
+            "give the tokenizer file of this model"
+        )
+    norm = tensors.get(QUERY_NORM)
+    rows = None if norm is None else norm.shape[0]
+    table = published_table(CHAMELEON_NAMES, config, order=order, norm_rows=rows)
+    return config, read_model(tensors, table, WHAT, (ENCODER_PREFIX,), **reading)
+
+
+def chameleon_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> ChameleonConfig:
+    """Infers the config (``token_weights``); the layout also decides the grid unless settings have it."""
+    found = language_sizes(tensors, CHAMELEON_NAMES, WHAT)
+    norm = deciding_shapes(tensors, {QUERY_NORM: 2}, WHAT)[QUERY_NORM]
+    found["num_heads"] = heads_of_norm(norm, found["dim"])[0]
+    settings = dict(settings or {})
+    grid = GRIDS.get(settings.get("layout"), ChameleonConfig.grid)
+    return config_from(DIALECT, found, {"grid": grid} | settings)
+
+
+def chameleon_shapes(config: ChameleonConfig) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``Chameleon(config).init`` makes."""
+    return token_shapes(Chameleon, config)
+
+
+def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:
+    """Returns the published id of every row of the table, as ``Family.published_order`` requires."""
+    file = PromptParts(config, text_tokenizer=text_tokenizer).tokenizer_file
+    return ChameleonVocabulary.from_file(file, config.vocab_size).order
+
+
+def tokenizer() -> VQConfig:
+    """Returns the config of the VQGAN that Chameleon, Anole and Lumina-mGPT share."""
+    return VQConfig(codebook_size=8192, codebook_dim=256, l2_norm=False, level_attention=False)
+
+
+def random_conditioning(config: ChameleonConfig, count: int) -> TokenConditioning:
+    """Returns conditioning for ``count`` made-up prompts, each as long as a caption."""
+    numbers = np.random.default_rng(0)
+    words = numbers.integers(config.num_codes + 2, config.vocab_size, (count, _PROMPT_TOKENS))
+    return TokenConditioning(words.astype(np.int32), np.ones(words.shape, bool))
+
+
+# Ignored: the networks that the training loss used, a perceptual one and the discriminator.
+VQGAN = VQLayout("Chameleon VQGAN", taming_place, False, (r"loss\..*",))
+convert_vqgan = partial(read_vq, layout=VQGAN)

@@ -1,0 +1,59 @@
+"""Liquid (arXiv 2412.04332) for image generation: a Gemma whose vocabulary has been extended by codes.
+
+In the published model, embeddings are multiplied by sqrt(D) after the lookup, and the table is also the head. The
+converter multiplies the table, and gives the head the codes' rows unscaled.
+"""
+
+from dataclasses import dataclass, replace
+
+import jax.numpy as jnp
+
+from lantern_jax.decoding.protocols import Target
+from lantern_jax.models.targets import stream_target
+from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
+from lantern_jax.models.transformer_config import TransformerConfig
+
+
+@dataclass(frozen=True)
+class LiquidConfig(GuidedTokensConfig):
+    """A Liquid model; the defaults are the 7B's.
+
+    Attributes:
+        head_width: of each head; the heads together are wider than the model.
+        others: as in ``GuidedTokensConfig``. A picture has 32 x 32 codes (512 px) as published.
+
+    Example:
+        >>> from lantern_jax.families.liquid.model import LiquidConfig
+        >>> config = LiquidConfig()
+        >>> config.num_tokens, config.text_size, config.transformer.head_dim
+        (1024, 256000, 256)
+    """
+
+    dim: int = 3072
+    num_layers: int = 28
+    num_heads: int = 16
+    hidden_dim: int = 24576
+    vocab_size: int = 264192
+    num_codes: int = 8192
+    grid: int = 32
+    norm_eps: float = 1e-6
+    head_width: int | None = 256
+
+    @property
+    def transformer(self) -> TransformerConfig:
+        width = self.head_width
+        return replace(super().transformer, head_width=width, activation="gelu", norm_offset=1)
+
+
+def liquid_target(config: LiquidConfig, dtype: jnp.dtype = jnp.float32, taps: tuple[int, ...] = ()) -> Target:
+    """Returns the target record of a Liquid model; conditioning is ``GuidedTokens`` [B, P].
+
+    ``taps``, record reuse and errors are as for ``llamagen_target``.
+
+    Example:
+        >>> from lantern_jax.families.liquid.model import LiquidConfig, liquid_target
+        >>> target = liquid_target(LiquidConfig())
+        >>> target.vocab_size, target.num_tokens
+        (8192, 1024)
+    """
+    return stream_target(TokenModel, config, dtype, tuple(taps))

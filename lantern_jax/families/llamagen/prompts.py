@@ -1,0 +1,180 @@
+"""Prompts of LlamaGen: classes by number or name, words of a vocabulary, or captions through T5.
+
+Axes: n prompts, P prefix length, F caption feature width.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import contextmanager
+from functools import partial
+
+import numpy as np
+from jaxtyping import PyTree
+
+from lantern_jax.decoding.concrete import check_padding
+from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES, class_number
+from lantern_jax.families.llamagen.model import CaptionConditioning
+from lantern_jax.io import errors
+from lantern_jax.io.errors import LanternError
+from lantern_jax.text.encoders import (
+    PromptEncoder,
+    PromptParts,
+    check_prompt_text,
+    check_some,
+    check_texts,
+    fits,
+    ignored_in,
+)
+from lantern_jax.text.packed import PackedRows
+from lantern_jax.text.t5 import caption_tokens, cut_of, encode_captions
+
+
+class LabelEncoder(PromptEncoder):
+    """Words through the checkpoint's vocabulary or, if it has none, classes, which take no negative prompts.
+
+    Raises LanternError if the config's unconditional labels are not the vocabulary's.
+    """
+
+    kind, fields = "labels", ("labels",)
+
+    def __init__(self, parts: PromptParts):
+        super().__init__(parts)
+        null = () if parts.vocabulary is None else tuple(parts.vocabulary.null_labels().tolist())
+        if null and null != parts.config.unconditional_labels:
+            raise LanternError(
+                f"the config's null_labels {parts.config.null_labels} are not the vocabulary's: give it {null}"
+            )
+
+    @property
+    def takes_negative(self) -> bool:
+        """Whether prompts are words."""
+        return self.parts.vocabulary is not None
+
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        vocabulary = self.parts.vocabulary
+        if vocabulary is None:
+            check_some(prompts)
+            return np.array([[_class(prompt, self.config.num_labels - 1)] for prompt in prompts], np.int32)
+        labels = vocabulary.label_ids([vocabulary.completed(values) for values in self._parsed(prompts)])
+        if negative is None:
+            return labels
+        with errors.of_negatives():  # Guidance leads away only from what is named.
+            against = vocabulary.label_ids(self._parsed(negative))
+        return np.stack([labels, against], axis=1)
+
+    def ignored_of(self, prompts):
+        return "" if self.parts.vocabulary is None else self.parts.vocabulary.ignored_of(prompts)
+
+    def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
+        check_some(prompts)
+        for prompt in prompts:
+            check_prompt_text(prompt, "words, such as 'a lake at dusk'")
+        return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
+
+    def from_arrays(self, conditioning, mask=None):
+        return self._checked(np.asarray(conditioning))
+
+    def _checked(self, labels):
+        slots = self.config.label_slots
+        if not (fits(labels, 2, slots) or fits(labels, slots)) or labels.dtype.kind not in "iu":
+            raise LanternError(
+                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers [n, {slots}]"
+            )
+        if labels.min() < 0 or labels.max() >= self.config.num_labels:
+            raise LanternError(
+                f"conditioning holds ids outside 0..{self.config.num_labels - 1}: give label ids of the model"
+            )
+        return labels.astype(np.int32)
+
+
+class CaptionEncoder(PromptEncoder):
+    """Captions through T5, whose parameters are read once per call and then dropped."""
+
+    kind, fields = "captions", ("features", "mask")
+    negative_fields, takes_negative = ("negative", "negative_mask"), True
+    _read: dict[np.dtype, PyTree] | None = None
+
+    def prepare(self, prompts, dtype=np.float32, negative=None):
+        check_texts(prompts, negative)
+        encoder = self.parts.text_encoder
+        if encoder is None:
+            raise LanternError(
+                "this checkpoint has no text encoder: convert it with --t5, "
+                "or give features to Pipeline.generate_from(conditioning)"
+            )
+        tokenizer, length = self.parts.tokenizer, self.config.caption_length
+        tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
+        # Usually one text for all prompts.
+        place = {text: row for row, text in enumerate(dict.fromkeys(negative or ()))}
+        with errors.of_negatives():
+            against = caption_tokens(tokenizer, list(place), length, encoder.vocab_size)
+        rows = [place[text] for text in negative or ()]
+        ignored = ignored_in(partial(cut_of, tokenizer, length), prompts, negative)
+        return partial(self._features, tokens, against, rows, dtype), ignored
+
+    def encode(self, prompts, dtype=np.float32, negative=None):
+        return self.prepare(prompts, dtype, negative)[0]()
+
+    def _features(self, tokens, against, rows: list[int], dtype) -> CaptionConditioning:
+        read = self._parameters(np.dtype(dtype)), self.parts.text_encoder
+        made = encode_captions(*read, *tokens, dtype)
+        if not rows:
+            return CaptionConditioning(made, made.mask)
+        other = encode_captions(*read, *against, dtype).repeated(rows)
+        return CaptionConditioning(made, made.mask, negative=other, negative_mask=other.mask)
+
+    @contextmanager
+    def kept(self):
+        outer, self._read = self._read, {} if self._read is None else self._read
+        try:
+            yield
+        finally:
+            self._read = outer
+
+    def _parameters(self, dtype: np.dtype) -> PyTree:
+        held = {} if self._read is None else self._read
+        if dtype not in held:
+            held[dtype] = self.parts.read_text_encoder(dtype)
+        return held[dtype]
+
+    def from_arrays(self, conditioning, mask=None):
+        features = np.asarray(conditioning)
+        return self._checked(
+            features, np.ones(features.shape[:2], bool) if mask is None else np.asarray(mask)
+        )
+
+    def _checked(self, features, mask, negative=None, negative_mask=None):
+        if negative is not None:
+            made, against = self._checked(features, mask), self._checked(negative, negative_mask)
+            return made.replace(negative=against.features, negative_mask=against.mask)
+        row = self.config.caption_length, self.config.caption_dim
+        if not fits(features, *row) or features.dtype.kind not in "fV":
+            raise LanternError(
+                f"conditioning has shape {features.shape}, {features.dtype}: give features [n, {row[0]}, {row[1]}]"
+            )
+        if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
+            raise LanternError(
+                "conditioning holds numbers that are not finite: give the text encoder's features"
+            )
+        check_padding(mask, features.shape[:-1])
+        return CaptionConditioning(features, mask)
+
+
+def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
+    """Returns the encoder of a LlamaGen model, for labels or for captions."""
+    return LabelEncoder(parts) if parts.config.num_labels else CaptionEncoder(parts)
+
+
+def _class(prompt: str | int, classes: int) -> int:
+    """Returns the class that a number or, for ImageNet's classes, a name stands for."""
+    advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
+    if isinstance(prompt, str) and not prompt.strip():
+        raise LanternError(f"empty prompt: {advice}")
+    is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
+    # Python refuses to read numbers of many thousands of digits, none of which is a class.
+    is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
+    if is_number and 0 <= int(prompt) < classes:
+        return int(prompt)
+    if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
+        return class_number(prompt)
+    raise LanternError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")

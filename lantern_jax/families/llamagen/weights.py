@@ -1,0 +1,174 @@
+"""Converts LlamaGen's published GPTs to our parameter trees.
+
+Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hugging Face-style one of LlamaGen-T2I
+(``model.layers.{i}.self_attn.q_proj.weight``). Rotary pairs are interleaved in both.
+"""
+
+import warnings
+from collections.abc import Iterable, Mapping
+from functools import partial
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from lantern_jax.families.config_files import Dialect, config_from, side_of
+from lantern_jax.families.llamagen.model import (
+    IMAGENET_CLASSES,
+    SIZES,
+    CaptionConditioning,
+    LlamaGen,
+    LlamaGenConfig,
+)
+from lantern_jax.families.token_weights import read_model
+from lantern_jax.families.vq_weights import VQLayout, read_vq
+from lantern_jax.io.errors import Assumed
+from lantern_jax.models.transformer import layers_alike
+from lantern_jax.tensors.layer_names import (
+    LLAMA_LAYER_NAMES,
+    count_layers,
+    deciding_shapes,
+    layer_table,
+)
+from lantern_jax.tensors.matching import Entry, transpose
+
+# Its own program writes what the picture is conditioned on as the type.
+DIALECT = Dialect(
+    LlamaGenConfig, "llama|llamagen|[ct]2i", "Llama(Gen)?For.*", {"block_size": "grid"}, {"block_size": side_of},
+    harmless="cls_token_num input_type num_classes multiple_of ffn_dim_multiplier",
+)  # fmt: skip
+ORIGINAL_NAMES = {
+    "tokens": "tok_embeddings.weight",
+    "labels": "cls_embedding.embedding_table.weight",
+    "unconditional": "cls_embedding.uncond_embedding",
+    "fc1": "cls_embedding.cap_proj.fc1.weight",
+    "fc2": "cls_embedding.cap_proj.fc2.weight",
+    "norm": "norm.weight",
+    "head": "output.weight",
+    "attention_norm": "layers.{i}.attention_norm.weight",
+    "feed_forward_norm": "layers.{i}.ffn_norm.weight",
+    "qkv": "layers.{i}.attention.wqkv.weight",
+    "out": "layers.{i}.attention.wo.weight",
+    "gate": "layers.{i}.feed_forward.w1.weight",
+    "up": "layers.{i}.feed_forward.w3.weight",
+    "down": "layers.{i}.feed_forward.w2.weight",
+}
+HUGGING_FACE_NAMES = {
+    "tokens": "model.embed_tokens.weight",
+    "labels": "model.cls_embedding.embedding_table.weight",
+    "unconditional": "model.cls_embedding.uncond_embedding",
+    "fc1": "model.cls_embedding.cap_proj.fc1.weight",
+    "fc2": "model.cls_embedding.cap_proj.fc2.weight",
+    "norm": "model.norm.weight",
+    "head": "lm_head.weight",
+    **{part: f"model.{name}" for part, name in LLAMA_LAYER_NAMES.items()},
+}
+
+
+def convert_gpt(
+    tensors: Mapping[str, Any], config: LlamaGenConfig | Mapping[str, Any] | None = None, **reading: Any
+) -> tuple[LlamaGenConfig, dict[str, Any]]:
+    """Converts published tensors of either layout (``token_weights``), class- or caption-conditional.
+
+    Shapes do not tell the number of heads, which is known for published sizes, and the grid, 16 unless given.
+    """
+    names = gpt_names(tensors)
+    if not isinstance(config, LlamaGenConfig):
+        config = gpt_config_from_shapes(tensors, config)
+    return config, read_model(tensors, gpt_table(config, names), "LlamaGen GPT", **reading)
+
+
+def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
+    """Returns the names of the layout that the tensors are in."""
+    hugging_face = HUGGING_FACE_NAMES["tokens"] in tensors or HUGGING_FACE_NAMES["head"] in tensors
+    return HUGGING_FACE_NAMES if hugging_face else ORIGINAL_NAMES
+
+
+def gpt_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> LlamaGenConfig:
+    """Infers the config (``token_weights``); raises LanternError too where the number of heads is not known."""
+    names = gpt_names(tensors)
+    gate = names["gate"].format(i=0)
+    wanted = {names["tokens"]: 2, gate: 2}
+    conditioning = "labels" if names["labels"] in tensors else "unconditional"
+    wanted[names[conditioning]] = 2
+    vocab_size, dim = deciding_shapes(tensors, wanted, "LlamaGen GPT")[names["tokens"]]
+    layers = count_layers(tensors, names["attention_norm"])
+    found: dict[str, Any] = {
+        "dim": dim, "num_layers": layers, "vocab_size": vocab_size, "hidden_dim": tensors[gate].shape[0],
+    }  # fmt: skip
+    if conditioning == "labels":
+        found["num_labels"] = tensors[names["labels"]].shape[0]
+    else:
+        found["caption_length"], found["caption_dim"] = tensors[names["unconditional"]].shape
+    size = next((size for size, (_, _, width) in SIZES.items() if width == dim), None)
+    depth, heads, _ = SIZES.get(size, (None, None, None))
+    config = config_from(DIALECT, found, settings, heads if depth == layers else None)
+    if size is not None and (config.num_layers, config.num_heads) != (depth, heads):
+        warnings.warn(
+            f"{config.num_layers} layers with {config.num_heads} heads, where GPT-{size} has {depth} with {heads}: are "
+            "these all of its tensors, and is num_heads right?", Assumed, stacklevel=1,
+        )  # fmt: skip
+    return config
+
+
+def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:
+    """Lists {published name: Entry} of a GPT."""
+    dim, transformer = config.dim, config.transformer
+    table = {names["tokens"]: Entry(("tokens", "embedding"), (config.vocab_size, dim))}
+    if config.num_labels:
+        table[names["labels"]] = Entry(("labels", "embedding"), (config.num_labels, dim))
+    else:
+        shape = (config.caption_length, config.caption_dim)
+        table[names["unconditional"]] = Entry(("caption", "unconditional"), shape)
+        table[names["fc1"]] = Entry(("caption", "fc1", "kernel"), (dim, config.caption_dim), transpose)
+        table[names["fc2"]] = Entry(("caption", "fc2", "kernel"), (dim, dim), transpose)
+    for i in range(config.num_layers):
+        table |= layer_table(names, i, transformer, interleaved=True)
+    table[names["norm"]] = Entry(("transformer", "norm", "scale"), (dim,))
+    table[names["head"]] = Entry(("head", "kernel"), (config.vocab_size, dim), transpose)
+    return table
+
+
+@layers_alike
+def gpt_shapes(config: LlamaGenConfig) -> dict[str, Any]:
+    """Returns the shapes of the parameters that ``LlamaGen(config).init`` makes."""
+    if config.num_labels:
+        conditioning: Any = jnp.zeros((1, config.label_slots), jnp.int32)
+    else:
+        features = jax.ShapeDtypeStruct((1, config.caption_length, config.caption_dim), jnp.float32)
+        conditioning = CaptionConditioning(features, jax.ShapeDtypeStruct(features.shape[:2], jnp.bool_))
+    tokens = jax.ShapeDtypeStruct((1, 1), jnp.int32)
+    return jax.eval_shape(LlamaGen(config).init, jax.random.key(0), conditioning, tokens)
+
+
+def random_conditioning(config: LlamaGenConfig, count: int) -> Any:
+    """Returns conditioning for ``count`` prompts: labels (different ones while there are any), or caption features."""
+    if config.num_labels:
+        labels = np.arange(count, dtype=np.int32) % min(IMAGENET_CLASSES, config.num_labels - 1)
+        return np.repeat(labels[:, None], config.label_slots, axis=1)
+    shape = (count, config.caption_length, config.caption_dim)
+    features = np.random.default_rng(0).standard_normal(shape, np.float32)
+    return CaptionConditioning(features, np.ones(shape[:2], bool))
+
+
+def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
+    parts = []
+    for part in path:
+        kind, _, number = part.rpartition("_")
+        if kind == "level":
+            parts += ["conv_blocks", number]
+        elif kind in ("res", "attn"):
+            parts += [kind, number]
+        elif part in ("downsample", "upsample"):
+            parts += [part, "conv"]
+        else:
+            parts.append(part)
+    return ".".join(parts)
+
+
+# `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `encoder.mid.{0,1,2}`, the same for the decoder.
+LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
+convert_vq = partial(read_vq, layout=LLAMAGEN)
