@@ -10,12 +10,12 @@ import pytest
 
 from eval import profile
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.measure import (
     LEAST_REPEATS,
     Batch,
     Procedure,
     _row,
+    alternate,
     measure,
     members,
 )
@@ -126,6 +126,16 @@ def test_levels_depend_on_the_kind_of_draft():
     given = {"ar": 0, "jacobi": 0, "gumbel": 2, "led:window=8,refine=2": 3, "echo:depth=4": 4}
     for method, levels in given.items():
         assert tiny_pipeline().check(["a lake"], method=method).drafting.passes == levels
+
+
+def test_pictures_have_their_own_prompts_and_numbers():
+    """Picture i of a set is picture i of any other: decoded alone, in another batch, from another start."""
+    subject = tiny_subject()
+    job = subject.job(subject.settings({"method": "ar"}))
+    whole, part = subject.decode(job, 1, 4, 4), subject.decode(job, 3, 2, 1)
+    np.testing.assert_array_equal(part.tokens, whole.tokens[2:4])
+    alone = [jax.tree.leaves(subject.rows(row, 1))[0][0].tolist() for row in (1, 2, 3)]
+    assert jax.tree.leaves(subject.rows(9, 3))[0].tolist() == alone
 
 
 def test_tasks_alternate():

@@ -8,16 +8,15 @@ Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.rows import PLAIN, Row
 from lantern_jax.apps.measuring.subject import Subject
@@ -27,6 +26,7 @@ from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import SAMPLING, Settings
 
+T = TypeVar("T")
 LEAST_REPEATS = 3
 # Passes before the first timed one.
 _WARM_UP = 4
@@ -161,6 +161,18 @@ def measure(
         _row(subject, member, plan, taken[str(number)], taken["0"], profiles[number])
         for number, member in enumerate(group)
     ]
+
+
+def alternate(tasks: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Runs all tasks in turns, in reverse order every other time; returns what each gives in each repetition.
+
+    A task is given the number of the repetition. Warm up and compile beforehand.
+    """
+    given: dict[str, list[T]] = {name: [] for name in tasks}
+    for repeat in range(repeats):
+        for name in list(tasks)[:: -1 if repeat % 2 else 1]:
+            given[name].append(tasks[name](repeat))
+    return given
 
 
 def begin(subject: Subject, member: Member, repeat: int) -> Run:
