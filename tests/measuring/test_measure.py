@@ -21,6 +21,7 @@ from lantern_jax.apps.measuring.measure import (
 )
 from lantern_jax.apps.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.apps.measuring.sweep import expand
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine.engine import Engine
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
@@ -60,7 +61,8 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
 
 def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
-    subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
+    subject, one, tokens = tiny_subject(), np.ones(1, np.int32), np.zeros((1, TOKENS), np.int32)
+    batch = Batch(0.1, 0.01, Decoded(tokens, 8 * one, 8 * one[None], tokens, 0 * one, 0.0 * one, one > 0))
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi zipar"))
     rows = [_row(subject, one, PLAN, [batch], [batch], None) for one in (jacobi, zipar)]
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]

@@ -8,7 +8,7 @@ import pytest
 
 from lantern_jax.apps.measuring import tune as tuning
 from lantern_jax.apps.measuring.subject import Decodings
-from lantern_jax.apps.measuring.tune import Clock, Entrant, halved
+from lantern_jax.apps.measuring.tune import Entrant, halved
 from lantern_jax.engine.generation import Timing
 from lantern_jax.settings.tuned import Key
 
@@ -61,8 +61,9 @@ def run(monkeypatch):
         loose = [entrant(name, share=0.0) for name in machine.shares]
         monkeypatch.setattr(tuning, "strict", lambda *_: strict)
         monkeypatch.setattr(tuning, "relaxed", lambda *_: loose)
-        clock = Clock(seconds, 0.0, lambda: machine.now)
-        tuned, is_stopped = tuning.tune(machine, {}, KEY, budget, clock, lambda text: None)
+        tuned, is_stopped = tuning.tune(
+            machine, {}, KEY, budget, lambda share: share * seconds - machine.now, print
+        )
         return tuned.options["method"], tuned, is_stopped
 
     return run

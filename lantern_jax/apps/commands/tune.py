@@ -47,7 +47,7 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = _prompts(arguments)
 
     from lantern_jax.apps.measuring.subject import checkpoint_subject, sample_prompts
-    from lantern_jax.apps.measuring.tune import Clock, tune
+    from lantern_jax.apps.measuring.tune import tune
     from lantern_jax.settings.tuned import Key, file_name
 
     pipeline = open_pipeline(arguments)
@@ -67,13 +67,16 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         file = Path(arguments.out)
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
-    clock = Clock(60 * arguments.minutes, began)
+
+    def left(share: float) -> float:
+        return began + share * 60 * arguments.minutes - time.monotonic()
+
     with telling("tuning") as tell:
 
         def report(text: str) -> None:
-            tell(lambda: f"tuning, {timedelta(seconds=round(max(clock.left(), 0)))} left: {text}")
+            tell(lambda: f"tuning, {timedelta(seconds=round(max(left(1), 0)))} left: {text}")
 
-        tuned, is_stopped = tune(subject, options, key, budget, clock, report)
+        tuned, is_stopped = tune(subject, options, key, budget, left, report)
     try:
         write_file(file, tuned.to_json())
     finally:

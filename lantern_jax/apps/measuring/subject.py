@@ -110,6 +110,10 @@ class Subject:
         """Number of prompts."""
         return len(jax.tree.leaves(self.conditioning)[0])
 
+    def tokens_after_first(self, decoded: Decoded) -> int:
+        """Counts the sampled tokens that are known, the first of each picture left out."""
+        return int((decoded.tokens[:, self.free] >= 0).sum()) - len(decoded.tokens)
+
     def settings(self, options: Mapping[str, Any]) -> Settings:
         """Returns the settings of these options; LanternError for options that this model cannot be decoded with."""
         return self.recipe.settings(options)

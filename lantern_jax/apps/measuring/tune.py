@@ -7,10 +7,9 @@ to plain decoding of the same pictures, so that a slow minute of the machine slo
 
 import contextlib
 import random
-import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import numpy as np
@@ -38,18 +37,6 @@ _RELAXED = 2
 _STRICT_UNTIL, _RELAXED_UNTIL = 0.5, 0.7
 # Turns of the first round, which takes place however short the time is, and the fewest of the last.
 _LEAST, _ENOUGH = 2, 8
-
-
-class Clock(NamedTuple):
-    """A time limit: its seconds, when it began, and what tells the time."""
-
-    seconds: float
-    began: float
-    now: Callable[[], float] = time.monotonic
-
-    def left(self, share: float = 1.0) -> float:
-        """Returns the seconds until a share of the time is over."""
-        return self.began + share * self.seconds - self.now()
 
 
 @dataclass(frozen=True)
@@ -115,7 +102,7 @@ def tune(
     options: Mapping[str, Any],
     key: Key,
     budget: float | None,
-    clock: Clock,
+    left: Callable[[float], float],
     report: Callable[[str], None],
 ) -> tuple[Tuned, bool]:
     """Returns the fastest way of decoding, and whether Ctrl-C came before the end of the race.
@@ -125,6 +112,7 @@ def tune(
         options: batch, guidance and sampling of the calls that it is for.
         key: theirs.
         budget: the share of tokens that relaxed rules may substitute; None for no such rules.
+        left: share -> the seconds until that share of the time is over.
         report: told what is going on.
 
     Raises:
@@ -134,20 +122,20 @@ def tune(
     field: Field = {}
     is_stopped = False
     try:
-        for after in race(subject, options, budget, clock, report):
+        for after in race(subject, options, budget, left, report):
             field = after
     except KeyboardInterrupt:
         if not field:
             raise
         is_stopped = True
-    return _tuned(subject, field, key, budget, clock), is_stopped
+    return _tuned(subject, field, key, budget), is_stopped
 
 
 def race(
     subject: Subject,
     options: Mapping[str, Any],
     budget: float | None,
-    clock: Clock,
+    left: Callable[[float], float],
     report: Callable[[str], None],
 ) -> Iterator[Field]:
     """Yields the field after every turn; arguments as of ``tune``.
@@ -164,7 +152,7 @@ def race(
     def first_turns(entrants: Iterable[Entrant], until: float) -> Iterator[Field]:
         nonlocal field
         for entrant in entrants:
-            if len(field) >= 2 and max(map(_first, field.values())) > clock.left(until):
+            if len(field) >= 2 and max(map(_first, field.values())) > left(until):
                 return
             report(f"first turn of {entrant.name}")
             field = turn(entrant)
@@ -176,10 +164,10 @@ def race(
     turns = _LEAST
     while True:
         field = halved(field, budget)
-        while _challengers(field) > 1 and turns * _seconds(field) > clock.left():
+        while _challengers(field) > 1 and turns * _seconds(field) > left(1):
             field = halved(field, budget)
         for number in range(turns):
-            if turns > _LEAST and _seconds(field) > clock.left():
+            if turns > _LEAST and _seconds(field) > left(1):
                 return
             racing = [entrant.name for entrant in field.values() if not entrant.is_out]
             # What ran before a program changes its time: each turn has an order of its own.
@@ -254,7 +242,7 @@ def _seconds(field: Field) -> float:
     return sum(entrant.seconds[-1] for entrant in field.values() if not entrant.is_out)
 
 
-def _tuned(subject: Subject, field: Field, key: Key, budget: float | None, clock: Clock) -> Tuned:
+def _tuned(subject: Subject, field: Field, key: Key, budget: float | None) -> Tuned:
     """Returns the fastest of those that are in the race and keep to the budget, with the numbers of all."""
     plain, tokens, rows = field[PLAIN], len(subject.free), _fastest(field)
 
@@ -282,7 +270,6 @@ def _tuned(subject: Subject, field: Field, key: Key, budget: float | None, clock
         found={
             "candidates": list(map(numbers, rows)),
             "prompts": subject.prompts,
-            "seconds": clock.seconds - clock.left(),
             "versions": versions(),
         },
     )
