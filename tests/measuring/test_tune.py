@@ -1,5 +1,6 @@
 """The race behind ``lantern tune``, with made-up ways of decoding on made-up time."""
 
+import dataclasses
 from collections import Counter
 from types import SimpleNamespace
 
@@ -7,10 +8,11 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.measuring import tune as tuning
-from lantern_jax.apps.measuring.subject import Decodings
+from lantern_jax.apps.measuring.subject import Decodings, checkpoint_subject, sample_prompts
 from lantern_jax.apps.measuring.tune import Entrant, halved
 from lantern_jax.engine.generation import Timing
 from lantern_jax.settings.tuned import Key
+from tests.tiny_checkpoint import tiny_pipeline
 
 KEY = Key("m", "0", "cpu", 2, "float32", 1.0, 1.0, 0, 1.0)
 # Strict ways by their speed; the second is the default.
@@ -156,3 +158,41 @@ def test_nobody_beyond_the_budget_stays_in_the_race():
     assert [name for name, one in halved(field, 0.1).items() if one.is_out] == ["fast", "b"]
     assert [name for name, one in halved(field, 0.3).items() if one.is_out] == ["a", "b"]
     assert not any(one.is_out for one in halved(dict(list(field.items())[:2]), None).values())
+
+
+@pytest.mark.parametrize(
+    "defaults", [{}, {"method": "led:window=3"}, {"method": "near"}, {"rule": "near:tau=1.5"}]
+)
+def test_the_default_takes_part_and_all_others_give_plain_decodings_tokens(defaults):
+    pipeline = tiny_pipeline()
+    subject = checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 4))
+    recipe = dataclasses.replace(subject.recipe, defaults={"guidance": 2.0} | defaults)
+    subject, options = dataclasses.replace(subject, recipe=recipe), {"batch": 2}
+    plain, *others = tuning.strict(subject, options)
+    (default,) = (one for one in (plain, *others) if one.is_default)
+    usual = subject.settings(options)
+    if usual.keeps_tokens:
+        best, _ = recipe.choice(usual, 2, "cpu", 1)
+        assert default.options == {"method": best.method}
+    else:
+        assert subject.settings(options | default.options) == usual and not default.keeps_to(None)
+    strict = [one for one in others if not one.is_default]
+    made = [subject.settings(options | one.options) for one in strict]
+    assert plain.name == "ar" and len(strict) > 10 and all(one.keeps_tokens for one in made)
+    assert len(set(made)) == len(made), "each once"
+    # The fastest two but plain decoding, with every rule.
+    field = {
+        one.name: dataclasses.replace(one, turns=(decodings(9 - number),))
+        for number, one in enumerate(strict[:4])
+    }
+    field = {"ar": dataclasses.replace(plain, turns=(decodings(0.1),))} | field
+    relaxed = tuning.relaxed(subject, options, field)
+    assert {one.options["method"] for one in relaxed} == {strict[3].name, strict[2].name}
+    assert [one.options["rule"] for one in relaxed] == 2 * list(tuning.RULES)
+    assert not any(one.job.rule.is_strict or one.is_default for one in relaxed)
+
+
+def test_without_a_drafter_only_windows_take_part():
+    subject = checkpoint_subject("tiny", tiny_pipeline(), ["a lake"])
+    subject = dataclasses.replace(subject, recipe=dataclasses.replace(subject.recipe, drafters={}))
+    assert {one.name.partition(":")[0] for one in tuning.strict(subject, {})} == {"ar", "jacobi"}

@@ -196,10 +196,8 @@ def _row(
     tokens, rounds = subject.tokens_after_first(decoded), int(decoded.rounds.sum())
     substituted = int(decoded.substituted.sum())
     ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
-    typical, plain_seconds = (
-        statistics.median(sample.seconds for sample in each) for each in (samples, plain)
-    )
-    speedup, quartiles = plain_seconds / typical, _quartiles(seconds)
+    typical, plain_seconds = statistics.median(seconds), statistics.median(sample.seconds for sample in plain)
+    speedup, quartiles = plain_seconds / typical, np.quantile(seconds, (0.25, 0.75)).tolist()
     return Row(
         model=subject.name,
         pixels=subject.pixels,
@@ -219,7 +217,6 @@ def _row(
         quartiles=quartiles,
         repeats=len(samples),
         plain_seconds=plain_seconds,
-        pictures_a_second=1 / typical,
         speedup=speedup,
         speedup_quartiles=[plain_seconds / each for each in reversed(quartiles)],
         efficiency=speedup * rounds / tokens,
@@ -238,7 +235,3 @@ def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
     """Returns the share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
     least = np.cumsum(accepted[::-1])[::-1][1:]
     return [float(count) / rounds for count in least[least > 0]]
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return [float(value) for value in np.quantile(values, (0.25, 0.75))]
