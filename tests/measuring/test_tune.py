@@ -35,15 +35,18 @@ def entrant(name, *seconds, share=None, **more):
 class Machine:
     """A subject whose ways decode at their speeds; ``slowness`` by turn slows all of them; Ctrl-C comes at a time."""
 
-    def __init__(self, speeds=SPEEDS, shares=None, slowness=lambda number: 1.0, stop=np.inf):
+    def __init__(
+        self, speeds=SPEEDS, shares=None, slowness=lambda number: 1.0, stop=np.inf, compiling=COMPILING
+    ):
         self.speeds, self.shares, self.slowness, self.stop = speeds, shares or {}, slowness, stop
+        self.compiling = compiling
         self.now, self.made, self.free, self.prompts = 0.0, [], np.arange(9), 4
 
     def settings(self, options):
         return SimpleNamespace(batch=2)
 
     def decode(self, job, first, count, batch):
-        compiling = 0.0 if job.name in (name for name, _ in self.made) else COMPILING
+        compiling = 0.0 if job.name in (name for name, _ in self.made) else self.compiling
         seconds = self.slowness(first // batch) / self.speeds[job.name]
         self.now += seconds + compiling
         if self.now > self.stop:
@@ -100,8 +103,10 @@ def test_speeds_are_relative_to_plain_decoding_turn_by_turn(run):
 
 
 def test_plain_decoding_is_written_where_nothing_is_faster(run):
-    assert run(Machine({"ar": 1.0, "slow": 0.5, "b": 0.9}))[0] == "ar"
-    assert run(Machine({"ar": 1.0, "slow": 1.5, "b": 0.9}))[0] == "slow"
+    machine = Machine({"ar": 1.0, "slow": 0.5, "led": 0.9})
+    assert run(machine)[0] == "ar"
+    assert Counter(name for name, _ in machine.made) == dict.fromkeys(machine.speeds, 15), "few run as often"
+    assert run(Machine({"ar": 1.0, "slow": 1.5, "led": 0.9}))[0] == "slow"
 
 
 @pytest.mark.parametrize(("minutes", "started"), [(0.01, 2), (1, 4), (2, 9), (5, 10)])
@@ -116,11 +121,21 @@ def test_a_race_ends_in_time(run, minutes, started):
     assert name == (list(SPEEDS)[started - 1] if started > 2 else "ar")
 
 
+def test_a_field_that_is_too_large_for_the_time_left_is_halved_again(run):
+    """Where compiling takes no time, first turns of strict and relaxed ways alone take most of it."""
+    speeds = {"ar": 1.0, "slow": 0.5} | {f"led:nodes={number}": 1.0 for number in range(1, 99)}
+    machine = Machine(speeds, {f"led:nodes={number}": (0.0, 0.0) for number in range(50, 99)}, compiling=0.0)
+    run(machine, 60.0, budget=0.5)
+    assert 50 < machine.now <= 60
+
+
 def test_what_was_tried_survives_ctrl_c(run):
     with pytest.raises(KeyboardInterrupt):
         run(Machine(stop=4.0))
     name, tuned, is_stopped = run(Machine(stop=40.0))
     assert is_stopped and not tuned.confirmed and name == "led:nodes=4" and "not confirmed" in tuned.words
+    wild = Machine(SPEEDS | {"wild": 4.0}, {"wild": (0.5, 0.5)}, stop=64.0)
+    assert run(wild, budget=0.1)[0] == "led:nodes=8" and wild.made[-1] == ("wild", 0), "beyond the budget"
     name, tuned, is_stopped = run(Machine(stop=80.0))
     assert is_stopped and tuned.confirmed and name == "led:nodes=8" and "when tuned" in tuned.words
 
