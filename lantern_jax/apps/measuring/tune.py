@@ -94,7 +94,7 @@ class Entrant:
 
 
 # Entrants by name, plain decoding first.
-Field = Mapping[str, Entrant]
+Field = dict[str, Entrant]
 
 
 def tune(
@@ -143,7 +143,8 @@ def race(
     Nothing begins that should not end in time by what it took before. Two first turns, and two more of plain decoding,
     the default and one other way, take place however short the time is.
     """
-    batch, field = subject.settings(options).batch, {}
+    batch = subject.settings(options).batch
+    field: Field = {}
 
     def turn(entrant: Entrant) -> Field:
         made = subject.decode(entrant.job, len(entrant.turns) * batch, batch, batch)
