@@ -24,7 +24,7 @@ from lantern_jax.settings.auto import Expected
 from lantern_jax.settings.settings import NUMBERS, PARTS, SAMPLING, Settings
 from lantern_jax.tensors.checksums import checkpoint_digest
 
-FORMAT, VERSION = "lantern_jax tuned settings", 2
+FORMAT, VERSION = "lantern_jax tuned settings", 3
 OFF = "off"
 # How the names of files in a checkpoint's folder begin, and the most bytes of one.
 _PREFIX, _LARGEST = "tuned-", 10**6
@@ -101,20 +101,20 @@ class Tuned:
     Attributes:
         key: what it is for.
         options: what a generation is given: a method, and a rule, as text.
-        name: the name of the way of decoding, for people.
-        speedup: over plain decoding of the same pictures in the confirming run; predicted if there was none.
+        speedup: over plain decoding of the same pictures, as measured.
         substituted: the share of tokens that a relaxed rule put in place of the strict rule's there; 0 if strict.
-        budget: the bounds given for that; empty if none.
+        budget: the bound given for that share; None for no relaxed rules.
+        confirmed: whether it was measured more than once.
         found: everything that was measured, for people.
         file: where it lies; None before it is written.
     """
 
     key: Key
     options: Mapping[str, str]
-    name: str
     speedup: float
     substituted: float = 0.0
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: float | None = None
+    confirmed: bool = True
     found: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
 
@@ -124,16 +124,13 @@ class Tuned:
         return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
 
     @property
-    def is_relaxed(self) -> bool:
-        """Whether its rule is not strict."""
-        return not Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
-
-    @property
     def words(self) -> str:
         """What it decodes with, on one line."""
-        relaxed = f", {self.substituted:.1%} of tokens substituted" if self.is_relaxed else ""
-        how = "when tuned" if self.found.get("confirmed", True) else "expected, not confirmed"
-        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
+        is_strict = Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
+        relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
+        how = "when tuned" if self.confirmed else "in a single turn, not confirmed"
+        name = errors.short(" ".join(self.options.values()), 200)
+        return f"{name}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
 
 @dataclass(frozen=True)
