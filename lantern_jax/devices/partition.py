@@ -44,7 +44,7 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"gate_up/kernel", (_WHOLE, _WHOLE, MODEL)),
     (r"down/kernel", (MODEL, _WHOLE)),
     # Scales of kernels in eight bits, one per output.
-    (r"qkv/kernel_scale", (_WHOLE, MODEL, _WHOLE)),
+    (r"qkv/(kernel_scale|bias)", (_WHOLE, MODEL, _WHOLE)),
     (r"gate_up/kernel_scale", (_WHOLE, MODEL)),
     (r"(query|key)_norm/(scale|bias)", (MODEL, _WHOLE)),
     (r"head(/kernel)?", (_WHOLE, MODEL)),

@@ -34,6 +34,31 @@ def line_rotary(
     return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 
 
+def section_rotary(
+    positions: Int[Array, "*rows N 3"], head_dim: int, base: float, sections: tuple[int, int, int]
+) -> Float[Array, "*rows N E/2 2"]:
+    """Returns cosines and sines of a rotation by time, height and width at the given positions, float32.
+
+    Of the E/2 pairs of a head the first ``sections[0]`` turn with the time, the next with the height, then the width
+    (Qwen2-VL, arXiv 2409.12191; GLM-Image); the pairs after these are not rotated.
+    """
+    count = sum(sections)
+    axis = np.repeat(np.arange(3), sections)
+    frequencies = jnp.asarray(base ** (-np.arange(count) / count), jnp.float32)
+    angles = positions.astype(jnp.float32)[..., axis] * frequencies
+    angles = jnp.pad(angles, [(0, 0)] * (angles.ndim - 1) + [(0, head_dim // 2 - count)])
+    return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
+
+
+def prefix_rotary(config: Any, positions: Int[Array, "*rows P"]) -> Float[Array, "*rows P E/2 2"]:
+    """Returns rotation factors of a prompt's tokens, whose times, heights and widths are all their positions."""
+    head_dim = config.transformer.head_dim
+    if config.rotary == "sections":
+        same = jnp.broadcast_to(positions[..., None], (*positions.shape, 3))
+        return section_rotary(same, head_dim, config.rope_base, config.sections)
+    return line_rotary(positions, head_dim, config.rope_base)
+
+
 def row_positions(valid: Bool[Array, "*rows P"]) -> Int[Array, "*rows P"]:
     """Counts each row's positions from 0 at the first token that is not padding (int32)."""
     return jnp.maximum(jnp.cumsum(valid, axis=-1, dtype=jnp.int32) - 1, 0)
@@ -46,12 +71,17 @@ def stream_rotary(
 
     Args:
         config: of a target or drafter. If its ``rotary`` is "grid", a position is rotated by its grid cell; if it is
-            "line", positions continue from the end of each row's prefix.
+            "line", positions continue from the end of each row's prefix; if it is "sections", the time, height and
+            width of ``config.offsets`` [T, 3] do.
     """
-    head_dim = config.transformer.head_dim
+    head_dim, start = config.transformer.head_dim, jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
     if config.rotary == "line":
-        start = jnp.sum(prefix_mask, axis=-1, dtype=jnp.int32)
         return line_rotary(start[..., None] + positions[None], head_dim, config.rope_base)
+    if config.rotary == "sections":
+        offsets = jnp.asarray(config.offsets)[jnp.clip(positions, 0, len(config.offsets) - 1)]
+        return section_rotary(
+            start[..., None, None] + offsets[None], head_dim, config.rope_base, config.sections
+        )
     cells = jnp.asarray(grid_rotary(config.grid, head_dim, config.rope_base))
     return cells[jnp.clip(positions, 0, len(cells) - 1)][None]
 

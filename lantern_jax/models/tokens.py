@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from lantern_jax.decoding.concrete import check_prompts
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.positions import line_rotary, padded_causal_mask, row_positions
+from lantern_jax.models.positions import padded_causal_mask, prefix_rotary, row_positions
 from lantern_jax.models.sizes import check_sizes, shape_of
 from lantern_jax.models.targets import StreamModel
 from lantern_jax.models.transformer_config import TransformerConfig
@@ -149,9 +149,8 @@ class TokenModel(StreamModel):
         """Runs whole rows; returns features [..., P, D], block, tokens, mask and each row's own positions [..., P]."""
         config, valid = self.config, conditioning.mask
         positions = row_positions(valid)
-        rotary = line_rotary(positions, config.transformer.head_dim, config.rope_base)
         features, block = self.transformer(
-            self.tokens(conditioning.tokens), rotary, padded_causal_mask(valid)
+            self.tokens(conditioning.tokens), prefix_rotary(config, positions), padded_causal_mask(valid)
         )
         return features, block, conditioning.tokens, valid, positions
 

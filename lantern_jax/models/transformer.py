@@ -147,7 +147,8 @@ class Layer(nn.Module):
     Attention reads ``attention_input`` [..., N, any width], already normed, instead of x if it is given (EAGLE-3).
 
     Kernels: qkv [D, Q + 2, K, E] (the queries of each group, keys, values), out [H, E, D], gate_up [D, 2, F] (gate,
-    up), down [F, D]: a mesh's model axis can split them along (key-value) heads and feed-forward columns.
+    up), down [F, D]: a mesh's model axis can split them along (key-value) heads and feed-forward columns. Biases, if
+    there are any: qkv [Q + 2, K, E].
     """
 
     config: TransformerConfig
@@ -162,27 +163,30 @@ class Layer(nn.Module):
         def norm(name):
             return RMSNorm(config.norm_eps, self.param_dtype, config.norm_offset, name=name)
 
-        def dense(features, name):
-            return Dense(features, self.dtype, self.param_dtype, inputs=INPUT_AXES[name], name=name)
+        def dense(features, name, use_bias=False):
+            types = self.dtype, self.param_dtype
+            return Dense(features, *types, use_bias=use_bias, inputs=INPUT_AXES[name], name=name)
+
+        def added(x, change, name):
+            return whole(x + (norm(name)(change) if config.output_norms else change))
 
         hidden = attention_input
         if hidden is None:
             hidden = norm("attention_norm")(x) if self.input_norm else x
-        qkv = dense((config.groups + 2, config.key_heads, config.head_dim), "qkv")(hidden)
+        groups = config.groups
+        qkv = dense((groups + 2, config.key_heads, config.head_dim), "qkv", config.qkv_bias)(hidden)
         if config.qk_norm:
             head_norm = {"rms": RMSNorm, "layer": HeadNorm}[config.qk_norm]
-            normed = [
-                head_norm(config.norm_eps, self.param_dtype, name=name)(qkv[..., i, :, :])
-                for i, name in enumerate(("query_norm", "key_norm"))
-            ]
-            qkv = jnp.stack([*normed, qkv[..., 2, :, :]], axis=-3)
+            parts = {"query_norm": qkv[..., :groups, :, :], "key_norm": qkv[..., groups : groups + 1, :, :]}
+            normed = [head_norm(config.norm_eps, self.param_dtype, name=name)(parts[name]) for name in parts]
+            qkv = jnp.concatenate([*normed, qkv[..., groups + 1 :, :, :]], axis=-3)
         attended, block = rotate_and_attend(qkv, rotary, block_mask, past, past_masks)
-        x = whole(x + dense(config.dim, "out")(attended))
+        x = added(x, dense(config.dim, "out")(attended), "attention_output_norm")
 
         gate_up = dense((2, config.hidden_dim), "gate_up")(norm("feed_forward_norm")(x))
         gate, up = gate_up[..., 0, :], gate_up[..., 1, :]
-        x = whole(x + dense(config.dim, "down")(ACTIVATIONS[config.activation](gate) * up))
-        return x, block
+        change = dense(config.dim, "down")(ACTIVATIONS[config.activation](gate) * up)
+        return added(x, change, "feed_forward_output_norm"), block
 
 
 class Transformer(nn.Module):

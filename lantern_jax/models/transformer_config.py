@@ -18,13 +18,15 @@ ACTIVATIONS = {"silu": nn.silu, "gelu": partial(nn.gelu, approximate=True)}
 
 @dataclass(frozen=True)
 class TransformerConfig:
-    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated feed-forward, no biases).
+    """Shape of a stack of pre-norm Llama layers (RMSNorm, gated feed-forward).
 
     Attributes:
         dim, num_layers, num_heads, hidden_dim: D, layers, H, F.
         norm_eps: RMSNorm's epsilon; statistics are float32.
         qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
             all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
+        qkv_bias: whether queries, keys and values have biases (Qwen2, GLM-4).
+        output_norms: whether what attention and the feed-forward layer return is normed before it is added (GLM-4).
         input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
         final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
         kv_heads: K, the number of key-value heads, each of which serves H / K query heads (grouped-query attention,
@@ -46,6 +48,8 @@ class TransformerConfig:
     head_width: int | None = None
     activation: str = "silu"
     norm_offset: int = 0
+    qkv_bias: bool = False
+    output_norms: bool = False
 
     def __post_init__(self):
         check_sizes(self, may_be_zero=("norm_offset",))
@@ -57,10 +61,10 @@ class TransformerConfig:
             raise errors.unknown("qk_norm", self.qk_norm, map(repr, QK_NORMS))
         if self.activation not in ACTIVATIONS:
             raise errors.unknown("activation", self.activation, ACTIVATIONS)
-        if self.num_heads % self.key_heads or (self.qk_norm and self.groups > 1):
+        if self.num_heads % self.key_heads or (self.qk_norm == "layer" and self.groups > 1):
             raise LanternError(
                 f"{self.key_heads} key-value heads do not fit {self.num_heads} heads"
-                f"{' with a norm of queries and keys' if self.qk_norm else ''}: give a divisor, or none"
+                f"{' with a norm of each head' if self.qk_norm == 'layer' else ''}: give a divisor, or none"
             )
 
     @property

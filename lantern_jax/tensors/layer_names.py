@@ -1,7 +1,8 @@
 """Published Llama-like checkpoints: names of a layer's tensors, and the order of rotary pairs.
 
 Published rotary pairs are interleaved (elements 2i and 2i + 1 of a head: LlamaGen) or half-split (e and e + E/2:
-Chameleon); ours are half-split, so interleaved rows of queries and keys are reordered head by head.
+Chameleon), and may be a head's first elements only (GLM-Image); ours are half-split over the whole head, so rows of
+queries and keys are reordered head by head.
 
 Axes: D model width, H heads, K key-value heads, Q queries per group (H / K), E head width, F feed-forward width.
 """
@@ -45,75 +46,110 @@ def layer_table(
     i: int,
     transformer: TransformerConfig,
     *,
-    interleaved: bool,
+    interleaved: bool = False,
+    rotated: int | None = None,
     norm_rows: int | None = None,
 ) -> dict[str, Entry]:
     """Returns {published name: Entry} of layer i.
 
     Args:
-        names: part -> published name with a place for {i}; "qkv" if queries, keys and values are one tensor.
+        names: part -> published name with a place for {i}; "qkv" if queries, keys and values are one tensor, "gate_up"
+            if gate and up are.
         interleaved: whether the published rotary pairs are interleaved.
+        rotated: how many elements of a head are rotated as published, its first ones; None for all.
         norm_rows: rows of the published norms of queries and keys; the heads are shared out evenly among them
             (Lumina-mGPT stores one row for all heads). None means one row per head.
     """
     dim, hidden, heads = transformer.dim, transformer.hidden_dim, transformer.num_heads
+    groups, keys, width = transformer.groups, transformer.key_heads, transformer.head_dim
     at = ("transformer", f"layer_{i}")
-    plain, turned = (partial(_head_kernel, heads=heads, interleaved=flag) for flag in (False, interleaved))
+    order = _order(width, width if rotated is None else rotated, interleaved)
+    kernel, whole = (*at, "qkv", "kernel"), (groups + 2, keys, width)
+    table = {}
     if "qkv" in names:
-        attention = {"qkv": Entry((*at, "qkv", "kernel"), (3 * dim, dim), partial(_fused, turned, plain))}
+        fused = Entry(kernel, (3 * dim, dim), partial(_fused, heads, order))
+        table[names["qkv"].format(i=i)] = fused
     else:
-        groups, keys, width = transformer.groups, transformer.key_heads, transformer.head_dim
-        place, whole = (*at, "qkv", "kernel"), (dim, groups + 2, keys, width)
-        queries, shared = slice(0, groups), partial(_of_groups, turned, groups)
-        turned, plain = (partial(turn, heads=keys) for turn in (turned, plain))
-        turns = {"q": (heads, shared, queries), "k": (keys, turned, groups), "v": (keys, plain, groups + 1)}
-        attention = {
-            part: Entry(place, (count * width, dim), turn, whole, (slice(None), number))
-            for part, (count, turn, number) in turns.items()
-        }
+        queries = partial(_of_groups, heads, groups, order)
+        parts = {
+            "q": (heads, queries, slice(0, groups)), "k": (keys, partial(_heads, keys, order), groups),
+            "v": (keys, partial(_heads, keys, None), groups + 1),
+        }  # fmt: skip
+        for part, (count, turn, number) in parts.items():
+            place = (slice(None), number)
+            name = names[part].format(i=i)
+            table[name] = Entry(kernel, (count * width, dim), turn, (dim, *whole), place)
+            if transformer.qkv_bias:
+                bias = (*at, "qkv", "bias")
+                turned = partial(_one_row, turn)
+                table[f"{name.removesuffix('weight')}bias"] = Entry(
+                    bias, (count * width,), turned, whole, place[1:]
+                )
     place, whole = (*at, "gate_up", "kernel"), (dim, 2, hidden)
-    entries = attention | {
-        "out": Entry(
-            (*at, "out", "kernel"), (dim, heads * transformer.head_dim), partial(_out_kernel, heads=heads)
-        ),
-        "gate": Entry(place, (hidden, dim), transpose, whole, (slice(None), 0)),
-        "up": Entry(place, (hidden, dim), transpose, whole, (slice(None), 1)),
+    entries = {
+        "out": Entry((*at, "out", "kernel"), (dim, heads * width), partial(_out_kernel, heads=heads)),
         "down": Entry((*at, "down", "kernel"), (dim, hidden), transpose),
         "feed_forward_norm": Entry((*at, "feed_forward_norm", "scale"), (dim,)),
     }
+    if "gate_up" in names:
+        entries["gate_up"] = Entry(place, (2 * hidden, dim), partial(_heads, 2, None))
+    else:
+        entries["gate"] = Entry(place, (hidden, dim), transpose, whole, (slice(None), 0))
+        entries["up"] = Entry(place, (hidden, dim), transpose, whole, (slice(None), 1))
     if i > 0 or transformer.input_norm:
         entries["attention_norm"] = Entry((*at, "attention_norm", "scale"), (dim,))
-    table = {names[part].format(i=i): entry for part, entry in entries.items()}
-    if transformer.qk_norm == "layer":
-        rows = norm_rows or transformer.num_heads
-        shape = (rows, transformer.head_dim)
-        spread = partial(np.repeat, repeats=transformer.num_heads // rows, axis=0)
-        for part in HEAD_NORM_NAMES:
-            name = names[part].format(i=i)
-            table[f"{name}.weight"] = Entry((*at, part, "scale"), shape, spread)
-            table[f"{name}.bias"] = Entry((*at, part, "bias"), shape, spread)
+    if transformer.output_norms:
+        for part in ("attention_output_norm", "feed_forward_output_norm"):
+            entries[part] = Entry((*at, part, "scale"), (dim,))
+    table |= {names[part].format(i=i): entry for part, entry in entries.items()}
+    for part in HEAD_NORM_NAMES if transformer.qk_norm else ():
+        name = names[part].format(i=i)
+        if transformer.qk_norm == "rms":
+            table[f"{name}.weight"] = Entry((*at, part, "scale"), (width,), partial(_turned, order))
+            continue
+        rows = norm_rows or heads
+        spread = partial(np.repeat, repeats=heads // rows, axis=0)
+        table[f"{name}.weight"] = Entry((*at, part, "scale"), (rows, width), spread)
+        table[f"{name}.bias"] = Entry((*at, part, "bias"), (rows, width), spread)
     return table
 
 
-def _head_kernel(weight: np.ndarray, heads: int, interleaved: bool) -> np.ndarray:
-    """Turns a weight [H * E, D] of queries, keys or values into a kernel [D, H, E] with pairs (e, e + E/2)."""
-    if interleaved:
-        rows = weight.reshape(heads, -1, 2, weight.shape[1])
-        weight = rows.swapaxes(1, 2).reshape(weight.shape)
+def _order(width: int, rotated: int, interleaved: bool) -> np.ndarray | None:
+    """Returns the published place of each element of a head, E of them, in our order: pairs (e, e + E/2), of which the
+    first ``rotated`` / 2 are rotated; None if that is the published order."""
+    pairs = np.arange(rotated).reshape(-1, 2).T if interleaved else np.arange(rotated).reshape(2, -1)
+    order = np.concatenate([pairs, np.arange(rotated, width).reshape(2, -1)], axis=1).ravel()
+    return None if (order == np.arange(width)).all() else order
+
+
+def _turned(order: np.ndarray | None, values: np.ndarray) -> np.ndarray:
+    return values if order is None else values[order]
+
+
+def _heads(heads: int, order: np.ndarray | None, weight: np.ndarray) -> np.ndarray:
+    """Turns a weight [H * E, D] into a kernel [D, H, E]."""
+    if order is not None:
+        weight = weight.reshape(heads, len(order), -1)[:, order].reshape(weight.shape)
     return transpose(weight).reshape(weight.shape[1], heads, -1)
 
 
-def _of_groups(turned, groups: int, weight: np.ndarray) -> np.ndarray:
+def _of_groups(heads: int, groups: int, order: np.ndarray | None, weight: np.ndarray) -> np.ndarray:
     """Turns a weight [H * E, D] of queries into a kernel [D, Q, K, E]."""
-    kernel = turned(weight)
-    dim, heads, width = kernel.shape
-    return kernel.reshape(dim, heads // groups, groups, width).swapaxes(1, 2)
+    kernel = _heads(heads, order, weight)
+    return kernel.reshape(len(kernel), heads // groups, groups, -1).swapaxes(1, 2)
 
 
-def _fused(turned, plain, weight: np.ndarray) -> np.ndarray:
+def _one_row(turn, bias: np.ndarray) -> np.ndarray:
+    """Turns a bias as ``turn`` does a kernel with one row."""
+    return turn(bias[:, None])[0]
+
+
+def _fused(heads: int, order: np.ndarray | None, weight: np.ndarray) -> np.ndarray:
     """Turns a weight [3 * H * E, D] into a kernel [D, 3, H, E]."""
     queries, keys, values = np.split(weight, 3)
-    return np.stack([turned(queries), turned(keys), plain(values)], axis=1)
+    return np.stack(
+        [_heads(heads, order, queries), _heads(heads, order, keys), _heads(heads, None, values)], axis=1
+    )
 
 
 def _out_kernel(weight: np.ndarray, heads: int) -> np.ndarray:

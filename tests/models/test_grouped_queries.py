@@ -1,5 +1,7 @@
 """Query heads that share keys and values, and the other parts of a layer that can be configured."""
 
+from dataclasses import replace
+
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -14,6 +16,8 @@ from lantern_jax.models.transformer import RMSNorm, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
 from tests.tiny_checkpoint import random_leaves
 
+# GLM-4's biases and norms, Qwen3's norms of queries and keys.
+MORE = {"qkv_bias": True, "output_norms": True, "qk_norm": "rms"}
 CONFIG = TransformerConfig(24, 2, 6, 40, kv_heads=2, head_width=8, activation="gelu", norm_offset=1)
 ROWS, BATCH, LENGTH, SLOTS = 2, 3, 5, 7
 
@@ -36,28 +40,32 @@ def inputs(seed: int, config: TransformerConfig):
 def of_single_heads(config: TransformerConfig, params, given):
     """Returns the same layers with a copy of the keys and values for every query head."""
     groups, heads = config.groups, config.key_heads
-    single = TransformerConfig(
-        config.dim, config.num_layers, config.num_heads, config.hidden_dim, head_width=config.head_width,
-        activation=config.activation, norm_offset=config.norm_offset,
-    )  # fmt: skip
+    single = replace(config, kv_heads=None)
     spread = jax.tree.map(np.asarray, params)
     for i in range(config.num_layers):
         kernel = spread["params"][f"layer_{i}"]["qkv"]["kernel"]
         queries = kernel[:, :groups].swapaxes(1, 2).reshape(config.dim, groups * heads, -1)
         keys, values = (np.repeat(kernel[:, groups + j], groups, axis=1) for j in range(2))
         spread["params"][f"layer_{i}"]["qkv"] = {"kernel": np.stack([queries, keys, values], axis=1)}
+        if config.qkv_bias:
+            bias = params["params"][f"layer_{i}"]["qkv"]["bias"]
+            queries = bias[:groups].swapaxes(0, 1).reshape(groups * heads, -1)
+            keys, values = (np.repeat(bias[groups + j], groups, axis=0) for j in range(2))
+            spread["params"][f"layer_{i}"]["qkv"]["bias"] = np.stack([queries, keys, values])
     x, rotary, causal, past, masks = given
     past = jax.tree.map(lambda states: jnp.repeat(states, groups, axis=2), past)
     return single, spread, (x, rotary, causal, past, masks)
 
 
+@pytest.mark.parametrize("more", [{}, MORE], ids=["plain", "biases and norms"])
 @pytest.mark.parametrize("way", ["_by_products", "_by_tall_products"])
-def test_grouped_queries_are_those_of_repeated_keys(way, monkeypatch, assert_close):
+def test_grouped_queries_are_those_of_repeated_keys(way, more, monkeypatch, assert_close):
     monkeypatch.setattr(transformer, "rotate_and_attend", getattr(attention, way))
-    given = inputs(0, CONFIG)
-    params = random_leaves(jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *given), 1, 0.2)
-    found, block = jax.jit(Transformer(CONFIG).apply)(params, *given)
-    single, spread, repeated = of_single_heads(CONFIG, params, given)
+    config = replace(CONFIG, **more)
+    given = inputs(0, config)
+    params = random_leaves(jax.eval_shape(Transformer(config).init, jax.random.key(0), *given), 1, 0.2)
+    found, block = jax.jit(Transformer(config).apply)(params, *given)
+    single, spread, repeated = of_single_heads(config, params, given)
     expected, states = jax.jit(Transformer(single).apply)(spread, *repeated)
     assert_close(found, expected, 1e-5)
     assert block[0][0].shape == (ROWS, BATCH, CONFIG.key_heads, LENGTH, CONFIG.head_dim)
@@ -99,7 +107,7 @@ def test_an_offset_is_added_to_the_scale(assert_close):
     ("sizes", "said"),
     [
         ({"kv_heads": 4}, "4 key-value heads do not fit 6 heads"),
-        ({"kv_heads": 2, "qk_norm": "rms"}, "with a norm of queries and keys"),
+        ({"kv_heads": 2, "qk_norm": "layer"}, "with a norm of each head"),
         ({"head_width": 6}, "whole multiple of 4"),
         ({"activation": "relu"}, "unknown activation 'relu'"),
     ],
