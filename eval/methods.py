@@ -60,7 +60,7 @@ from eval.quality import (
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.commands.options import DTYPES
-from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.measure import alternate
 from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.metrics.agreement import agreement_scores, demo_features
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES

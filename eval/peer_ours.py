@@ -47,4 +47,5 @@ def way(
 
 def _decode(subject: Subject, member: Member, repeat: int, rounds: int | None) -> Sample:
     made = decode_batch(subject, member, rounds, repeat)
-    return Sample(seconds=made.seconds, ms=1e3 * made.pass_seconds, tokens=made.tokens / made.rounds)
+    tokens = subject.tokens_after_first(made.decoded) / int(made.decoded.rounds.sum())
+    return Sample(seconds=made.seconds, ms=1e3 * made.pass_seconds, tokens=tokens)

@@ -46,7 +46,7 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.apps.measuring.accept_lengths import parse_accept_lengths
-from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.measure import alternate
 from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.decoding.tree import named_tree
 from lantern_jax.devices.platform import core_count, default_dtype, device_name, versions

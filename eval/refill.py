@@ -22,7 +22,7 @@ import lantern_jax
 from eval.report import report
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
-from lantern_jax.apps.measuring.clock import alternate
+from lantern_jax.apps.measuring.measure import alternate
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.engine.jobs import Job

@@ -4,7 +4,6 @@ import dataclasses
 from functools import partial
 
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.choose import Guesses
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
@@ -35,8 +34,10 @@ class Replaying(Recipe):
             return job
         depth = job.program.drafting.max_depth
         drafting, nodes = settings.drafting, settings.tree.num_nodes - 1
-        window = Guesses(DRAFTINGS.name_of(drafting), nodes, getattr(drafting, "refine", None))
-        mean = TOKENS.get(str(window), sum(_CHANCE**level for level in range(depth + 1)))
+        window = f"{DRAFTINGS.name_of(drafting)}:nodes={nodes}"
+        if hasattr(drafting, "refine"):
+            window += f",refine={drafting.refine}"
+        mean = TOKENS.get(window, sum(_CHANCE**level for level in range(depth + 1)))
         coupling = Forced(job.program.coupling, AcceptLengths(mean).over(depth))
         return dataclasses.replace(job, program=job.program._replace(coupling=coupling))
 

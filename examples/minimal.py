@@ -23,6 +23,11 @@ from PIL import Image
 from safetensors.numpy import load_file
 
 import lantern_jax
+from lantern_jax.drafters.eagle import eagle_drafter
+from lantern_jax.drafters.sequence import DrafterConfig
+from lantern_jax.families.llamagen.model import LlamaGenConfig
+from lantern_jax.families.registry import target_of
+from lantern_jax.models.vq import VQConfig, VQModel
 
 
 def load(folder: Path) -> tuple[dict, dict]:
@@ -56,13 +61,13 @@ def guesses(config: dict, arrays: dict) -> tuple[lantern_jax.Drafting, dict | No
     """Returns where guesses come from: an EAGLE drafter on a tree, or, without one, the target's own last pass."""
     sizes = config["drafters"].get("eagle")
     if sizes is None:
-        return lantern_jax.jacobi(config["target"]["vocab_size"], window=8), None
-    drafter = lantern_jax.eagle_drafter(lantern_jax.DrafterConfig(**fields(sizes)))
+        return lantern_jax.draftings.jacobi(config["target"]["vocab_size"], window=8), None
+    drafter = eagle_drafter(DrafterConfig(**fields(sizes)))
     # Each [ranks] is a node: [0] the best guess, [1] the second, [0, 0] the best one after the best.
     tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0], [0, 1], [0, 0, 0]])
     # A drafter reads its logits through the target's own head.
     head = arrays["target"]["params"]["head"]["kernel"]
-    return lantern_jax.eagle(drafter, tree), {"drafter": arrays["drafters"]["eagle"], "head": head}
+    return lantern_jax.draftings.eagle(drafter, tree), {"drafter": arrays["drafters"]["eagle"], "head": head}
 
 
 def main() -> None:
@@ -77,7 +82,7 @@ def main() -> None:
     given = parser.parse_args()
 
     config, arrays = load(given.folder)
-    target = lantern_jax.target_of(lantern_jax.LlamaGenConfig(**fields(config["target"])))
+    target = target_of(LlamaGenConfig(**fields(config["target"])))
     drafting, drafting_params = guesses(config, arrays)
 
     # One sequence: its label(s), and a key that determines all its tokens: that of `lantern generate`'s first picture.
@@ -108,7 +113,7 @@ def main() -> None:
     tokens, passes = decoded[speculative].tokens, int(decoded[speculative].rounds[0])
 
     # Tokens are codes of the VQ tokenizer, row by row; its decoder turns them into pixels from -1 to 1.
-    tokenizer = lantern_jax.VQModel(lantern_jax.VQConfig(**fields(config["tokenizer"])))
+    tokenizer = VQModel(VQConfig(**fields(config["tokenizer"])))
     draw = jax.jit(lambda params, codes: tokenizer.apply(params, codes, method="decode"))
     pixels = draw(arrays["tokenizer"], tokens)
     pixels = np.asarray(jnp.clip((pixels[0] + 1) * 127.5, 0, 255)).round().astype(np.uint8)

@@ -45,12 +45,12 @@ from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import parameter_dtype
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.loop import autoregressive_decode
 from lantern_jax.decoding.protocols import Target
 from lantern_jax.decoding.sampling import sequence_keys
 from lantern_jax.devices.partition import DATA, device_grid, mesh_of, place, where_on
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import SAMPLING, Settings, resolve_settings

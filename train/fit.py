@@ -25,7 +25,6 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
-from lantern_jax.apps.measuring.paths import tokens_a_pass
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
@@ -276,7 +275,7 @@ def tokens_of_guesses(subject: Subject, pictures: int, batch: int = 8) -> dict[s
         if subject.recipe.drafters or not method.startswith("led"):
             job = subject.job(subject.settings({"method": method, "batch": batch}))
             rounds = subject.decode(job, 0, pictures, min(batch, pictures)).rounds
-            found[method] = round(tokens_a_pass(rounds, len(subject.free) - 1)[0], 3)
+            found[method] = round((len(subject.free) - 1) / float(rounds.mean()), 3)
     return found
 
 

@@ -23,7 +23,6 @@ from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.layouts import chosen, placed, same_layout
-from lantern_jax.engine.programs import Sequences
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel, vq_shapes
 
@@ -225,8 +224,8 @@ class Batch:
         pixels = rows * columns * config.downsampling**2
         return min(self.pictures, programs.pictures_per_pass(pixels, self.devices.size))
 
-    def _sequences(self, count: int) -> Sequences:
-        return self.given(Sequences(_rows((count,), np.uint32), _rows((count,), np.uint32)))
+    def _sequences(self, count: int) -> Any:
+        return self.given(_rows((2, count), np.uint32))
 
     def _kept(self, *results: Any) -> tuple | None:
         """Returns the shardings or formats of results, as ``Placement.same_layout`` does."""

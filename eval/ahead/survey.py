@@ -10,7 +10,8 @@ from eval.ahead.slices import Slice
 from eval.ahead.topology import check_compiler, devices_of
 from lantern_jax.apps.measuring.data_sheets import GPU
 from lantern_jax.apps.measuring.shapes import Shapes, checkpoint_shapes, size_shapes
-from lantern_jax.checkpoints.store import opened, parameter_dtype
+from lantern_jax.checkpoints.store import opened
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.engine.jobs import Job
 from lantern_jax.io import errors
 

@@ -36,7 +36,7 @@ from lantern_jax.checkpoints.folder import SHARED, Folder, is_ours
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
-from lantern_jax.devices.platform import default_dtype
+from lantern_jax.devices.platform import check_dtype
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder, new_folder
@@ -46,7 +46,6 @@ from lantern_jax.tensors.hub import REPOSITORY
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
-DTYPES = ("float16", "bfloat16", "float32")
 # The name of a token table in its module.
 _TABLE = "embedding"
 
@@ -82,24 +81,6 @@ def check_new(directory: str | Path, overwrite: bool) -> Path:
     if directory.exists() and not is_ours(directory):
         raise LanternError(f"{directory} exists and is not a checkpoint of this library: name another folder")
     return directory
-
-
-def check_dtype(dtype: Any) -> None:
-    """Raises LanternError unless parameters can be stored in this dtype."""
-    if not any(jnp.dtype(name) == dtype for name in DTYPES):
-        raise errors.invalid("dtype", dtype, f"one of {', '.join(DTYPES)}")
-
-
-def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
-    """Returns the dtype that ``load`` uses for ``dtype``, on a device or else the first one here.
-
-    Raises:
-        LanternError: it is neither None nor a dtype that checkpoints are stored in.
-    """
-    if dtype is None:
-        return default_dtype(device)
-    check_dtype(dtype)
-    return jnp.dtype(dtype)
 
 
 def save(
@@ -175,12 +156,16 @@ def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable
     (directory / checksums.CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
 
+def load_shapes(directory: str | Path) -> Checkpoint:
+    """Returns a checkpoint with shapes and stored dtypes in place of its arrays; raises LanternError as ``load``."""
+    return _open(directory)[2]
+
+
 def load(
     directory: str | Path,
     dtype: Any = jnp.float32,
     sharding: Where | None = None,
     *,
-    abstract: bool = False,
     drafters: Iterable[str] | None = None,
 ) -> Checkpoint:
     """Reads a checkpoint, without the parameters of its text encoder.
@@ -188,7 +173,6 @@ def load(
     Args:
         dtype: of the target's and drafters' parameters; the tokenizer's are then float32. None keeps all as stored.
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
-        abstract: reads no values: shapes and stored dtypes stand in for arrays.
         drafters: the kinds of drafters to read; for the others, shapes and stored dtypes stand in for arrays. None
             reads all.
 
@@ -196,46 +180,66 @@ def load(
         LanternError: the directory is missing, is not a checkpoint, is damaged, or holds arrays that do not fit its
             config (missing, unexpected and misshapen ones are listed before anything large is read).
     """
+    folder, tensors, checkpoint = _open(directory)
+    shapes = {part: params for part in PARTS if (params := getattr(checkpoint, f"{part}_params")) is not None}
+    kinds = (
+        checkpoint.drafters
+        if drafters is None
+        else [kind for kind in drafters if kind in checkpoint.drafters]
+    )
+    if kinds:
+        shapes["drafters"] = {kind: checkpoint.drafters[kind][1] for kind in kinds}
+    if checkpoint.codebook is not None:
+        shapes |= {name: getattr(checkpoint.codebook, name) for name in ("neighbours", "codes")}
+    arrays = _read(folder, tensors, shapes, dtype, sharding)
+    read = arrays.get("drafters", {})
+    return dataclasses.replace(
+        checkpoint,
+        target_params=arrays["target"],
+        tokenizer_params=arrays.get("tokenizer"),
+        drafters={
+            kind: (config, read.get(kind, params)) for kind, (config, params) in checkpoint.drafters.items()
+        },
+        codebook=_codebook(arrays),
+    )
+
+
+def _open(directory: str | Path) -> tuple[Folder, dict[str, StoredTensor], Checkpoint]:
+    """Returns a checkpoint as ``load_shapes`` does, after its folder and its stored tensors by name."""
     folder = Folder.of(directory)
     tensors, text = folder.arrays("model"), folder.names("text/")
     folder.check(text)
     configs = Configs.of(folder)
-    arrays = _stored(folder, tensors, configs.shapes(tensors))
-    stored = arrays.pop("drafters", {})
-    if not abstract:
-        wanted = {kind: stored[kind] for kind in (stored if drafters is None else drafters) if kind in stored}
-        shapes = arrays | ({"drafters": wanted} if wanted else {})
-        arrays = _read(folder, tensors, shapes, dtype, sharding)
-        stored |= arrays.pop("drafters", {})
-    codebook = None
-    if "neighbours" in arrays:
-        codebook = Codebook(neighbours=arrays["neighbours"], codes=arrays["codes"])
+    shapes = _stored(folder, tensors, configs.shapes(tensors))
+    stored = shapes.get("drafters", {})
     checkpoint = Checkpoint(
         model=folder.config["model"],
         target_config=configs.target,
-        target_params=arrays["target"],
+        target_params=shapes["target"],
         tokenizer_config=configs.tokenizer,
-        tokenizer_params=arrays.get("tokenizer"),
+        tokenizer_params=shapes.get("tokenizer"),
         drafters={kind: (config, stored[kind]) for kind, config in configs.drafters.items()},
         text_encoder_config=configs.text_encoder,
         text_tokenizer=folder.path / text[0] if text else None,
-        codebook=codebook,
+        codebook=_codebook(shapes),
         vocabulary=configs.vocabulary,
         defaults=folder.config.get("defaults", {}),
         metadata=folder.config.get("metadata", {}),
         directory=folder.path,
     )
     check_fit(checkpoint)
-    return checkpoint
+    return folder, tensors, checkpoint
+
+
+def _codebook(arrays: Mapping[str, Any]) -> Codebook | None:
+    return Codebook(arrays["neighbours"], arrays["codes"]) if "neighbours" in arrays else None
 
 
 def opened(model: str | Path, size: str | None = None) -> Checkpoint:
     """Returns a checkpoint without parameters, by its name; raises LanternError as ``model_directory``, ``load`` and
     ``sized``.
     """
-    directory = model_directory(model)
-    checkpoint = load(directory, abstract=True)
-    return sized(checkpoint, size)
+    return sized(load_shapes(model_directory(model)), size)
 
 
 def verify(directory: str | Path) -> int:
@@ -244,7 +248,7 @@ def verify(directory: str | Path) -> int:
     Raises:
         LanternError: as ``load``; or one line that names a file that is not as it was written.
     """
-    load(directory, abstract=True)
+    load_shapes(directory)
     folder = Folder.of(directory)
     folder.check(folder.names(), again=True)
     return sum((folder.path / name).stat().st_size for name in folder.names())

@@ -80,7 +80,7 @@ class Probabilities:
 
     Example:
         >>> p = np.array([0.25, 0.125, 0.625])
-        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> after = lantern_jax.rules.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
         >>> after.at(np.array([0, 2]))
         array([0.25 , 0.625])
     """
@@ -102,8 +102,8 @@ class Loan(NamedTuple):
         >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
         >>> codebook = lantern_jax.Codebook(neighbours, codes)
         >>> p = jnp.array([0.25, 0.125, 0.625])
-        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
-        >>> rule = lantern_jax.LanternPlusPlus(k=2, lam=2.0)  # code 0 may borrow its own 0.25
+        >>> after = lantern_jax.rules.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> rule = lantern_jax.rules.LanternPlusPlus(k=2, lam=2.0)  # code 0 may borrow its own 0.25
         >>> loan = rule.lend(after, jnp.array([0]), jnp.array([1]), codebook)
         >>> loan.lent.tolist(), loan.lenders.tolist()
         ([0.125], [[1, -1]])
@@ -123,7 +123,7 @@ class Claim(NamedTuple):
 
     Example:
         >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
-        >>> rule = lantern_jax.Cool(omega=1.5)
+        >>> rule = lantern_jax.rules.Cool(omega=1.5)
         >>> claim = rule.claim(p, q, jnp.array([1]), jnp.array([1]), 1, None)
         >>> np.asarray(claim.mass).round(3)  # q(x) is 0.75 too: code 1 is always accepted
         array([0.75], dtype=float32)
@@ -148,7 +148,7 @@ class Rule:
     Example:
         >>> import flax.struct
         >>> @flax.struct.dataclass
-        ... class Parity(lantern_jax.Rule):
+        ... class Parity(lantern_jax.rules.Rule):
         ...     def accepts(self, p, token, wanted, depth, codebook):
         ...         return token % 2 == wanted % 2
         >>> Parity().accepts(None, np.array([2, 3]), np.array([4, 4]), None, None)
@@ -237,7 +237,7 @@ class Strict(Rule):
     """No relaxation: tokens follow the target's distribution exactly.
 
     Example:
-        >>> lantern_jax.Strict().is_strict
+        >>> lantern_jax.rules.Strict().is_strict
         True
     """
 
@@ -281,7 +281,7 @@ class Lantern(_NearestCodes):
         delta: [], the most that they lend.
 
     Example:
-        >>> rule = lantern_jax.Lantern(k=10, delta=0.125)
+        >>> rule = lantern_jax.rules.Lantern(k=10, delta=0.125)
         >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
         (10, [0.125, 0.125])
     """
@@ -303,7 +303,7 @@ class LanternPlusPlus(_NearestCodes):
         lam: [], how many times its own probability a code may have in all.
 
     Example:
-        >>> rule = lantern_jax.LanternPlusPlus(k=10, lam=3.0)
+        >>> rule = lantern_jax.rules.LanternPlusPlus(k=10, lam=3.0)
         >>> rule.k, rule.bound(jnp.array([0.25, 0.5])).tolist()
         (10, [0.5, 1.0])
     """

@@ -32,7 +32,7 @@ class Block:
 
     Example:
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
-        >>> draws = lantern_jax.Block().draws(keys, zero, zero, 3, 16, lantern_jax.SamplingParams.create())
+        >>> draws = lantern_jax.couplings.Block().draws(keys, zero, zero, 3, 16, lantern_jax.SamplingParams.create())
         >>> type(draws).__name__
         'Streams'
     """

@@ -46,8 +46,9 @@ class Completion(Record):
             is a free one.
 
     Example:
+        >>> from lantern_jax.decoding.completion import Completion
         >>> labels, tokens = jnp.array([[207], [281]]), jnp.array([[5, 7, 7], [3, 1, 4]])
-        >>> begun = lantern_jax.Completion(labels, tokens)  # for speculative_decode, in the place of the labels
+        >>> begun = Completion(labels, tokens)  # for speculative_decode, in the place of the labels
         >>> begun.tokens.shape
         (2, 3)
     """

@@ -51,10 +51,12 @@ class Echo:
         LanternError: shares that are not two finite numbers >= 0.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
-        >>> echo = lantern_jax.Echo(token=(0.5, 0.5))
-        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4), echo).max_depth
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
+        >>> echo = lantern_jax.draftings.Echo(token=(0.5, 0.5))
+        >>> lantern_jax.draftings.eagle(drafter, lantern_jax.DraftTree.chain(4), echo).max_depth
         4
     """
 

@@ -54,7 +54,8 @@ class Range(Allowed):
         note: what a number with a special meaning does.
 
     Example:
-        >>> sharpness = lantern_jax.Range(float, low_open=True)
+        >>> from lantern_jax.decoding.fields import Range
+        >>> sharpness = Range(float, low_open=True)
         >>> sharpness.words, sharpness.read("sharpness", "2.5")
         ('a finite number > 0', 2.5)
     """
@@ -169,7 +170,8 @@ class ByPlatform(NamedTuple):
     """A value that differs by platform, in text ``7|56|25``: for CPUs, GPUs and TPUs; None takes the GPUs'.
 
     Example:
-        >>> lantern_jax.ByPlatform(16, 32).on("tpu")
+        >>> from lantern_jax.decoding.fields import ByPlatform
+        >>> ByPlatform(16, 32).on("tpu")
         32
     """
 
@@ -188,6 +190,7 @@ class ByPlatform(NamedTuple):
 TEMPERATURE = Range(float, 1e-3, also=0, note="0 is greedy")
 TOP_K = Range(int, note="0 turns it off")
 TOP_P = Range(float, low_open=True, high=1, note="1 turns it off")
+MIN_P = Range(float, high=1, note="0 turns it off")
 SHARPNESS = Range(float, low_open=True)
 
 

@@ -1,4 +1,4 @@
-"""Top-k and top-p by thresholds, found in a fixed number of passes and never by sorting the vocabulary.
+"""Top-k, top-p and min-p by thresholds, found in a fixed number of passes and never by sorting the vocabulary.
 
 Axes: V vocabulary.
 """
@@ -14,13 +14,17 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.devices.partition import divides, shards, split, varying_like, whole
 from lantern_jax.kernels.ways import by_platform
 
-FILTERS = ("top_k", "top_p")
+FILTERS = ("top_k", "top_p", "min_p")
 
 
 def filtered(
-    values: Float[Array, "*rows V"], filters: tuple[str, ...], top_k: Int[Array, ""], top_p: Float[Array, ""]
+    values: Float[Array, "*rows V"],
+    filters: tuple[str, ...],
+    top_k: Int[Array, ""],
+    top_p: Float[Array, ""],
+    min_p: Float[Array, ""],
 ) -> Float[Array, "*rows V"]:
-    """Applies top-k, then top-p to tempered logits: -inf where a code is removed.
+    """Applies top-k, then top-p, then min-p to tempered logits: -inf where a code is removed.
 
     A threshold takes many passes over a row, and on a model axis each pass would wait for all devices. Where codes are
     split, devices therefore exchange parts so that each holds whole rows, of the same total size, and one number per
@@ -28,18 +32,18 @@ def filtered(
 
     Args:
         filters: the ``FILTERS`` to apply; static.
-        top_k, top_p: as in ``SamplingParams``.
+        top_k, top_p, min_p: as in ``SamplingParams``.
     """
     if not filters or not divides(values.shape[-1]):
-        return _filtered(values, filters, top_k, top_p)
+        return _filtered(values, filters, top_k, top_p, min_p)
     rows = values.reshape(-1, values.shape[-1])
     padded = split(jnp.pad(rows, ((0, -len(rows) % shards()), (0, 0))), -1)
-    left = _filtered(split(padded, 0), filters, top_k, top_p)
+    left = _filtered(split(padded, 0), filters, top_k, top_p, min_p)
     least = whole(jnp.min(left, axis=-1, where=left > -jnp.inf, initial=jnp.inf))
     return _keep(values, least[: len(rows)].reshape(values.shape[:-1]))
 
 
-def _filtered(values, filters, top_k, top_p) -> Float[Array, "*rows V"]:
+def _filtered(values, filters, top_k, top_p, min_p) -> Float[Array, "*rows V"]:
     vocab = values.shape[-1]
     if "top_k" in filters:
         with jax.named_scope("top_k"):
@@ -50,6 +54,10 @@ def _filtered(values, filters, top_k, top_p) -> Float[Array, "*rows V"]:
         with jax.named_scope("top_p"):
             limit = jnp.where(top_p < 1, top_p, jnp.float32(np.inf))
             values = _keep(values, _threshold(values, jax.nn.softmax(values, axis=-1), limit))
+    if "min_p" in filters:
+        # A code's share of the best one's probability does not depend on what the others were renormalized by.
+        with jax.named_scope("min_p"):
+            values = _keep(values, jnp.max(values, axis=-1) + jnp.log(min_p))
     return values
 
 

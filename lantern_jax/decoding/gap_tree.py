@@ -73,7 +73,7 @@ class GapTree(GuessTree):
         LanternError: a size that is out of range.
 
     Example:
-        >>> tree = lantern_jax.GapTree(window=40, nodes=56)
+        >>> tree = lantern_jax.draftings.GapTree(window=40, nodes=56)
         >>> tree.num_nodes, tree.max_depth, tree.spine
         (57, 40, 33)
     """

@@ -42,7 +42,7 @@ class Greedy(Record):
 
     Example:
         >>> log_q = jnp.log(jnp.array([[[0.25, 0.75]]]))
-        >>> lantern_jax.Greedy().perturb(log_q, 0, np.array([0])) is log_q
+        >>> lantern_jax.couplings.Greedy().perturb(log_q, 0, np.array([0])) is log_q
         True
     """
 
@@ -81,7 +81,7 @@ class Gumbel:
         LanternError: an unknown path policy.
 
     Example:
-        >>> lantern_jax.Gumbel(), lantern_jax.Gumbel("exact_first")
+        >>> lantern_jax.couplings.Gumbel(), lantern_jax.couplings.Gumbel("exact_first")
         (Gumbel(path='longest'), Gumbel(path='exact_first'))
     """
 

@@ -136,7 +136,7 @@ class Method:
         LanternError: a text or an object that is none of these.
 
     Example:
-        >>> method = lantern_jax.Method(lantern_jax.Led(nodes=25), rule=lantern_jax.Near(tau=1.0))
+        >>> method = lantern_jax.Method(lantern_jax.draftings.Led(nodes=25), rule=lantern_jax.rules.Near(tau=1.0))
         >>> str(method), method == lantern_jax.Method("led:nodes=25", "near:tau=1")
         ('led:nodes=25 near:tau=1 gumbel', True)
     """

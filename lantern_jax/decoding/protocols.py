@@ -58,8 +58,9 @@ class GuidedTokens(Record):
         unconditional_mask: bool [B, P].
 
     Example:
+        >>> from lantern_jax.decoding.protocols import GuidedTokens
         >>> tokens, mask = np.array([[4, 5, 6]]), np.ones((1, 3), bool)
-        >>> prompts = lantern_jax.GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
+        >>> prompts = GuidedTokens(tokens, mask, np.array([[0, 0, 6]]), np.array([[False, False, True]]))
         >>> prompts.unconditional_mask.sum(axis=1)
         array([1])
     """
@@ -122,7 +123,9 @@ class Target:
             for. Called before any work; ignores traced numbers (``jax.core.Tracer``). None for no check.
 
     Example:
-        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> target = target_of(published_config("B"))
         >>> target.vocab_size, target.num_tokens, target.forced_tokens
         (16384, 256, None)
     """

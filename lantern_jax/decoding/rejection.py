@@ -85,7 +85,7 @@ class Rejection:
         LanternError: an unknown residual.
 
     Example:
-        >>> lantern_jax.Rejection(), lantern_jax.Rejection("published")
+        >>> lantern_jax.couplings.Rejection(), lantern_jax.couplings.Rejection("published")
         (Rejection(residual='exact'), Rejection(residual='published'))
     """
 

@@ -1,4 +1,4 @@
-"""From logits to tokens: guidance, temperature, top-k, top-p and the random streams.
+"""From logits to tokens: guidance, temperature, top-k, top-p, min-p and the random streams.
 
 Axes: G guidance rows, B batch, L positions, M tree nodes, V vocabulary.
 
@@ -19,7 +19,7 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from lantern_jax.decoding.fields import TEMPERATURE, TOP_K, TOP_P
+from lantern_jax.decoding.fields import MIN_P, TEMPERATURE, TOP_K, TOP_P
 from lantern_jax.decoding.filters import FILTERS, filtered
 from lantern_jax.decoding.record import Record
 from lantern_jax.devices.partition import divides, on_shards, shards, split, whole
@@ -42,7 +42,7 @@ class SamplingParams(Record):
     """Knobs of the sampling distribution, shared by the batch.
 
     The set of filters is static and the values are traced, so a sweep over values compiles once for each set. Programs
-    that serve any values apply both filters.
+    that serve any values apply all filters.
 
     Attributes:
         temperature: float32 [], at least 0.001; not read when ``greedy``.
@@ -50,8 +50,10 @@ class SamplingParams(Record):
             keep all.
         top_p: float32 [], in (0, 1], keeps the codes with less than this mass strictly above them, on the
             renormalized top-k; 1 keeps all.
+        min_p: float32 [], in [0, 1], keeps the codes with at least this share of the best one's probability
+            (arXiv 2407.01082); 0 keeps all.
         greedy: static; the token is the argmax, without filters or noise.
-        filters: static; which of "top_k" and "top_p" are applied. The values of the others are not read.
+        filters: static; which of "top_k", "top_p" and "min_p" are applied. The values of the others are not read.
 
     Example:
         >>> lantern_jax.SamplingParams.create(temperature=0.9, top_k=100).filters
@@ -63,12 +65,18 @@ class SamplingParams(Record):
     temperature: Float[Array, ""]
     top_k: Int[Array, ""]
     top_p: Float[Array, ""]
+    min_p: Float[Array, ""]
     greedy: bool = flax.struct.field(pytree_node=False, default=False)
     filters: tuple[str, ...] = flax.struct.field(pytree_node=False, default=())
 
     @classmethod
     def create(
-        cls, temperature: float = 1.0, top_k: int = 0, top_p: float = 1.0, vocab_size: int | None = None
+        cls,
+        temperature: float = 1.0,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        vocab_size: int | None = None,
+        min_p: float = 0.0,
     ) -> "SamplingParams":
         """Checks Python numbers and makes the record, with the filters that they need.
 
@@ -78,6 +86,7 @@ class SamplingParams(Record):
             top_k: 0 is off, and so is ``vocab_size``.
             top_p: 1 is off.
             vocab_size: None if it is not known; any ``top_k`` above 0 is then a filter.
+            min_p: 0 is off.
 
         Raises:
             LanternError: a number outside its range; a ``top_k`` above ``vocab_size``.
@@ -85,16 +94,18 @@ class SamplingParams(Record):
         TEMPERATURE.check("temperature", temperature)
         TOP_K.check("top_k", top_k)
         TOP_P.check("top_p", top_p)
+        MIN_P.check("min_p", min_p)
         if vocab_size is not None and top_k > vocab_size:
             raise LanternError(
                 f"top_k {top_k} is more than the {vocab_size} codes: give at most {vocab_size}"
             )
         greedy = temperature == 0
-        wanted = {"top_k": top_k not in (0, vocab_size), "top_p": top_p < 1}
+        wanted = {"top_k": top_k not in (0, vocab_size), "top_p": top_p < 1, "min_p": min_p > 0}
         return cls(
             temperature=jnp.asarray(temperature, jnp.float32),
             top_k=jnp.asarray(int(top_k), jnp.int32),
             top_p=jnp.asarray(top_p, jnp.float32),
+            min_p=jnp.asarray(min_p, jnp.float32),
             greedy=greedy,
             filters=tuple(name for name in FILTERS if wanted[name] and not greedy),
         )
@@ -111,8 +122,9 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
         LanternError: G is neither 1 nor 2.
 
     Example:
+        >>> from lantern_jax.decoding.sampling import apply_guidance
         >>> conditional, unconditional = [[1.0, 3.0]], [[0.0, 2.0]]
-        >>> lantern_jax.apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
+        >>> apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
         [[2.0, 4.0]]
     """
     if logits.shape[0] not in (1, 2):
@@ -126,7 +138,7 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
 
 
 def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> Float[Array, "*rows V"]:
-    """Returns log-probabilities of the sampling distribution: temperature, then top-k, then top-p on what is left.
+    """Returns log-probabilities of the sampling distribution: temperature, then each filter on what is left.
 
     When greedy this is the log-softmax at temperature 1, unfiltered: its argmax is the token, and relaxed acceptance
     reads its probabilities. Thresholds take a fixed number of passes; the vocabulary is never sorted.
@@ -138,7 +150,7 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
         float32 log-probabilities, -inf where a code was filtered out; a row with a NaN is NaN throughout.
 
     Raises:
-        LanternError: ``params.filters`` names anything but "top_k" and "top_p".
+        LanternError: ``params.filters`` names anything but "top_k", "top_p" and "min_p".
 
     Example:
         >>> sampling = lantern_jax.SamplingParams.create(top_k=2)
@@ -151,7 +163,7 @@ def process_logits(logits: Float[Array, "*rows V"], params: SamplingParams) -> F
     if params.greedy:
         return jax.nn.log_softmax(values, axis=-1)
     values = values / params.temperature
-    values = filtered(values, params.filters, params.top_k, params.top_p)
+    values = filtered(values, params.filters, params.top_k, params.top_p, params.min_p)
     return jax.nn.log_softmax(values, axis=-1)
 
 
@@ -262,7 +274,8 @@ def top_children(
         LanternError: k is not in 1..V.
 
     Example:
-        >>> values, codes = lantern_jax.top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
+        >>> from lantern_jax.decoding.sampling import top_children
+        >>> values, codes = top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
         >>> codes.tolist()
         [[[1, 2]]]
     """

@@ -39,12 +39,14 @@ def stream_log_probs(
             where they are known.
 
     Example:
-        >>> config = lantern_jax.LlamaGenConfig(
+        >>> from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
+        >>> from lantern_jax.families.registry import target_of
+        >>> config = LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
         ... )
-        >>> target, labels = lantern_jax.target_of(config), jnp.array([[3]])
+        >>> target, labels = target_of(config), jnp.array([[3]])
         >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
-        >>> params = jax.jit(lantern_jax.LlamaGen(config).init)(jax.random.key(0), labels, tokens)
+        >>> params = jax.jit(LlamaGen(config).init)(jax.random.key(0), labels, tokens)
         >>> found = jax.jit(lambda params: lantern_jax.stream_log_probs(target, params, labels, tokens))(params)
         >>> found.shape, bool((found < 0).all())
         ((1, 16), True)

@@ -32,8 +32,9 @@ class Decoded(Record):
             tokens mean nothing.
 
     Example:
+        >>> from lantern_jax.decoding.stream import Decoded
         >>> one, two = np.ones(1, np.int32), np.array([[2, 1]])
-        >>> decoded = lantern_jax.Decoded(
+        >>> decoded = Decoded(
         ...     tokens=np.array([[5, 7, 7, 3]]), rounds=2 * one, accepted=np.array([[1, 1]]),
         ...     round_of_token=np.array([[0, 1, 1, 2]]), substituted=0 * one, distance=0.0 * one, finite=one > 0,
         ... )

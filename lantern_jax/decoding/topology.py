@@ -78,7 +78,7 @@ def topology_of(
         LanternError: parents in another order, deeper nodes, or more children; not while a program is traced.
 
     Example:
-        >>> make = jax.jit(lantern_jax.topology_of, static_argnums=(1, 2))
+        >>> make = jax.jit(lantern_jax.draftings.topology_of, static_argnums=(1, 2))
         >>> topology = make(jnp.array([[-1, 0, 0, 1]], jnp.int32), 2, 2)
         >>> topology.node_paths.tolist()
         [[[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 1, 3]]]

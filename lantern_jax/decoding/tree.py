@@ -233,7 +233,7 @@ def tree_names() -> tuple[str, ...]:
     """Returns the names of the trees shipped with the package.
 
     Example:
-        >>> lantern_jax.tree_names()[:3]
+        >>> lantern_jax.draftings.tree_names()[:3]
         ('naive_extend_57', 'mc_sim_7b_63', 'mc_sim_7b_63_balanced')
     """
     return tuple(_shipped())

@@ -49,7 +49,7 @@ class Coupling(Protocol):
     """The way draft and target share randomness: a frozen, hashable value, static in a compiled program.
 
     Example:
-        >>> coupling, sampling = lantern_jax.Gumbel(), lantern_jax.SamplingParams.create()
+        >>> coupling, sampling = lantern_jax.couplings.Gumbel(), lantern_jax.SamplingParams.create()
         >>> keys, zero = jax.random.split(jax.random.key(7), 1), jnp.zeros(1, jnp.int32)
         >>> coupling.draws(keys, zero, zero, 3, 16, sampling).noise.shape  # of a tree two levels deep, 16 codes
         (1, 3, 16)
@@ -118,7 +118,7 @@ def verify_tree(
         >>> draft = lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), lantern_jax.DraftTree.chain(2))
         >>> log_probs = jnp.log(jnp.array([[[0.1, 0.2, 0.7], [0.6, 0.3, 0.1], [0.3, 0.3, 0.4]]]))
         >>> verify = jax.jit(lantern_jax.verify_tree, static_argnames="coupling")
-        >>> verdict = verify(draft, log_probs, lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+        >>> verdict = verify(draft, log_probs, lantern_jax.couplings.Greedy(), coupling=lantern_jax.couplings.Gumbel())
         >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
         ([1], [0])
     """

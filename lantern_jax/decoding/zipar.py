@@ -49,8 +49,10 @@ class Rows:
         LanternError: a width or window below 1, guesses below 0.
 
     Example:
-        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
-        >>> lantern_jax.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> target = target_of(published_config("B"))
+        >>> lantern_jax.draftings.Rows(width=16, window=8).schedule(target).passes  # of 256 tokens, without guesses
         135
     """
 
@@ -216,7 +218,7 @@ class ZipAR(Guessing):
         guesses: codes guessed in each row, which change the number of passes but no token.
 
     Example:
-        >>> str(lantern_jax.Method(lantern_jax.ZipAR(ahead=4)))
+        >>> str(lantern_jax.Method(lantern_jax.draftings.ZipAR(ahead=4)))
         'zipar:ahead=4 strict gumbel'
     """
 

@@ -142,7 +142,8 @@ def search_tilings() -> None:
     seconds in place of 15, once: compiled programs are kept. Other devices compile as before.
 
     Example:
-        >>> lantern_jax.search_tilings()  # before the first picture
+        >>> from lantern_jax.devices.compilation import search_tilings
+        >>> search_tilings()  # before the first picture
     """
     global _searches
     _searches = True

@@ -18,6 +18,9 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.kernels.ways import BFLOAT16_CAPABILITY, capability_of
 
+# Of the parameters in checkpoints.
+DTYPES = ("float16", "bfloat16", "float32")
+
 
 def check_platform() -> None:
     """Looks for devices; raises LanternError if JAX is asked for a platform that it does not have here."""
@@ -30,6 +33,24 @@ def check_platform() -> None:
             f"JAX is asked for {errors.quoted(asked)}, which is not here ({why}): name another platform in "
             "JAX_PLATFORMS, or nothing"
         ) from None
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raises LanternError unless parameters can be stored in this dtype."""
+    if not any(jnp.dtype(name) == dtype for name in DTYPES):
+        raise errors.invalid("dtype", dtype, f"one of {', '.join(DTYPES)}")
+
+
+def parameter_dtype(dtype: Any, device: Any = None) -> np.dtype:
+    """Returns the dtype of parameters that ``load`` takes for ``dtype``, on a device or else the first one here.
+
+    Raises:
+        LanternError: it is neither None nor a dtype that checkpoints are stored in.
+    """
+    if dtype is None:
+        return default_dtype(device)
+    check_dtype(dtype)
+    return jnp.dtype(dtype)
 
 
 def default_dtype(device: Any = None) -> np.dtype:

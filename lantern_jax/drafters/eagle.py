@@ -49,10 +49,12 @@ class DrafterModel(nn.Module):
         predicted features [..., N, D] and the new keys and values.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> from lantern_jax.drafters.eagle import DrafterModel
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
         >>> features, tokens = jnp.zeros((1, 3, 16)), jnp.zeros((1, 3), jnp.int32)
         >>> inputs = features, tokens, jnp.zeros((1, 3, 4, 2)), jnp.ones((1, 3, 3), bool)
-        >>> model = lantern_jax.DrafterModel(config)
+        >>> model = DrafterModel(config)
         >>> (predicted, _), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), *inputs)
         >>> predicted.shape
         (1, 3, 16)
@@ -135,8 +137,10 @@ def eagle_drafter(config: DrafterConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     The same config and dtype return the same record, so compiled programs are reused.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> lantern_jax.eagle(lantern_jax.eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> lantern_jax.draftings.eagle(eagle_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return chained_drafter(DrafterModel(config, jnp.dtype(dtype)))

@@ -35,7 +35,8 @@ class Eagle3Config(DrafterConfig):
             2, the middle one, and the third from the end.
 
     Example:
-        >>> lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
+        >>> from lantern_jax.drafters.eagle3 import Eagle3Config
+        >>> Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
         2
     """
 
@@ -98,8 +99,9 @@ def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Draf
     """Returns the drafter record for a target with the same taps, as ``eagle_drafter`` does.
 
     Example:
-        >>> config = lantern_jax.Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
-        >>> lantern_jax.eagle(lantern_jax.eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> from lantern_jax.drafters.eagle3 import Eagle3Config, eagle3_drafter
+        >>> config = Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
+        >>> lantern_jax.draftings.eagle(eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return chained_drafter(Eagle3Model(config, jnp.dtype(dtype)))

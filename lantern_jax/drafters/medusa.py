@@ -41,7 +41,8 @@ class MedusaConfig:
         markov_rank: rank of the Markov term; 0 for none.
 
     Example:
-        >>> lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64).heads
+        >>> from lantern_jax.drafters.medusa import MedusaConfig
+        >>> MedusaConfig(dim=16, vocab_size=64, num_codes=64).heads
         5
     """
 
@@ -181,8 +182,9 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     """Returns the drafter record, as ``eagle_drafter`` does.
 
     Example:
-        >>> config = lantern_jax.MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
-        >>> lantern_jax.eagle(lantern_jax.medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> from lantern_jax.drafters.medusa import MedusaConfig, medusa_drafter
+        >>> config = MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
+        >>> lantern_jax.draftings.eagle(medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return record_of(MedusaModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)

@@ -49,7 +49,8 @@ class ParallelConfig(DrafterConfig):
         markov_rank: rank of the Markov term; 0 for none.
 
     Example:
-        >>> lantern_jax.ParallelConfig(dim=16, num_heads=2, hidden_dim=32, masks=3).markov_rank
+        >>> from lantern_jax.drafters.parallel import ParallelConfig
+        >>> ParallelConfig(dim=16, num_heads=2, hidden_dim=32, masks=3).markov_rank
         64
     """
 
@@ -107,10 +108,11 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
     """Returns the drafter record, as ``eagle_drafter`` does.
 
     Example:
-        >>> config = lantern_jax.ParallelConfig(
+        >>> from lantern_jax.drafters.parallel import ParallelConfig, parallel_drafter
+        >>> config = ParallelConfig(
         ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
         ... )
-        >>> lantern_jax.eagle(lantern_jax.parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
+        >>> lantern_jax.draftings.eagle(parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return record_of(ParallelModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)

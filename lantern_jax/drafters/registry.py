@@ -33,8 +33,11 @@ class DrafterKind:
             with random weights; None if such a model gets none of this kind.
 
     Example:
-        >>> kind = lantern_jax.DrafterKind(
-        ...     lantern_jax.DrafterConfig, shapes=lambda config: {}, make=lantern_jax.eagle_drafter
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.registry import DrafterKind
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> kind = DrafterKind(
+        ...     DrafterConfig, shapes=lambda config: {}, make=eagle_drafter
         ... )
         >>> kind.read is None, kind.one_pass
         (True, False)

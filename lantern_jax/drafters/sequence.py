@@ -39,7 +39,8 @@ class DrafterConfig:
             trained and published.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
         >>> config.transformer.num_layers, config.transformer.head_dim
         (1, 8)
     """

@@ -22,7 +22,7 @@ from lantern_jax.engine import layouts, programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.engine.placement import Placement
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
-from lantern_jax.engine.programs import Sequences
+from lantern_jax.engine.programs import SequenceIds
 from lantern_jax.models.vq import VQModel
 
 Compiled = tuple[Callable, float]  # a program, and the seconds spent compiling it
@@ -90,7 +90,7 @@ class Compiler:
         )
 
     def compile_start_and_step(
-        self, key: ProgramKey, beginning: Inputs, sequences: Sequences, inputs: Inputs
+        self, key: ProgramKey, beginning: Inputs, sequences: SequenceIds, inputs: Inputs
     ) -> Compiled:
         """Compiles the programs that begin and advance a batch; returns the first, and the seconds.
 

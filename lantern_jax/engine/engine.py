@@ -28,7 +28,7 @@ from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.placement import Placement
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
-from lantern_jax.engine.programs import Parameters, Sequences
+from lantern_jax.engine.programs import Parameters
 from lantern_jax.models.vq import VQModel
 
 
@@ -90,7 +90,7 @@ class Engine:
             job.guidance != 1, shape_of(job.rule), own=job.own, name=job.name,
         )  # fmt: skip
         conditioning = self.placement.to_devices(conditioning)
-        sequences = self.placement.to_devices(Sequences.of_size(size, seeds, numbers))
+        sequences = self.placement.to_devices(programs.sequence_ids(size, seeds, numbers))
 
         def read() -> tuple[Inputs, Inputs]:
             inputs = self.placement.inputs(job, groups, size)
@@ -139,7 +139,7 @@ class Engine:
         held[slots], drawn[slots] = numbers, drawn[slots] if seeds is None else seeds
         new = (conditioning, programs.scales(run.job.guidance, len(rows)))
         new, sequences, places = self.placement.to_devices(
-            (new, Sequences.of_size(size, drawn, held), places)
+            (new, programs.sequence_ids(size, drawn, held), places)
         )
         inputs = programs.beginning(run.inputs, *new)
         key = replace(run.key, kind="refill", rows=len(rows), shapes=shape_of(conditioning, 1))
@@ -165,7 +165,7 @@ class Engine:
             raise programs.NotRefillable("sequences stay on their group of devices")
         count, guidance = len(slots), run.job.guidance
         seeds, numbers, key = run.seeds[slots], run.numbers[slots], replace(run.key, size=count)
-        slots, sequences = np.asarray(slots, np.int32), Sequences.of_size(count, seeds, numbers)
+        slots, sequences = np.asarray(slots, np.int32), programs.sequence_ids(count, seeds, numbers)
         any_one, scales = (run.conditioning, programs.scales(guidance, 1)), programs.scales(guidance, count)
         any_one, scales, slots, sequences = self.placement.to_devices((any_one, scales, slots, sequences))
         taking = replace(key, kind="regroup", rows=run.key.size)

@@ -71,7 +71,8 @@ class Timing:
     """Seconds of a call, by what they were spent on.
 
     Example:
-        >>> lantern_jax.Timing(decoding=1.0) + lantern_jax.Timing(decoding=0.5, drawing=0.25)
+        >>> from lantern_jax.engine.generation import Timing
+        >>> Timing(decoding=1.0) + Timing(decoding=0.5, drawing=0.25)
         Timing(decoding=1.5, drawing=0.25, compiling=0.0)
     """
 
@@ -112,19 +113,20 @@ class Progress:
 
     Attributes:
         tokens, total: tokens known so far and in the end, over all pictures of the call.
-        pictures: pictures whose tokens are all known.
+        pictures, count: pictures whose tokens are all known, and how many there will be.
         seconds: wall time of decoding so far, without compiling.
 
     Example:
         >>> def show(progress):  # for generate(..., progress=show)
         ...     print(f"{progress.tokens / progress.total:.0%}")
-        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, seconds=0.5))
+        >>> show(lantern_jax.Progress(tokens=64, total=256, pictures=0, count=1, seconds=0.5))
         25%
     """
 
     tokens: int
     total: int
     pictures: int
+    count: int
     seconds: float
 
 

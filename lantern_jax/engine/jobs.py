@@ -30,8 +30,12 @@ class Job:
         made_from: text that determines a program, and that program; None where no such text is known.
 
     Example:
-        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
-        >>> job = lantern_jax.Job(lantern_jax.Program(target), guidance=4.0)
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> from lantern_jax.decoding.program import Program
+        >>> from lantern_jax.engine.jobs import Job
+        >>> target = target_of(published_config("B"))
+        >>> job = Job(Program(target), guidance=4.0)
         >>> job.rule.is_strict, job.program.drafting.max_depth  # plain decoding
         (True, 0)
     """

@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import PartitionSpec
-from jaxtyping import Array, Float, Int, Key, PyTree, UInt8
+from jaxtyping import Array, Float, Int, PyTree, UInt8, UInt32
 
 from lantern_jax.decoding import completion, loop
 from lantern_jax.decoding.concrete import check_ids
@@ -28,6 +28,8 @@ from lantern_jax.models.vq import VQModel
 # Per device: a picture of 512 x 512 keeps any device busy, and each further one takes memory beside the model.
 PIXELS_PER_PASS = 512 * 512
 _ROWS = PartitionSpec(DATA)
+# The seed and the number that each sequence of a batch draws from: sequence j has the key fold_in(key(seed), j).
+SequenceIds = UInt32[Array, "2 B"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +43,8 @@ class Parameters:
         codebook: a ``Codebook`` for relaxed rules, or None.
 
     Example:
-        >>> held = lantern_jax.Parameters(target={"params": {}}, drafters={"eagle": {"params": {}}})
+        >>> from lantern_jax.engine.programs import Parameters
+        >>> held = Parameters(target={"params": {}}, drafters={"eagle": {"params": {}}})
         >>> list(held.drafters), held.tokenizer
         (['eagle'], None)
     """
@@ -50,27 +53,6 @@ class Parameters:
     drafters: Mapping[str, PyTree] = dataclasses.field(default_factory=dict)
     tokenizer: PyTree = None
     codebook: Any = None
-
-
-@flax.struct.dataclass
-class Sequences:
-    """What the sequences of a batch draw from.
-
-    Attributes:
-        seeds, numbers: uint32 [B]; sequence j draws from fold_in(key(seed), j).
-    """
-
-    seeds: Int[Any, " B"]
-    numbers: Int[Any, " B"]
-
-    @classmethod
-    def of_size(cls, size: int, seeds: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]) -> "Sequences":
-        """Fills a batch of ``size`` with n sequences, repeating them."""
-        return cls(*(np.resize(values, size).astype(np.uint32) for values in (seeds, numbers)))
-
-    def keys(self) -> Key[Array, " B"]:
-        """Returns the key of each sequence."""
-        return sequence_keys(self.seeds, self.numbers)
 
 
 @flax.struct.dataclass
@@ -114,13 +96,13 @@ def _in_full(function):
 
 
 @_in_full
-def start(program: Program, mesh, inputs: Inputs, sequences: Sequences):
+def start(program: Program, mesh, inputs: Inputs, sequences: SequenceIds):
     """Prefills a batch; returns (keys [B], joined state). ``inputs`` have no keys, rule or codebook yet."""
 
     def begin(inputs: Inputs):
         return stack_scalars(loop.start(program, inputs))
 
-    inputs = inputs.replace(keys=sequences.keys())
+    inputs = inputs.replace(keys=sequence_keys(*sequences))
     return inputs.keys, _over_groups(begin, mesh)(inputs)
 
 
@@ -148,7 +130,9 @@ def log_probs(program: Program, mesh, inputs: Inputs, tokens: Int[Any, "B T"]) -
 
 
 @_in_full
-def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: Int[Any, " F"], state: State):
+def refill(
+    program: Program, mesh, inputs: Inputs, sequences: SequenceIds, slots: Int[Any, " F"], state: State
+):
     """Puts new sequences into some slots; returns (keys [B], joined state, its lengths).
 
     Args:
@@ -173,12 +157,12 @@ def refill(program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: 
             return stack_scalars(jax.lax.cond(slots[0] < each, put, lambda old: old, old))
         return stack_scalars(put(old))
 
-    return _rewritten(renew, mesh, inputs.replace(keys=sequences.keys()), slots, state)
+    return _rewritten(renew, mesh, inputs.replace(keys=sequence_keys(*sequences)), slots, state)
 
 
 @_in_full
 def regroup(
-    program: Program, mesh, inputs: Inputs, sequences: Sequences, slots: Int[Any, " B"], state: State
+    program: Program, mesh, inputs: Inputs, sequences: SequenceIds, slots: Int[Any, " B"], state: State
 ):
     """Takes sequences from another state, which stays as it is; returns (keys [B], joined state, its lengths).
 
@@ -195,7 +179,7 @@ def regroup(
         axes = _sequence_axes(program, inputs)
         return stack_scalars(_take(slots, axes, unstack_scalars(state)))
 
-    return _rewritten(take, mesh, inputs.replace(keys=sequences.keys()), slots, state)
+    return _rewritten(take, mesh, inputs.replace(keys=sequence_keys(*sequences)), slots, state)
 
 
 def _rewritten(rewrite, mesh, inputs: Inputs, slots, state):
@@ -236,6 +220,13 @@ def check_new(program: Program, conditioning: Any, seeds: Any, numbers: Any) -> 
     completion.check(program.target, conditioning, program.rows is not None)
     for name, values in (("seeds", seeds), ("numbers of sequences", numbers)):
         check_ids(name, np.asarray(values), 2**32)
+
+
+def sequence_ids(
+    size: int, seeds: Int[np.ndarray, " n"], numbers: Int[np.ndarray, " n"]
+) -> UInt32[np.ndarray, "2 B"]:
+    """Returns what n sequences draw from, repeated until they fill a batch of ``size``."""
+    return np.stack([np.resize(values, size) for values in (seeds, numbers)]).astype(np.uint32)
 
 
 def scales(guidance: float, count: int) -> Float[np.ndarray, " n"] | None:

@@ -41,7 +41,8 @@ class File:
         repository: whether ``--from-hub`` without this option takes the whole repository for it.
 
     Example:
-        >>> lantern_jax.File("t5-tokenizer", "T5's spiece.model").argument
+        >>> from lantern_jax.families.registry import File
+        >>> File("t5-tokenizer", "T5's spiece.model").argument
         't5_tokenizer'
     """
 
@@ -78,8 +79,9 @@ class Format:
         choices: its other options: name -> (help, words that it takes, the first by default; none for any word).
 
     Example:
-        >>> files = (lantern_jax.File("model", "the model: a tensor file", required=True),)
-        >>> lantern_jax.Format("mine: model", files, function=lambda model, out, **options: out).files[0].argument
+        >>> from lantern_jax.families.registry import File, Format
+        >>> files = (File("model", "the model: a tensor file", required=True),)
+        >>> Format("mine: model", files, function=lambda model, out, **options: out).files[0].argument
         'model'
     """
 
@@ -159,8 +161,11 @@ class Family:
         formats: what ``lantern convert`` reads, by name.
 
     Example:
-        >>> family = lantern_jax.Family(
-        ...     lantern_jax.LlamaGenConfig, shapes=dict, target=lantern_jax.target_of,
+        >>> from lantern_jax.families.llamagen.model import LlamaGenConfig
+        >>> from lantern_jax.families.registry import target_of
+        >>> from lantern_jax.families.registry import Family
+        >>> family = Family(
+        ...     LlamaGenConfig, shapes=dict, target=target_of,
         ...     prompts=lambda parts: None, random_conditioning=lambda config, count: None,
         ... )
         >>> family.head({"params": {"head": {"kernel": 1}}}), family.formats
@@ -222,10 +227,13 @@ def target_of(config: TargetConfig, dtype: Any = "float32", taps: tuple[int, ...
     compiled programs are reused. Raises LanternError for a tap that is not a layer, or a config of no family.
 
     Example:
-        >>> target = lantern_jax.target_of(lantern_jax.published_config("XL", "caption", grid=32))
+        >>> from lantern_jax.families.emu3.model import Emu3Config
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> target = target_of(published_config("XL", "caption", grid=32))
         >>> target.vocab_size, target.num_tokens
         (16384, 1024)
-        >>> target = lantern_jax.target_of(lantern_jax.Emu3Config())
+        >>> target = target_of(Emu3Config())
         >>> target.forced_tokens[90] - target.vocab_size  # the end of the first row, as published
         151846
     """

@@ -28,7 +28,8 @@ class T5Config:
         num_buckets, max_distance: of the relative position bias, which all layers share.
 
     Example:
-        >>> lantern_jax.T5Config().dim  # Flan-T5-XL's
+        >>> from lantern_jax.models.t5 import T5Config
+        >>> T5Config().dim  # Flan-T5-XL's
         2048
     """
 
@@ -84,8 +85,9 @@ class T5Encoder(nn.Module):
         features [B, P, D] after the final norm; meaningless at padding.
 
     Example:
-        >>> config = lantern_jax.T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
-        >>> encoder, tokens = lantern_jax.T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
+        >>> from lantern_jax.models.t5 import T5Config, T5Encoder
+        >>> config = T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
+        >>> encoder, tokens = T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
         >>> features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), tokens, tokens == 0)
         >>> features.shape
         (1, 5, 8)

@@ -98,10 +98,12 @@ def transformer_target(
         num_codes, num_tokens, forced_tokens, first_code, check: as in ``Target``.
 
     Example:
-        >>> config = lantern_jax.LlamaGenConfig(
+        >>> from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
+        >>> from lantern_jax.models.targets import transformer_target
+        >>> config = LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
         ... )
-        >>> target = lantern_jax.transformer_target(lantern_jax.LlamaGen(config), num_codes=64, num_tokens=16)
+        >>> target = transformer_target(LlamaGen(config), num_codes=64, num_tokens=16)
         >>> target.vocab_size, target.num_tokens
         (64, 16)
     """

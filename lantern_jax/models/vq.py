@@ -43,7 +43,8 @@ class VQConfig:
         clip_blocks: residual blocks over time in a video tokenizer (Emu3), 0 for none: a picture is a still clip.
 
     Example:
-        >>> config = lantern_jax.VQConfig()  # LlamaGen's VQ-16
+        >>> from lantern_jax.models.vq import VQConfig
+        >>> config = VQConfig()  # LlamaGen's VQ-16
         >>> config.downsampling, config.codebook_size, config.codebook_dim
         (16, 16384, 8)
     """
@@ -282,8 +283,9 @@ class VQModel(nn.Module):
         grid: (h, w) of the codes that ``decode`` takes; None for a square.
 
     Example:
-        >>> config = lantern_jax.VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
-        >>> model, codes = lantern_jax.VQModel(config), jnp.zeros((1, 64), jnp.int32)
+        >>> from lantern_jax.models.vq import VQConfig, VQModel
+        >>> config = VQConfig(ch=32, ch_mult=(1, 2), encoder_blocks=1, decoder_blocks=1)
+        >>> model, codes = VQModel(config), jnp.zeros((1, 64), jnp.int32)
         >>> params = jax.eval_shape(model.init, jax.random.key(0), jnp.zeros((1, 16, 16, 3)))
         >>> jax.eval_shape(lambda params: model.apply(params, codes, method="decode"), params).shape
         (1, 16, 16, 3)

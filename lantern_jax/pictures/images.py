@@ -197,8 +197,9 @@ def draw_acceptance(
     Raises LanternError if T is not a multiple of ``columns`` or the sides are not multiples of the cells'.
 
     Example:
+        >>> from lantern_jax.pictures.images import draw_acceptance
         >>> picture, rounds = np.zeros((16, 16, 3), np.uint8), np.array([0, 1, 1, 2])
-        >>> lantern_jax.draw_acceptance(picture, rounds, columns=2, max_accepted=3).shape
+        >>> draw_acceptance(picture, rounds, columns=2, max_accepted=3).shape
         (72, 48, 3)
     """
     rounds = np.asarray(round_of_token)

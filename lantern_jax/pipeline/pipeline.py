@@ -19,6 +19,7 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.fields import MOST_PICTURES, check_count, check_numbers
 from lantern_jax.decoding.methods import AUTO
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Generation, Picture, Progress
 from lantern_jax.engine.jobs import Job
@@ -33,7 +34,7 @@ from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Options, Settings, steers
-from lantern_jax.settings.tuned import OFF, Found, Key, Shelf
+from lantern_jax.settings.tuned import OFF, Found, Key, find, read_files
 from lantern_jax.text.encoded import EncodedPrompts
 
 
@@ -81,7 +82,7 @@ class Pipeline:
         strict_words: bool = False,
     ):  # fmt: skip
         self.checkpoint, self.platform = checkpoint, jax.default_backend()
-        self.dtype = dtype = store.parameter_dtype(dtype)
+        self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
         self._encoder = prompt_encoder(checkpoint, strict_words)
@@ -92,7 +93,7 @@ class Pipeline:
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
-        self._chooses, self._shelf = tuned == AUTO, Shelf.of(tuned, checkpoint.directory)
+        self._chooses, self._tuned = tuned == AUTO, read_files(tuned, checkpoint.directory)
 
     def __repr__(self) -> str:
         drafters = ", ".join(self.recipe.drafters) or "none"
@@ -246,8 +247,8 @@ class Pipeline:
         settings = self.settings(options)
         if steers(options):
             return settings, Found()
-        found = self._shelf.find(
-            lambda: Key.of(self.checkpoint, settings, self.dtype, pictures, self.engine.devices)
+        found = find(
+            *self._tuned, lambda: Key.of(self.checkpoint, settings, self.dtype, pictures, self.engine.devices)
         )
         if not found.file and self._chooses and settings.keeps_tokens:
             best, rows = self.recipe.choice(settings, pictures, self.platform, len(self.engine.devices))

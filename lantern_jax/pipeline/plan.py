@@ -108,12 +108,12 @@ class Plan:
             return self._generate(progress, log_probs)
 
         def first(one: Progress) -> None:
-            progress(dataclasses.replace(one, total=2 * one.total))
+            progress(dataclasses.replace(one, total=2 * one.total, count=2 * one.count))
 
         def second(one: Progress) -> None:
             pictures = ours.statistics.pictures + one.pictures
             seconds = ours.statistics.seconds + one.seconds
-            progress(Progress(one.total + one.tokens, 2 * one.total, pictures, seconds))
+            progress(Progress(one.total + one.tokens, 2 * one.total, pictures, 2 * one.count, seconds))
 
         ours = self._generate(progress and first, log_probs)
         try:
@@ -137,7 +137,7 @@ class Plan:
                         # Positions of the stream, forced ones included: the share of the picture all the same.
                         known = part.start * run.total + int(run.lengths.sum())
                         pictures = part.start + int(run.finished.sum())
-                        progress(Progress(known, count * run.total, pictures, held.spent.decoding))
+                        progress(Progress(known, count * run.total, pictures, count, held.spent.decoding))
                 held = self._draw_waiting(held)
             made = self._generation(held)
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made

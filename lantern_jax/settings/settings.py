@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 from lantern_jax.decoding import fields
 from lantern_jax.decoding.choices import coupling_name
-from lantern_jax.decoding.fields import TEMPERATURE, TOP_K, TOP_P, allowed_in, field, number, whole
+from lantern_jax.decoding.fields import MIN_P, TEMPERATURE, TOP_K, TOP_P, allowed_in, field, number, whole
 from lantern_jax.decoding.methods import AUTO, METHODS, TREES_METHOD, Method, default_method
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -29,6 +29,7 @@ class Settings:
         temperature: how flat the sampling distribution is made; 0 is greedy.
         top_k: sample from the K most probable codes; 0 from all.
         top_p: sample from the most probable codes of this mass; 1 from all.
+        min_p: sample from codes with at least this share of the best one's probability; 0 from all.
         batch: pictures decoded together.
 
     Example:
@@ -42,6 +43,7 @@ class Settings:
     temperature: float = field(1.0, TEMPERATURE)
     top_k: int = field(0, TOP_K)
     top_p: float = field(1.0, TOP_P)
+    min_p: float = field(0.0, MIN_P)
     batch: int = whole(8, 1)
 
     def __post_init__(self):
@@ -83,7 +85,7 @@ class Settings:
         """Returns the sampling distribution as the decoding loops take it."""
         from lantern_jax.decoding.sampling import SamplingParams
 
-        return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size)
+        return SamplingParams.create(self.temperature, self.top_k, self.top_p, vocab_size, self.min_p)
 
     def to_json(self) -> dict[str, Any]:
         """Returns them as plain values, without the batch, which decides how fast pictures are made but not which."""
@@ -110,11 +112,12 @@ class Options(TypedDict, total=False):
     temperature: float | None
     top_k: int | None
     top_p: float | None
+    min_p: float | None
     batch: int | None
 
 
 NUMBERS = allowed_in(Settings)
-SAMPLING = ("guidance", "temperature", "top_k", "top_p")
+SAMPLING = ("guidance", "temperature", "top_k", "top_p", "min_p")
 PARTS = ("drafting", "rule", "coupling")
 OPTIONS = ("method", *PARTS, *NUMBERS)
 # The fields of draftings of which a checkpoint may have its own values.

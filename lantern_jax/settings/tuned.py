@@ -8,7 +8,6 @@ import hashlib
 import json
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +24,7 @@ from lantern_jax.settings.auto import Expected
 from lantern_jax.settings.settings import NUMBERS, PARTS, SAMPLING, Settings
 from lantern_jax.tensors.checksums import checkpoint_digest
 
-FORMAT, VERSION = "lantern_jax tuned settings", 2
+FORMAT, VERSION = "lantern_jax tuned settings", 3
 OFF = "off"
 # How the names of files in a checkpoint's folder begin, and the most bytes of one.
 _PREFIX, _LARGEST = "tuned-", 10**6
@@ -42,7 +41,7 @@ class Key:
         device: kind and number of devices, and over how many a model is split; for a CPU also its cores.
         batch: pictures decoded together.
         dtype: dtype of parameters and products.
-        guidance, temperature, top_k, top_p: the call's.
+        guidance, temperature, top_k, top_p, min_p: the call's.
     """
 
     model: str
@@ -54,6 +53,7 @@ class Key:
     temperature: float
     top_k: int
     top_p: float
+    min_p: float
 
     @classmethod
     def of(
@@ -74,10 +74,11 @@ class Key:
         """
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
         # Equal numbers are written alike in files.
-        guidance, temperature, top_p = map(float, (settings.guidance, settings.temperature, settings.top_p))
+        given = (settings.guidance, settings.temperature, settings.top_p, settings.min_p)
+        guidance, temperature, top_p, min_p = map(float, given)
         return cls(
             checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, guidance, temperature,
-            settings.top_k, top_p,
+            settings.top_k, top_p, min_p,
         )  # fmt: skip
 
     def differences(self, other: "Key") -> list[str]:
@@ -100,20 +101,20 @@ class Tuned:
     Attributes:
         key: what it is for.
         options: what a generation is given: a method, and a rule, as text.
-        name: the name of the way of decoding, for people.
-        speedup: over plain decoding of the same pictures in the confirming run; predicted if there was none.
+        speedup: over plain decoding of the same pictures, as measured.
         substituted: the share of tokens that a relaxed rule put in place of the strict rule's there; 0 if strict.
-        budget: the bounds given for that; empty if none.
+        budget: the bound given for that share; None for no relaxed rules.
+        confirmed: whether it was measured more than once.
         found: everything that was measured, for people.
         file: where it lies; None before it is written.
     """
 
     key: Key
     options: Mapping[str, str]
-    name: str
     speedup: float
     substituted: float = 0.0
-    budget: Mapping[str, float] = field(default_factory=dict)
+    budget: float | None = None
+    confirmed: bool = True
     found: Mapping[str, Any] = field(default_factory=dict)
     file: Path | None = None
 
@@ -123,16 +124,13 @@ class Tuned:
         return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
 
     @property
-    def is_relaxed(self) -> bool:
-        """Whether its rule is not strict."""
-        return not Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
-
-    @property
     def words(self) -> str:
         """What it decodes with, on one line."""
-        relaxed = f", {self.substituted:.1%} of tokens substituted" if self.is_relaxed else ""
-        how = "when tuned" if self.found.get("confirmed", True) else "expected, not confirmed"
-        return f"{errors.short(self.name, 200)}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
+        is_strict = Method.of(**{"method": TREES_METHOD, **self.options}).rule.is_strict
+        relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
+        how = "when tuned" if self.confirmed else "in a single turn, not confirmed"
+        name = errors.short(" ".join(self.options.values()), 200)
+        return f"{name}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
 
 @dataclass(frozen=True)
@@ -152,62 +150,52 @@ class Found:
     rows: Sequence[Expected] = ()
 
 
-@dataclass(frozen=True)
-class Shelf:
-    """The files that a pipeline may use.
+def read_files(tuned: str | Path | None, folder: Path | None) -> tuple[list[Tuned], list[str], bool]:
+    """Returns the tuned settings that a pipeline may use, what is wrong with files that cannot be read, and whether one
+    file was asked for.
 
-    Attributes:
-        place: the checkpoint's folder, or one file; None for no files.
-        named: whether that one file was asked for: then there is always a note about it.
+    Args:
+        tuned: ``auto`` for those in the checkpoint's folder, ``off`` or None for none, else one file.
+
+    Raises:
+        LanternError: there is no such file.
     """
+    named = tuned not in (None, OFF, AUTO)
+    if not named:
+        files = sorted(folder.glob(f"{_PREFIX}*.json")) if tuned == AUTO and folder is not None else []
+    elif Path(tuned).is_file():
+        files = [Path(tuned)]
+    else:
+        raise LanternError(f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}")
+    good, wrong = [], []
+    for file in files:
+        try:
+            good.append(read_tuned(file))
+        except LanternError as error:
+            wrong.append(str(error))
+    return good, wrong, named
 
-    place: Path | None
-    named: bool = False
 
-    @classmethod
-    def of(cls, tuned: str | Path | None, folder: Path | None) -> "Shelf":
-        """Returns a checkpoint's folder for ``auto``, an empty shelf for ``off`` or None, else one file.
+def find(good: list[Tuned], wrong: list[str], named: bool, key_of: Callable[[], Key]) -> Found:
+    """Returns what there is for a call that does not steer.
 
-        Raises:
-            LanternError: there is no such file.
-        """
-        if tuned in (None, OFF, AUTO):
-            return cls(folder if tuned == AUTO else None)
-        if not Path(tuned).is_file():
-            raise LanternError(
-                f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}"
-            )
-        return cls(Path(tuned), named=True)
-
-    @cached_property
-    def _read(self) -> tuple[list[Tuned], list[str]]:
-        """Returns the files that can be read, and what is wrong with the others."""
-        folder = [] if self.place is None else sorted(self.place.glob(f"{_PREFIX}*.json"))
-        files = [self.place] if self.named else folder
-        good, bad = [], []
-        for file in files:
-            try:
-                good.append(read_tuned(file))
-            except ValueError as error:
-                bad.append(str(error))
-        return good, bad
-
-    def find(self, key_of: Callable[[], Key]) -> Found:
-        """Returns what there is for a call that does not steer; its key is asked for only if there are files."""
-        good, bad = self._read
-        key = key_of() if good else None
-        notes = []
-        for tuned in good:
-            differences = tuned.key.differences(key)
-            if not differences:
-                note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
-                return Found(tuned.options, note, tuned.file)
-            if self.named or tuned.key.model == key.model:
-                notes.append((len(differences), tuned.file, differences))
-        if notes:
-            _, file, differences = min(notes, key=lambda note: note[:2])
-            return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
-        return Found(note=errors.printable(f"{bad[0]}: not used") if bad else "")
+    Args:
+        good, wrong, named: from ``read_files``; there is always a note about a file that was asked for.
+        key_of: returns the call's key; called only if there are files.
+    """
+    key = key_of() if good else None
+    notes = []
+    for tuned in good:
+        differences = tuned.key.differences(key)
+        if not differences:
+            note = errors.printable(f"tuned: {tuned.words} ({tuned.file})")
+            return Found(tuned.options, note, tuned.file)
+        if named or tuned.key.model == key.model:
+            notes.append((len(differences), tuned.file, differences))
+    if notes:
+        _, file, differences = min(notes, key=lambda note: note[:2])
+        return Found(note=errors.printable(f"{file} is tuned for {'; '.join(differences)}: not used"))
+    return Found(note=errors.printable(f"{wrong[0]}: not used") if wrong else "")
 
 
 def read_tuned(file: Path) -> Tuned:

@@ -66,8 +66,9 @@ def save_encoded(
             cannot be written to.
 
     Example:
-        >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
-        >>> lantern_jax.load_encoded("prompts.npz").prompts
+        >>> from lantern_jax.text.encoded import load_encoded, save_encoded
+        >>> save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
+        >>> load_encoded("prompts.npz").prompts
         ('tabby cat',)
     """
     path = Path(path)
@@ -110,8 +111,9 @@ def load_encoded(path: str | Path) -> EncodedPrompts:
     """Reads encoded prompts; raises LanternError if the file is missing, damaged or of another kind.
 
     Example:
-        >>> lantern_jax.save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
-        >>> lantern_jax.load_encoded("prompts.npz").arrays
+        >>> from lantern_jax.text.encoded import load_encoded, save_encoded
+        >>> save_encoded("prompts.npz", "labels", ["tabby cat"], {"labels": np.array([[281]])})
+        >>> load_encoded("prompts.npz").arrays
         {'labels': array([[281]])}
     """
     path = Path(path)

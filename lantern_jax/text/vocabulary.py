@@ -40,8 +40,9 @@ class Vocabulary:
         impossible: pairs of (attribute, values): no picture has a value of the first and one of the second together.
 
     Example:
+        >>> from lantern_jax.text.vocabulary import Vocabulary
         >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
-        >>> vocabulary = lantern_jax.Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
+        >>> vocabulary = Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
         >>> vocabulary.parse("a sunny night")
         Traceback (most recent call last):
         lantern_jax.io.errors.LanternError: prompt: 'sunny' and 'night' contradict each other (time); keep one

@@ -15,7 +15,7 @@ import pytest
 
 import lantern_jax.engine.engine
 from lantern_jax.checkpoints.checkpoint import describe
-from lantern_jax.checkpoints.store import load, save
+from lantern_jax.checkpoints.store import load_shapes, save
 from lantern_jax.engine import compiler
 from lantern_jax.models.vq import vq_shapes
 from tests.command import assert_refused, files, must_not_run
@@ -178,7 +178,7 @@ def test_untrusted_configs_are_read_or_refused(tiny_folder, folder):
     for path, value in [known[number] for number in chosen]:
         (folder / "config.json").write_text(mutated(config, path, value))
         try:
-            describe(load(folder, abstract=True))
+            describe(load_shapes(folder))
         except ValueError as error:
             assert str(error).isprintable() and len(str(error)) < 20_000, (path, value)
             refusals += 1
@@ -195,7 +195,7 @@ def test_impossible_sizes_are_refused_before_shapes_are_computed(path, value, pa
     change(folder, *path, to=value)
     monkeypatch.setattr(jax, "eval_shape", must_not_run)
     with refused(part):
-        load(folder, abstract=True)
+        load_shapes(folder)
 
 
 def test_parts_of_other_models_are_refused_when_saved_and_when_read(tmp_path, monkeypatch):
@@ -209,18 +209,18 @@ def test_parts_of_other_models_are_refused_when_saved_and_when_read(tmp_path, mo
         unchecked.setattr("lantern_jax.checkpoints.store.check", lambda _: None)
         save(tmp_path / "bad", other)
     with refused("codebook_size 64, the target's 32"):
-        load(tmp_path / "bad", abstract=True)
+        load_shapes(tmp_path / "bad")
 
 
 def test_a_config_must_be_a_regular_file_of_a_sane_size(folder):
     path = folder / "config.json"
     path.write_bytes(path.read_bytes() + b" " * (1 << 22))
     with refused("than 4194304 bytes"):
-        load(folder, abstract=True)
+        load_shapes(folder)
     path.unlink()
     os.mkfifo(path)
     with refused(r"it has no config\.json"):
-        load(folder, abstract=True)
+        load_shapes(folder)
 
 
 def test_arrays_of_other_layouts_are_refused(folder):
@@ -232,4 +232,4 @@ def test_arrays_of_other_layouts_are_refused(folder):
     for changed in (header + b" " * (1 - len(header) % 2), truths + b" " * (-len(truths) % 8)):
         replace(folder, "model.safetensors", len(changed).to_bytes(8, "little") + changed + data)
         with refused("laid out otherwise"):
-            load(folder, abstract=True)
+            load_shapes(folder)

@@ -21,7 +21,7 @@ from lantern_jax.apps.convert.formats import convert
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.terminal.locks import sole
 from lantern_jax.checkpoints import store
-from lantern_jax.checkpoints.store import load, save
+from lantern_jax.checkpoints.store import load, load_shapes, save
 from lantern_jax.drafters.eagle_weights import convert_drafter
 from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.io.errors import Assumed
@@ -84,7 +84,7 @@ def test_a_config_beside_a_safetensors_file_belongs_to_it(published, tmp_path):
     safetensors = pytest.importorskip("safetensors.numpy")
     safetensors.save_file(tensors_of(published["gpt"]), tmp_path / "model.safetensors")
     (tmp_path / "config.json").write_text(json.dumps({"num_attention_heads": 2, "block_size": 16}))
-    back = load(convert("llamagen", gpt=tmp_path / "model.safetensors", out=tmp_path / "new"), abstract=True)
+    back = load_shapes(convert("llamagen", gpt=tmp_path / "model.safetensors", out=tmp_path / "new"))
     assert back.target_config == GPT
 
 
@@ -96,9 +96,7 @@ def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path
     }
     old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
     save(tmp_path / "old", old, overwrite=True)
-    back = load(
-        conversion.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"), abstract=True
-    )
+    back = load(conversion.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"))
     assert "sharpness" not in back.defaults and "drafters" not in back.metadata
     assert back.metadata["tokens_per_pass"] == {"jacobi:nodes=16": 2.3}
 

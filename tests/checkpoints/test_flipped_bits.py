@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import load, load_drafter, load_text_encoder, save, verify
+from lantern_jax.checkpoints.store import load, load_drafter, load_shapes, load_text_encoder, save, verify
 from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.tensors import checksums
@@ -98,7 +98,7 @@ def test_parameters_that_are_read_later_are_verified_then(part, saved, copied):
     content = bytearray((copied / name).read_bytes())
     content[-300] ^= 4
     (copied / name).write_bytes(content)
-    checkpoint = load(copied, abstract=True)
+    checkpoint = load_shapes(copied)
     with pytest.raises(ValueError, match=f"{name} is damaged .*another checksum"):
         load_drafter(checkpoint, "eagle") if part == "model" else load_text_encoder(checkpoint)
     with pytest.raises(ValueError, match=f"{name} is damaged"):

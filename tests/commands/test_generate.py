@@ -346,7 +346,7 @@ def test_each_help_is_short_and_its_examples_can_be_parsed(words, capsys):
 
 def test_flags_set_the_options_of_their_names():
     for name in OPTIONS:
-        value = {"top_p": 0.5, "guidance": 1.5, "temperature": 1.5}.get(
+        value = {"top_p": 0.5, "min_p": 0.5, "guidance": 1.5, "temperature": 1.5}.get(
             name, 3 if name in NUMBERS else "a:b=1"
         )
         flag = f"--{name.replace('_', '-')}"

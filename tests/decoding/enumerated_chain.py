@@ -10,7 +10,8 @@ import jax.numpy as jnp
 import numpy as np
 from scipy import stats
 
-from lantern_jax import Completion, SamplingParams, speculative_decode
+from lantern_jax import SamplingParams, speculative_decode
+from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.plain import PLAIN
 
 from . import toy_models as toys
@@ -61,7 +62,7 @@ class Law(NamedTuple):
         return np.array([probability(sequence) for sequence in sequences])
 
 
-def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndarray:
+def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0, min_p=0.0) -> np.ndarray:
     """Returns the log-probabilities of sampling from logits [..., V], by sorting every row; float64."""
     rows = []
     for row in np.asarray(logits, np.float64).reshape(-1, logits.shape[-1]) / temperature:
@@ -71,6 +72,8 @@ def filtered(logits: np.ndarray, temperature=1.0, top_k=0, top_p=1.0) -> np.ndar
             p = np.exp(row - row.max())
             p /= p.sum()
             row = np.where([p[row > value].sum() < top_p for value in row], row, -np.inf)
+        if min_p > 0:
+            row = np.where(row >= row.max() + np.log(min_p), row, -np.inf)
         rows.append(row - row.max() - np.log(np.exp(row - row.max()).sum()))
     return np.reshape(rows, logits.shape)
 

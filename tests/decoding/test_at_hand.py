@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import Completion, TokenConditioning
+from lantern_jax import TokenConditioning
+from lantern_jax.decoding.completion import Completion
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGenConfig
+from lantern_jax.families.registry import target_of
 from tests.decoding import toy_models as toys
 from tests.models.test_applied import KEYS, LENGTH, PROMPTS, SIZES, foreign_model, foreign_params
 from tests.refused import refused
@@ -35,12 +38,12 @@ def labelled(labels):
 
 
 def captions(lengths):
-    config = lantern_jax.LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
+    config = LlamaGenConfig(16, 1, 2, vocab_size=32, grid=5, caption_dim=8, caption_length=4)
     mask = np.arange(4)[None] < np.array(lengths)[:, None]
     return (
-        lantern_jax.target_of(config),
+        target_of(config),
         {},
-        lantern_jax.CaptionConditioning(jnp.zeros((3, 4, 8)), mask),
+        CaptionConditioning(jnp.zeros((3, 4, 8)), mask),
     )
 
 
@@ -101,13 +104,16 @@ CHAIN = lantern_jax.DraftTree.chain(2)
 
 def verified(tokens):
     draft = lantern_jax.Draft(tokens, CHAIN)
-    lantern_jax.verify_tree(draft, jnp.zeros((1, 3, 4)), lantern_jax.Greedy(), coupling=lantern_jax.Gumbel())
+    lantern_jax.verify_tree(
+        draft, jnp.zeros((1, 3, 4)), lantern_jax.couplings.Greedy(), coupling=lantern_jax.couplings.Gumbel()
+    )
 
 
 def neighbours(table):
     lantern_jax.verify_tree(
-        lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), CHAIN), jnp.zeros((1, 3, 3)), lantern_jax.Greedy(),
-        coupling=lantern_jax.Gumbel(), rule="lantern", codebook=lantern_jax.Codebook(table, jnp.zeros((3, 2))),
+        lantern_jax.Draft(jnp.array([[0, 2, 1]], jnp.int32), CHAIN), jnp.zeros((1, 3, 3)),
+        lantern_jax.couplings.Greedy(), coupling=lantern_jax.couplings.Gumbel(), rule="lantern",
+        codebook=lantern_jax.Codebook(table, jnp.zeros((3, 2))),
     )  # fmt: skip
 
 
@@ -117,7 +123,7 @@ def slots(number):
 
 
 def topology(*parents, depth=2, width=1):
-    lantern_jax.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
+    lantern_jax.draftings.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
 
 
 PARTS = {

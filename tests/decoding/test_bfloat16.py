@@ -15,16 +15,11 @@ import numpy as np
 import pytest
 from jax import lax
 
-from lantern_jax import (
-    LlamaGen,
-    LlamaGenConfig,
-    eagle,
-    gumbel_noise,
-    jacobi,
-    speculative_decode,
-    target_of,
-)
+from lantern_jax import gumbel_noise, speculative_decode
 from lantern_jax.decoding.drafting.plain import PLAIN
+from lantern_jax.draftings import eagle, jacobi
+from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
+from lantern_jax.families.registry import target_of
 
 from . import toy_models as toys
 

@@ -8,7 +8,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Block, Draft, DraftTree, verify_tree
+from lantern_jax import Draft, DraftTree, verify_tree
+from lantern_jax.couplings import Block
 from lantern_jax.decoding.choices import COUPLINGS
 from lantern_jax.decoding.gumbel import SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams

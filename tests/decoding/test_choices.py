@@ -2,22 +2,13 @@
 
 import pytest
 
-from lantern_jax import (
-    ByPlatform,
-    Dynamic,
-    Gumbel,
-    Jacobi,
-    LanternPlusPlus,
-    Led,
-    Method,
-    Near,
-    Range,
-    Rejection,
-    Tree,
-)
+from lantern_jax import Method
+from lantern_jax.couplings import Gumbel, Rejection
 from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES, meanings
-from lantern_jax.decoding.fields import allowed_in
+from lantern_jax.decoding.fields import ByPlatform, Range, allowed_in
 from lantern_jax.decoding.methods import AUTO, METHODS
+from lantern_jax.draftings import Dynamic, Jacobi, Led, Tree
+from lantern_jax.rules import LanternPlusPlus, Near
 from tests.refused import refused, refused_each
 
 TABLES = (RULES, DRAFTINGS, COUPLINGS)

@@ -53,7 +53,11 @@ def abstract_inputs(batch: int, target: LlamaGenConfig = TARGET) -> Inputs:
         shape((batch,), jnp.float32),
         shape((batch,), jnp.bool_),
         SamplingParams(
-            shape((), jnp.float32), shape((), jnp.int32), shape((), jnp.float32), filters=("top_k", "top_p")
+            shape((), jnp.float32),
+            shape((), jnp.int32),
+            shape((), jnp.float32),
+            shape((), jnp.float32),
+            filters=("top_k", "top_p"),
         ),
         LanternPlusPlus(10, shape((), jnp.float32)),
         Codebook(shape((VOCAB, 10), jnp.int32), shape((VOCAB, 8), jnp.float32)),

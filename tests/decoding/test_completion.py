@@ -7,11 +7,14 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Completion, DraftTree, Echo, LlamaGen, Rows, eagle, jacobi
+from lantern_jax import DraftTree
 from lantern_jax.decoding import completion
+from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
+from lantern_jax.draftings import Echo, Rows, eagle, jacobi
+from lantern_jax.families.llamagen.model import LlamaGen
 
 from . import toy_models as toys
 

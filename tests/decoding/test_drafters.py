@@ -4,7 +4,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import DraftTree, Rows, drafter_from_target, eagle, named_tree
+from lantern_jax import DraftTree, named_tree
+from lantern_jax.draftings import Rows, drafter_from_target, eagle
 
 from . import toy_models as toys
 

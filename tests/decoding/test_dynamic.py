@@ -5,10 +5,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DynamicTree, Greedy, eagle, named_tree, topology_of
+from lantern_jax import named_tree
+from lantern_jax.couplings import Greedy
 from lantern_jax.decoding.drafting.growing import AtRoot, grow_dynamic
 from lantern_jax.decoding.gumbel import SharedNoise
 from lantern_jax.decoding.protocols import Pending
+from lantern_jax.draftings import DynamicTree, eagle, topology_of
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -5,8 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import GapTree, topology_of
 from lantern_jax.decoding.gap_tree import BRANCHES, FRONT, TAIL, gap_draft
+from lantern_jax.draftings import GapTree, topology_of
 
 VOCAB = 9
 

@@ -5,7 +5,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Gumbel, SamplingParams
+from lantern_jax import SamplingParams
+from lantern_jax.couplings import Gumbel
 from lantern_jax.decoding.gumbel import noise_at
 
 LENGTH, LEVELS, VOCAB = 20, 5, 96

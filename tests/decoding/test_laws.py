@@ -15,9 +15,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, SamplingParams, Window, speculative_decode, top_children
+from lantern_jax import DraftTree, SamplingParams, speculative_decode
 from lantern_jax.decoding import rejection
 from lantern_jax.decoding.drafting import jacobi as windows
+from lantern_jax.decoding.sampling import top_children
+from lantern_jax.draftings import Window
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -44,11 +46,13 @@ LAWS = {
     "sharp row end": Law(**SHARP, forced=(-1, -1, -1, -1, VOCAB, -1, -1, -1)),
     "top_k": Law(sampling={"top_k": 2}),
     "all": Law(sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.8}),
+    "min_p": Law(sampling={"temperature": 1.5, "top_p": 0.95, "min_p": 0.2}),
     "sharp all": Law(**SHARP, sampling={"temperature": 0.8, "top_k": 2, "top_p": 0.9}),
 }
 # On the shared noise the tokens are plain decoding's for any draft (test_equality.py): a few cases suffice.
 QUICK = [
     ("eagle chain", "free"), ("eagle", "free"), ("eagle, bad", "free"), ("ar", "free"), ("eagle", "all"),
+    ("eagle", "min_p"), ("block, traced", "min_p"), ("shared", "min_p"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
     ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),

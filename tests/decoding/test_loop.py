@@ -10,22 +10,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import (
-    Decoded,
-    DraftTree,
-    Gumbel,
-    LanternPlusPlus,
-    SamplingParams,
-    eagle,
-    gumbel_noise,
-    jacobi,
-)
+from lantern_jax import DraftTree, SamplingParams, gumbel_noise
+from lantern_jax.couplings import Gumbel
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.program import Inputs, Program
-from lantern_jax.decoding.stream import Stream
+from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.verification import Verification
+from lantern_jax.draftings import eagle, jacobi
+from lantern_jax.rules import LanternPlusPlus
 from tests.refused import refused
 
 from . import toy_models as toys

@@ -8,9 +8,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, Drafting, DraftTree, Rule, jacobi
+from lantern_jax import Draft, Drafting, DraftTree
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
+from lantern_jax.draftings import jacobi
+from lantern_jax.rules import Rule
 
 from . import toy_models as toys
 from .ways import bigram

@@ -9,11 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Draft, DraftTree, Rule, Strict, gumbel_noise, verify_tree
+from lantern_jax import Draft, DraftTree, gumbel_noise, verify_tree
 from lantern_jax.decoding.acceptance import code_distance
 from lantern_jax.decoding.choices import RULES
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
+from lantern_jax.rules import Rule, Strict
 from tests.refused import refused
 
 from . import toy_models as toys

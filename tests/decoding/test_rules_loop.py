@@ -8,7 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import DraftTree, Rule, SamplingParams, eagle, speculative_decode
+from lantern_jax import DraftTree, SamplingParams, speculative_decode
+from lantern_jax.draftings import eagle
+from lantern_jax.rules import Rule
 
 from . import toy_models as toys
 

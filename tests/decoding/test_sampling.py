@@ -34,9 +34,9 @@ from .enumerated_chain import filtered
 process = jax.jit(process_logits)
 
 
-def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False):
+def traced_params(temperature, top_k, top_p, filters=FILTERS, greedy=False, min_p=0.0):
     """Makes parameters of any values for a program with exactly these filters."""
-    values = jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p)
+    values = jnp.float32(temperature), jnp.int32(top_k), jnp.float32(top_p), jnp.float32(min_p)
     return SamplingParams(*values, greedy=greedy, filters=filters)
 
 
@@ -69,9 +69,17 @@ def test_filters_agree_with_sorting(platform, kind, temperature, assert_close):
     with np.errstate(over="ignore"):
         scaled = logits / np.float32(temperature)
     for top_k in (0, 1, 5, 39, 40, 41):
-        for top_p in (1.0, 0.9, 0.33, 1e-6):
-            actual = program(logits, traced_params(temperature, top_k, top_p))
-            expected = filtered(scaled, 1.0, top_k, top_p)
+        for top_p, min_p in (
+            (1.0, 0.0),
+            (0.9, 0.0),
+            (0.33, 0.0),
+            (1e-6, 0.0),
+            (1.0, 0.05),
+            (0.9, 0.4),
+            (1.0, 1.0),
+        ):
+            actual = program(logits, traced_params(temperature, top_k, top_p, min_p=min_p))
+            expected = filtered(scaled, 1.0, top_k, top_p, min_p)
             np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(expected))
             assert_close(np.exp(actual), np.exp(expected), 1e-5)
 
@@ -101,6 +109,8 @@ def test_a_filter_that_is_left_out_is_not_applied():
     for name, top_k, top_p in (("top_k", 3, 1.0), ("top_p", 0, 0.5)):
         made = process(LOGITS, traced_params(1, 3, 0.5, (name,)))
         np.testing.assert_array_equal(made, process(LOGITS, SamplingParams.create(1, top_k, top_p)))
+    made = process(LOGITS, traced_params(1, 3, 0.5, ("min_p",), min_p=0.3))
+    np.testing.assert_array_equal(made, process(LOGITS, SamplingParams.create(min_p=0.3)))
     with pytest.raises(ValueError, match="topk"):
         process_logits(LOGITS, traced_params(1, 3, 0.5, ("topk",)))
 
@@ -118,11 +128,14 @@ def test_which_filters_run_is_static_and_values_are_traced():
         ((), [(0.0, 0, 1.0), (0.0, 7, 0.9)]), ((), [(1.0, 0, 1.0), (0.7, 1024, 1.0), (2.0, 0, 1.0)]),
         (("top_k",), [(1.0, 7, 1.0), (0.7, 1023, 1.0)]), (("top_p",), [(1.0, 0, 0.9), (0.7, 1024, 0.1)]),
         (("top_k", "top_p"), [(1.0, 7, 0.9), (0.7, 100, 0.1)]),
+        (("min_p",), [(1.0, 0, 1.0, None, 0.1), (0.7, 0, 1.0, None, 0.3)]),
     ):  # fmt: skip
         chex.clear_trace_counter()
         counted = jax.jit(chex.assert_max_traces(process_logits, n=1))
         for values in cases:
-            params = SamplingParams.create(*values, vocab_size=1024)
+            params = (
+                SamplingParams.create(*values) if len(values) > 3 else SamplingParams.create(*values, 1024)
+            )
             assert params.filters == filters and params.greedy == (not values[0])
             counted(logits, params)
     assert SamplingParams.create(top_k=1024).filters == ("top_k",)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import LlamaGen, stream_log_probs
+from lantern_jax import stream_log_probs
 from lantern_jax.decoding import completion
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
+from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.kernels.ways import traced_on
 from tests.refused import refused
 

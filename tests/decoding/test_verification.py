@@ -9,10 +9,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from jax.sharding import AxisType, PartitionSpec
 
-from lantern_jax import Draft, DraftTree, Loan, Rule, verify_tree
+from lantern_jax import Draft, DraftTree, verify_tree
 from lantern_jax.decoding.gumbel import PATHS, Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
+from lantern_jax.rules import Loan, Rule
 from tests.refused import refused
 
 from . import toy_models as toys

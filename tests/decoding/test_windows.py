@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from lantern_jax import Drafter, DraftTree, Echo, GapTree, Window, jacobi, led_window
+from lantern_jax import DraftTree
+from lantern_jax.draftings import Drafter, Echo, GapTree, Window, jacobi, led_window
 
 from . import toy_models as toys
 

@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import Prefix, Rows, SamplingParams, Target, eagle, gumbel_noise
+from lantern_jax import Prefix, SamplingParams, Target, gumbel_noise
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
+from lantern_jax.draftings import Rows, eagle
 from tests.refused import refused
 
 from . import toy_models as toys

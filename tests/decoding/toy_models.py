@@ -7,14 +7,16 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import Codebook, Decoded, Drafter, DraftTree, Prefix, Target, nearest_codes
+from lantern_jax import Codebook, DraftTree, Prefix, Target, nearest_codes
 from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
 from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.drafters.registry import DRAFTERS
+from lantern_jax.draftings import Drafter
 from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
 from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
 from lantern_jax.families.registry import target_of

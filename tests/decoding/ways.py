@@ -9,22 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import (
-    Draft,
-    Drafter,
-    Drafting,
-    DraftTree,
-    DynamicTree,
-    Echo,
-    GapTree,
-    Window,
-    eagle,
-    jacobi,
-    led_window,
-)
+from lantern_jax import Draft, Drafting, DraftTree
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.drafting.window import INITIALS
 from lantern_jax.decoding.sampling import process_logits, top_children
+from lantern_jax.draftings import Drafter, DynamicTree, Echo, GapTree, Window, eagle, jacobi, led_window
 
 from . import toy_models as toys
 from .topologies import either, traced_drafting

@@ -7,9 +7,11 @@ import weakref
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import CaptionConditioning, Completion, TokenConditioning
+from lantern_jax import TokenConditioning
+from lantern_jax.decoding.completion import Completion
 from lantern_jax.engine import compiler
 from lantern_jax.engine.program_cache import MOST_OWN, ProgramCache, ProgramKey, shape_of
+from lantern_jax.families.llamagen.model import CaptionConditioning
 from tests.serve.running import in_threads
 from tests.tiny_checkpoint import pipeline_on
 

@@ -31,7 +31,7 @@ def speed_row(method, speedup, **more):
     row = Row(
         model="demo", pixels=128, dtype="float32", device="2 cores", batch=1, guidance=4.0, method=method,
         options={}, nodes=5, depth=5, passes=90.0, tokens_a_pass=2.75, acceptance=[0.9], ms_a_pass=8.25,
-        seconds=0.5, quartiles=[0.4, 0.6], repeats=3, plain_seconds=1.0, pictures_a_second=2.0,
+        seconds=0.5, quartiles=[0.4, 0.6], repeats=3, plain_seconds=1.0,
         speedup=speedup, speedup_quartiles=[speedup - 0.1, speedup + 0.1], efficiency=0.5,
         substituted=None, distortion=None, forced=False, versions={"jax": "1.2.3"},
     )  # fmt: skip

@@ -133,9 +133,6 @@ WRONG = {
         *calls("--model={demo} --method=best"),
         *wrong("", {"model": "none", "pictures": "0", "repeats": "0", "out": "empty"}),
     ],
-    "eval.tuned": wrong("", {
-        "file": "none text.txt", "model": "empty", "minutes": "0", "repeats": "1", "out": "empty",
-    }),
     "eval.never_slower": wrong("", {
         "model": "empty", "size": "huge", "tuned": "none text.txt", "batches": "0 x", "minutes": "0", "out": "empty",
     }),

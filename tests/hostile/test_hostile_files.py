@@ -16,7 +16,6 @@ import numpy as np
 import pytest
 
 import lantern_jax.pipeline.pipeline
-from lantern_jax import DynamicTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.foreign.torch_pickle import read_pickle
@@ -25,6 +24,7 @@ from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.apps.sets.plan import SetPlan, shard_paths
 from lantern_jax.apps.sets.shards import open_pictures
 from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
+from lantern_jax.draftings import DynamicTree
 from lantern_jax.io import archives, errors, files
 from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer

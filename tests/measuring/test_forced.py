@@ -7,21 +7,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import (
-    Draft,
-    Drafting,
-    DynamicTree,
-    Gumbel,
-    Rejection,
-    SamplingParams,
-    Strict,
-    eagle,
-    jacobi,
-    speculative_decode,
-)
+from lantern_jax import Draft, Drafting, SamplingParams, speculative_decode
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.forced import Forced
+from lantern_jax.couplings import Gumbel, Rejection
 from lantern_jax.decoding.tree import DraftTree
+from lantern_jax.draftings import DynamicTree, eagle, jacobi
+from lantern_jax.rules import Strict
 from tests.decoding import toy_models as toys
 
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])

@@ -10,17 +10,18 @@ import pytest
 
 from eval import profile
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.measure import (
     LEAST_REPEATS,
     Batch,
     Procedure,
     _row,
+    alternate,
     measure,
     members,
 )
 from lantern_jax.apps.measuring.subject import checkpoint_subject, random_subject, sample_prompts
 from lantern_jax.apps.measuring.sweep import expand
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine.engine import Engine
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
@@ -60,7 +61,8 @@ def test_groups_share_their_plain_decoding_and_repeat_nothing():
 
 def test_what_rows_decoded_in_parallel_substitute_is_not_known():
     """Nothing verifies them: 0 would say that they are lossless."""
-    subject, batch = tiny_subject(), Batch(0.1, 0.01, 15, 8, np.array([8]), 0, 0.0, 8.0)
+    subject, one, tokens = tiny_subject(), np.ones(1, np.int32), np.zeros((1, TOKENS), np.int32)
+    batch = Batch(0.1, 0.01, Decoded(tokens, 8 * one, 8 * one[None], tokens, 0 * one, 0.0 * one, one > 0))
     ((_, jacobi, zipar),), _ = members(subject, configurations("jacobi zipar"))
     rows = [_row(subject, one, PLAN, [batch], [batch], None) for one in (jacobi, zipar)]
     assert [(row.substituted, row.distortion) for row in rows] == [(0, 0), (None, None)]
@@ -91,7 +93,7 @@ def test_numbers_of_a_run_are_consistent():
         assert row.efficiency == pytest.approx(row.speedup / row.tokens_a_pass)
         assert row.speedup == row.plain_seconds / row.seconds
         assert row.speedup_quartiles[0] <= row.speedup <= row.speedup_quartiles[1]
-        assert row.plain_seconds == plain.seconds and row.pictures_a_second == pytest.approx(1 / row.seconds)
+        assert row.plain_seconds == plain.seconds
         # Every pass gives its accepted tokens and one more; the last one may be cut.
         assert 1 + sum(row.acceptance) == pytest.approx(row.tokens_a_pass)
         assert row.quartiles[0] <= row.seconds <= row.quartiles[1]
@@ -126,6 +128,16 @@ def test_levels_depend_on_the_kind_of_draft():
     given = {"ar": 0, "jacobi": 0, "gumbel": 2, "led:window=8,refine=2": 3, "echo:depth=4": 4}
     for method, levels in given.items():
         assert tiny_pipeline().check(["a lake"], method=method).drafting.passes == levels
+
+
+def test_pictures_have_their_own_prompts_and_numbers():
+    """Picture i of a set is picture i of any other: decoded alone, in another batch, from another start."""
+    subject = tiny_subject()
+    job = subject.job(subject.settings({"method": "ar"}))
+    whole, part = subject.decode(job, 1, 4, 4), subject.decode(job, 3, 2, 1)
+    np.testing.assert_array_equal(part.tokens, whole.tokens[2:4])
+    alone = [jax.tree.leaves(subject.rows(row, 1))[0][0].tolist() for row in (1, 2, 3)]
+    assert jax.tree.leaves(subject.rows(9, 3))[0].tolist() == alone
 
 
 def test_tasks_alternate():

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import TokenConditioning, check_target, drafter_from_target, target_from_apply
+from lantern_jax import TokenConditioning, check_target, target_from_apply
+from lantern_jax.draftings import drafter_from_target
 from tests.decoding import toy_models as toys
 
 CODES, WORDS, WIDTH, HEADS, LENGTH = 24, 6, 16, 2, 20
@@ -90,7 +91,9 @@ def test_strict_decoding_with_a_smaller_model_is_plain_decoding():
     large = foreign_params(layers=2)
     given = (foreign_target, large, PROMPTS, KEYS)
     plain = lantern_jax.autoregressive_decode(*given, guidance=GUIDANCE)
-    drafting = lantern_jax.eagle(drafter_from_target(foreign_target), lantern_jax.DraftTree.chain(3))
+    drafting = lantern_jax.draftings.eagle(
+        drafter_from_target(foreign_target), lantern_jax.DraftTree.chain(3)
+    )
     small = large | {"blocks": [large["blocks"][0], jax.tree.map(jnp.zeros_like, large["blocks"][1])]}
     for params, most in ((small, LENGTH - 2), (large, -(-(LENGTH - 1) // 4))):
         made = lantern_jax.speculative_decode(
@@ -294,7 +297,7 @@ def test_no_position_is_past_the_pictures_end():
         return foreign_model({**params, "place": place}, tokens, positions, *more)
 
     made = lantern_jax.speculative_decode(
-        applied(ends), foreign_params(), PROMPTS, KEYS, drafting=lantern_jax.jacobi(CODES, 4)
+        applied(ends), foreign_params(), PROMPTS, KEYS, drafting=lantern_jax.draftings.jacobi(CODES, 4)
     )
     assert made.finite.all()
 

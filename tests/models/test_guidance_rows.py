@@ -5,19 +5,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import (
-    CaptionConditioning,
-    ChameleonConfig,
-    GuidedTokens,
-    LlamaGenConfig,
-    Prefix,
-    Target,
-    TokenConditioning,
-    drafter_from_target,
-    target_of,
-)
-from lantern_jax.families.chameleon.model import Chameleon
+from lantern_jax import Prefix, Target, TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens
+from lantern_jax.draftings import drafter_from_target
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.registry import target_of
 from lantern_jax.families.token_weights import token_shapes
 from tests.tiny_checkpoint import random_leaves
 

@@ -12,7 +12,7 @@ from eval.ahead.arguments import Batch
 from eval.ahead.fit import need_there
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.measuring.shapes import checkpoint_shapes
-from lantern_jax.checkpoints.store import load, save
+from lantern_jax.checkpoints.store import load, load_shapes, save
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.models import quantization
@@ -86,7 +86,7 @@ def test_quantized_weights_are_stored_and_read_unchanged(folder, quantized):
     assert found["params"]["head"]["kernel"].dtype == jnp.bfloat16
     kernels = [module["kernel"] for _, module in layers(found)]
     assert bytes_of(kernels) == sum(kernel.size for kernel in kernels)
-    abstract = load(folder, abstract=True)
+    abstract = load_shapes(folder)
     assert is_quantized(abstract.target_params)
     shapes = checkpoint_shapes(abstract, "float32")
     job, here = shapes.job({"method": "ar"}), np.array(jax.devices()[:1])[:, None]

@@ -6,20 +6,17 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax import (
-    ChameleonConfig,
-    DrafterConfig,
-    Emu3Config,
-    JanusConfig,
-    LiquidConfig,
-    LlamaGenConfig,
-    Lumina2Config,
-    VQConfig,
-)
 from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
-from lantern_jax.families.chameleon.model import Chameleon
+from lantern_jax.drafters.sequence import DrafterConfig
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.emu3.model import Emu3Config
+from lantern_jax.families.janus.model import JanusConfig
+from lantern_jax.families.liquid.model import LiquidConfig
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.token_weights import token_shapes
+from lantern_jax.models.vq import VQConfig
 from tests.refused import refused
 
 CONFIGS = {

@@ -9,9 +9,11 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import ChameleonConfig, LlamaGenConfig, TokenConditioning, target_of
-from lantern_jax.families.chameleon.model import Chameleon
+from lantern_jax import TokenConditioning
+from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
+from lantern_jax.families.registry import target_of
 from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.targets import transformer_target

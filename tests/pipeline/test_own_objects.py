@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
+from lantern_jax.couplings import Rejection
 from lantern_jax.engine import program_cache
 from tests.refused import refused
 from tests.repository.test_pages import ROOT, as_readers_do, blocks
@@ -75,10 +76,10 @@ def test_the_librarys_own_objects_equal_their_names():
     parts = {"drafting": "tree", "rule": "lantern++:k=8,lam=30", "coupling": "gumbel:path=exact_first"}
     by_name = pipeline.generate(**CALL, **parts)
     count = len(pipeline.engine.programs)
-    drafting = lantern_jax.Tree(tree=lantern_jax.DraftTree.from_paths(TREE))
+    drafting = lantern_jax.draftings.Tree(tree=lantern_jax.DraftTree.from_paths(TREE))
     given = {
-        "rule": lantern_jax.LanternPlusPlus(k=8, lam=30.0),
-        "coupling": lantern_jax.Gumbel("exact_first"),
+        "rule": lantern_jax.rules.LanternPlusPlus(k=8, lam=30.0),
+        "coupling": lantern_jax.couplings.Gumbel("exact_first"),
     }
     for made in (
         pipeline.generate(**CALL, drafting=drafting, **given),
@@ -90,12 +91,12 @@ def test_the_librarys_own_objects_equal_their_names():
 
 
 @dataclass(frozen=True)
-class OwnTree(lantern_jax.Guessing):
+class OwnTree(lantern_jax.draftings.Guessing):
     drafter: str = "eagle"
     drafts: ClassVar[bool] = True
 
     def make(self, parts):
-        return lantern_jax.eagle(parts.drafter, lantern_jax.DraftTree.from_paths(TREE))
+        return lantern_jax.draftings.eagle(parts.drafter, lantern_jax.DraftTree.from_paths(TREE))
 
 
 def test_a_drafting_of_ones_own_is_made_for_the_checkpoint():
@@ -106,7 +107,7 @@ def test_a_drafting_of_ones_own_is_made_for_the_checkpoint():
 
 
 @dataclass(frozen=True)
-class Shy(lantern_jax.Gumbel):
+class Shy(lantern_jax.couplings.Gumbel):
     """Accepts no guess."""
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count):
@@ -123,15 +124,15 @@ def test_a_users_own_coupling_may_derive_from_the_shared_noise():
 
 def test_objects_that_do_not_fit_are_refused_before_anything_is_computed():
     @flax.struct.dataclass
-    class Wrong(lantern_jax.Rule):
+    class Wrong(lantern_jax.rules.Rule):
         def accepts(self, p, token, wanted, depth, codebook):
             return token.no_such_name
 
-    class Bare(lantern_jax.Rule):
+    class Bare(lantern_jax.rules.Rule):
         pass
 
     @flax.struct.dataclass
-    class Unhashable(lantern_jax.Gumbel):
+    class Unhashable(lantern_jax.couplings.Gumbel):
         __hash__ = None
 
     close = page().Close
@@ -142,9 +143,9 @@ def test_objects_that_do_not_fit_are_refused_before_anything_is_computed():
         ({"rule": Wrong()}, "rule Wrong fails on what it was given .*no_such_name"),
         ({"rule": close(0.5), "coupling": "rejection"}, "rule Close has no accept test for this coupling: define"),
         ({"rule": close(0.5), "coupling": "block"}, "the block coupling has no relaxed test|the coupling block"),
-        ({"coupling": lantern_jax.Gumbel}, "coupling 'Gumbel' is not valid: give an object of that class"),
+        ({"coupling": lantern_jax.couplings.Gumbel}, "coupling 'Gumbel' is not valid: give an object of that class"),
         ({"coupling": Unhashable()}, "coupling Unhashable has no hash, .*frozen dataclass"),
-        ({"drafting": "led", "coupling": lantern_jax.Rejection()}, "led needs the coupling gumbel: .* with rejection"),
+        ({"drafting": "led", "coupling": Rejection()}, "led needs the coupling gumbel: .* with rejection"),
     ):  # fmt: skip
         with refused(line):
             tiny_pipeline().check("a lake", **given)
@@ -156,7 +157,7 @@ def test_a_rule_without_its_codebook_says_so():
         bare.check("a lake", rule=page().Close(0.5))
 
     @flax.struct.dataclass
-    class Even(lantern_jax.Rule):
+    class Even(lantern_jax.rules.Rule):
         def accepts(self, p, token, wanted, depth, codebook):
             return token % 2 == wanted % 2
 

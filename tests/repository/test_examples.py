@@ -3,6 +3,7 @@
 import doctest
 import re
 from functools import cache
+from importlib import import_module
 from pathlib import Path
 
 import jax
@@ -11,8 +12,9 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax.checkpoints.store import demo_directory, load
+from lantern_jax.checkpoints.store import demo_directory, load_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
+from tests.repository.public import listed
 from tests.tiny_checkpoint import tiny_pipeline
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -30,7 +32,7 @@ ON_PAGES = {
 @cache
 def demo() -> Pipeline:
     """Returns the demo on one device, for all examples."""
-    return Pipeline(load(demo_directory(), abstract=True), devices=jax.devices()[:1])
+    return Pipeline(load_shapes(demo_directory()), devices=jax.devices()[:1])
 
 
 @cache
@@ -38,7 +40,9 @@ def examples() -> dict[str, list[doctest.DocTest]]:
     """Returns the examples of every public name, in its docstring and in its methods'."""
     finder = doctest.DocTestFinder(exclude_empty=True)
     names = {"jax": jax, "jnp": jnp, "np": np, "lantern_jax": lantern_jax}
-    found = {name: finder.find(getattr(lantern_jax, name), name, globs=names) for name in lantern_jax.__all__}
+    found = {
+        name: finder.find(getattr(import_module(home), name), name, globs=names) for home, name in listed()
+    }
     return {name: [test for test in tests if test.examples] for name, tests in found.items()}
 
 
@@ -65,7 +69,7 @@ def where_examples_run(monkeypatch, tmp_path):
     monkeypatch.setattr(lantern_jax, "load", lambda model: demo(), raising=False)
 
 
-@pytest.mark.parametrize("name", sorted(set(lantern_jax.__all__) - set(ON_PAGES)))
+@pytest.mark.parametrize("name", sorted({name for _, name in listed()} - set(ON_PAGES)))
 def test_examples_are_true(name):
     assert examples()[name], f"{name} has no example"
     if not draws(name):

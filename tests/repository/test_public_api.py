@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 
 import pytest
@@ -24,12 +25,14 @@ def test_type_checkers_read_the_same_names():
     package = Path(lantern_jax.__file__).parent
     assert (package / "py.typed").is_file()
     stub = ast.parse((package / "__init__.pyi").read_text(encoding="utf-8"))
-    imports = [node for node in stub.body if isinstance(node, ast.ImportFrom)]
-    seen = {(node.module, alias.name) for node in imports for alias in node.names}
-    assert all(alias.asname == alias.name for node in imports for alias in node.names), (
-        "else they are private"
-    )
-    assert seen == {(f"lantern_jax.{home}", name) for name, home in lantern_jax._HOMES.items()}
+    imports = [
+        (node, alias) for node in stub.body if isinstance(node, ast.ImportFrom) for alias in node.names
+    ]
+    assert all(alias.asname == alias.name for _, alias in imports), "else they are private"
+    assert sorted(alias.name for _, alias in imports) == lantern_jax.__all__
+    for node, alias in imports:
+        value = getattr(lantern_jax, alias.name)
+        assert value is getattr(import_module(node.module), alias.name)
 
 
 def test_unknown_names_are_attribute_errors():

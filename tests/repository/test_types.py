@@ -24,12 +24,12 @@ assert_type(generation.plain, lantern_jax.Generation | None)
 for picture in lantern.iterate(["a lake"], seed=7):
     assert_type(picture.number, int)
 assert_type(lantern_jax.METHODS["led"].help, str)
-assert_type(lantern_jax.Method(lantern_jax.Led(nodes=9), rule="near:tau=1"), lantern_jax.Method)
+assert_type(lantern_jax.Method(lantern_jax.draftings.Led(nodes=9), rule="near:tau=1"), lantern_jax.Method)
 assert_type(lantern_jax.DraftTree.chain(4).max_depth, int)
 sampling = lantern_jax.SamplingParams.create(temperature=0.9)
 assert_type(sampling.replace(top_p=sampling.top_p / 2), lantern_jax.SamplingParams)
-assert_type(lantern_jax.Near(tau=1.0), lantern_jax.Near)
-assert_type(lantern_jax.jacobi(1024, window=8), lantern_jax.Drafting)
+assert_type(lantern_jax.rules.Near(tau=1.0), lantern_jax.rules.Near)
+assert_type(lantern_jax.draftings.jacobi(1024, window=8), lantern_jax.Drafting)
 """
 
 WRONG = """

@@ -71,7 +71,7 @@ def test_the_model_entry_has_what_the_page_makes_its_controls_from(server):
     assert [told[name] for name in ("width", "height", "rows", "columns", "tokens")] == [16, 16, 4, 4, 16]
     assert told["methods"]["auto"]["rule"] == "strict" and told["methods"]["lantern-g"]["rule"] == "lantern++"
     assert "medusa" not in told["methods"], "the tiny checkpoint has no such drafter"
-    assert list(told["numbers"]) == ["guidance", "temperature", "top_k", "top_p"]
+    assert list(told["numbers"]) == ["guidance", "temperature", "top_k", "top_p", "min_p"]
     guidance = {"default": 2.0, "range": "a finite number >= 0", "note": "1 turns it off"}
     assert guidance.items() <= told["numbers"]["guidance"].items()
     slider = next(one for one in ELEMENTS.of("input") if one["id"] == "lam")

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import lantern_jax
-from lantern_jax import DraftTree, Lantern, SamplingParams, Strict, named_tree, process_logits
+from lantern_jax import DraftTree, SamplingParams, named_tree, process_logits
 from lantern_jax.apps.commands.main import main
 from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
 from lantern_jax.decoding.drafting.jacobi import Jacobi
@@ -19,6 +19,7 @@ from lantern_jax.decoding.methods import AUTO, METHODS, Method
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.drafters.registry import DRAFTERS as KINDS
 from lantern_jax.pipeline.call import CallOptions
+from lantern_jax.rules import Lantern, Strict
 from lantern_jax.settings.settings import NUMBERS, OPTIONS, PARTS, Options, Settings, resolve_settings
 
 DRAFTERS = tuple(KINDS)
@@ -44,7 +45,7 @@ def test_type_checkers_see_every_option():
 def test_without_options_everything_has_a_value():
     settings = resolve()
     assert {name: getattr(settings, name) for name in NUMBERS} == {
-        "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "batch": 8
+        "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0, "min_p": 0.0, "batch": 8
     }  # fmt: skip
     assert settings.tree == DraftTree.window(7) and isinstance(settings.rule, Strict)
     assert settings.keeps_tokens and not settings.is_plain
@@ -53,6 +54,7 @@ def test_without_options_everything_has_a_value():
     assert settings.to_json() == {
         "drafting": "led:drafter=eagle,nodes=7,refine=1,mixture=" + str(settings.drafting.mixture),
         "rule": "strict", "coupling": "gumbel", "guidance": 4.0, "temperature": 1.0, "top_k": 0, "top_p": 1.0,
+        "min_p": 0.0,
     }  # fmt: skip
 
 
@@ -62,6 +64,7 @@ VALUES = {
     "temperature": ([0, 2], [-1, np.nan, np.inf, "hot"]),
     "top_k": ([0, 1, 32, np.int64(3)], [-1, 1.5, 33, True, 2.0]),
     "top_p": ([0.001, 1], [0, 1.01, -1, np.nan]),
+    "min_p": ([0, 0.03, 1], [1.01, -0.1, np.nan]),
     "batch": ([1, np.int32(9)], [0, -2, 1.5, True]),
 }
 
@@ -144,7 +147,7 @@ def test_auto_is_what_suits_the_platform_and_the_checkpoint():
 
 
 def test_a_drafting_or_a_coupling_replaces_that_of_the_tree_method():
-    for coupling in ("rejection", lantern_jax.Rejection()):
+    for coupling in ("rejection", lantern_jax.couplings.Rejection()):
         settings = resolve({"coupling": coupling}, {"method": "led"})
         assert settings.tree == named_tree("chain") and settings.method.texts["coupling"] == "rejection"
     assert resolve({"drafting": "tree:drafter=medusa"}, {"method": "led"}).drafting.drafter == "medusa"

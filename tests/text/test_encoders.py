@@ -8,12 +8,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import ChameleonConfig, LlamaGenConfig, T5Config
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.chameleon.prompts import TokenEncoder
+from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.prompts import CaptionEncoder, LabelEncoder
 from lantern_jax.io import errors
-from lantern_jax.models.t5 import t5_shapes
+from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.packed import PackedRows
 from tests.refused import refused

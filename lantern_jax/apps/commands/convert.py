@@ -63,7 +63,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
 
     from lantern_jax.apps.commands.report import show_drawn
-    from lantern_jax.checkpoints.store import check_new, load
+    from lantern_jax.checkpoints.store import check_new, load_shapes
 
     out = check_new(arguments.out, arguments.overwrite)
     with sole(out):
@@ -71,7 +71,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
         _convert(kind, given, arguments, out)
         say(f"wrote {out}")
-        made = load(out, abstract=True)
+        made = load_shapes(out)
         if arguments.push is not None:
             from lantern_jax.apps.convert.hub import push
 

@@ -8,7 +8,8 @@ from typing import Any
 
 from lantern_jax.apps.commands.arguments import number, seed
 from lantern_jax.apps.commands.options import Command, encoded_prompts, join_hosts, open_pipeline, say_notes
-from lantern_jax.apps.commands.outputs import Outputs
+from lantern_jax.apps.commands.outputs import Outputs, write
+from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -45,7 +46,7 @@ def add(commands) -> None:
     take("--out", "FILE.png|DIR/", "where pictures go (default: by prompt and seed)")
     generate.switch("--compare", "also decode plainly; both are in NAME-compare.png")
     generate.switch("--show-acceptance", "draw what each round accepted, in NAME-accepted.png")
-    take("--race", "FILE.webp", "also decode plainly: an animation (.webp, .gif, .png)")
+    take("--race", "FILE.webp", "also decode plainly: an animation (.webp, .gif, .png)", type=_race_file)
     take("--stats", "FILE", "write the statistics as JSON")
     generate.switch("--explain", "show the table that auto chose from")
     generate.shared("--overwrite")
@@ -55,6 +56,12 @@ def _picture(text: str) -> Any:
     from lantern_jax.pictures.images import open_picture
 
     return open_picture(Path(text))
+
+
+def _race_file(text: str) -> Path:
+    from lantern_jax.pictures.race import check_race
+
+    return check_race(text)
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -67,7 +74,6 @@ def _run(arguments: argparse.Namespace) -> None:
         show_choice,
         show_statistics,
         weak_drafter,
-        write,
     )
 
     pipeline = open_pipeline(arguments)
@@ -89,7 +95,7 @@ def _run(arguments: argparse.Namespace) -> None:
             show_choice(plan.call.found)
     compare, generation = arguments.compare or arguments.race is not None, None
     try:
-        with decoding_progress(plan.call.count, compare) as progress:
+        with decoding_progress() as progress:
             generation = plan.run(progress, compare)
         if writes:
             outputs = write(outputs, plan, generation, arguments.overwrite)
@@ -103,7 +109,8 @@ def _run(arguments: argparse.Namespace) -> None:
             done = write(done, plan, generation, arguments.overwrite)
         wrote = f"wrote {len(generation.numbers)} of {plan.call.count} pictures to {done.place}"
         raise KeyboardInterrupt(f"interrupted, {wrote}") from None
-    show_statistics(generation, outputs.places)
+    show_statistics(generation)
+    say(f"wrote {', '.join(map(str, outputs.places))}")
     made = generation.statistics
     if writes:
         say_notes(filter(None, [weak_drafter(plan.call.settings, made.step_compression, made.rounds)]))

@@ -53,14 +53,14 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.apps.commands.report import show_description, show_main_facts
     from lantern_jax.checkpoints.checkpoint import describe
-    from lantern_jax.checkpoints.store import load, model_directory, verify
+    from lantern_jax.checkpoints.store import load_shapes, model_directory, verify
 
     directory = model_directory(arguments.model or "demo")
     if arguments.verify:
         size = verify(directory)
         say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
         return
-    checkpoint = load(directory, abstract=True)
+    checkpoint = load_shapes(directory)
     if arguments.verbose:
         show_description(describe(checkpoint))
     else:

@@ -24,6 +24,7 @@ _DECODING = {
     "temperature": ("F", "how flat the distribution is made; 0 is greedy"),
     "top_k": ("K", "sample from the K most probable codes; 0: all"),
     "top_p": ("P", "sample from the most probable codes of mass P; 1: all"),
+    "min_p": ("P", "sample from codes at least P times the best; 0: all"),
     "method": ("NAME", "how to decode, with fields if need be: led:nodes=25,refine=2; see `lantern methods`"),
     "rule": ("NAME", "another rule for what is accepted: near:tau=1"),
     "drafting": ("NAME", "another source of guesses: dynamic:nodes=25"),

@@ -1,16 +1,23 @@
-"""Where a call's files go: decided and checked before any work is done."""
+"""The files of ``lantern generate``: where they go, checked before any work is done, and what is in them."""
 
 import argparse
 import contextlib
 import itertools
+import json
 import os
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
+from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
+
+if TYPE_CHECKING:
+    from lantern_jax.engine.generation import Generation
+    from lantern_jax.pipeline.plan import Plan
 
 GRID = "grid.png"
 # Files that show the pictures again, and the argument that asks for each.
@@ -66,10 +73,6 @@ class Outputs:
             tries = (planned(f"{name}{f'-{n}' if n > 1 else ''}{ending}") for n in itertools.count(1))
             made = next(made for made in tries if arguments.overwrite or not made.is_there)
         made.check(arguments.overwrite)
-        if "race" in apart:
-            from lantern_jax.pictures.race import check_race
-
-            check_race(apart["race"])
         return made
 
     @property
@@ -177,3 +180,69 @@ def _free(path: Path) -> Path:
 def _slug(text: str, limit: int = 40) -> str:
     words = "".join(letter if letter.isalnum() else " " for letter in text.lower()).split()
     return "-".join(words)[:limit].strip("-") or "picture"
+
+
+def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[Path, bytes]:
+    """Returns the contents of a call's files.
+
+    The grid of a complete call with several prompts has a row for each. The file of a single picture records its
+    prompt, seed and settings. Comparisons show plain decoding's picture on the left.
+    """
+    from lantern_jax.pictures.images import encode_png, grid, origin_text
+    from lantern_jax.pictures.race import encode_race
+
+    call, settings = plan.call, generation.settings
+    if call.keep_rows is not None:
+        settings = {**settings, "keep_rows": call.keep_rows}
+
+    def origin(prompt: str, number: int, tokens: Any) -> Any:
+        row = (number - call.first) // call.num
+        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
+        return origin_text(prompt, call.seed, number, {**settings, **negative}, tokens)
+
+    origins = map(origin, generation.prompts, map(int, generation.numbers), generation.tokens)
+    pictures = list(generation.pictures)
+    is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
+
+    def sheet(shown: list) -> bytes:
+        return encode_png(shown[0] if len(shown) == 1 else grid(shown, call.num if is_row else None))
+
+    makers = {
+        "grid": lambda: sheet(pictures),
+        "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
+        "accepted": lambda: sheet(generation.draw_acceptance()),
+        "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
+        "race": lambda: encode_race(generation, outputs.more["race"].suffix),
+    }
+    # An interrupted call has nothing to be compared with.
+    made = {
+        name: path for name, path in outputs.more.items() if name != "compare" or generation.plain is not None
+    }
+    files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
+    return files | {path: makers[name]() for name, path in made.items()}
+
+
+def write(outputs: Outputs, plan: "Plan", generation: "Generation", overwrite: bool) -> Outputs:
+    """Writes a call's files; returns where they are.
+
+    Files that another process has made under these names meanwhile stay, and the results are written beside them.
+    """
+    while True:
+        made = contents(outputs, generation, plan)
+        try:
+            outputs.write(made, overwrite)
+            return outputs
+        except LanternError:
+            outputs = outputs.beside()
+            places = ", ".join(map(str, outputs.places))
+            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)
+
+
+def _pair(generation: "Generation", number: int):
+    from lantern_jax.pictures.images import side_by_side
+
+    captions = ["plain", "speculative"]
+    if len(generation.pictures) == 1:
+        seconds = (generation.plain.statistics.seconds, generation.statistics.seconds)
+        captions = [f"{name} {spent:.2f} s" for name, spent in zip(captions, seconds, strict=True)]
+    return side_by_side([generation.plain.pictures[number], generation.pictures[number]], captions)

@@ -21,12 +21,12 @@ def _run(arguments: argparse.Namespace) -> None:
 
     from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.terminal.locks import sole
-    from lantern_jax.checkpoints.store import check_new, load, model_directory, save
+    from lantern_jax.checkpoints.store import check_new, load, load_shapes, model_directory, save
     from lantern_jax.models.quantization import is_quantized, quantize
 
     check_new(arguments.out, arguments.overwrite)
     directory = model_directory(arguments.model)
-    if is_quantized(load(directory, abstract=True).target_params):
+    if is_quantized(load_shapes(directory).target_params):
         raise LanternError(f"{arguments.model} has its weights in eight bits already: there is nothing to do")
     with sole(arguments.out), working("quantizing") as tell:
         checkpoint = load(directory, dtype=None)

@@ -1,33 +1,26 @@
-"""What the ``lantern`` command shows and writes after a generation."""
+"""What the ``lantern`` command shows: progress, statistics, facts about a checkpoint."""
 
 import contextlib
-import json
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
-from pathlib import Path
 from typing import Any
 
-from lantern_jax.apps.commands.outputs import Outputs
 from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.apps.terminal.terminal import say, telling
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
 from lantern_jax.devices.compilation import is_compiling
 from lantern_jax.engine.generation import Generation, Progress, Statistics
-from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.pictures.images import encode_png, grid, origin_text, side_by_side
-from lantern_jax.pictures.race import encode_race
 from lantern_jax.pipeline.inputs import prompt_encoder
-from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.settings import Settings
 from lantern_jax.settings.tuned import Found
 
 # Tokens per pass that a drafter of the model exceeds by far, and the fewest passes that show it.
 _IDLE, _SEEN = 1.2, 100
 # The numbers among a model's sampling defaults, which fit one short line.
-_NUMBERS = ("guidance", "temperature", "top_k", "top_p", "k")
+_NUMBERS = ("guidance", "temperature", "top_k", "top_p", "min_p", "k")
 
 
 @contextlib.contextmanager
@@ -38,9 +31,8 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 
 
 @contextlib.contextmanager
-def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress], None]]:
-    """Shows how far the decoding of ``count`` pictures has come, and before that the compiling."""
-    count *= 2 if compare else 1
+def decoding_progress() -> Iterator[Callable[[Progress], None]]:
+    """Shows how far decoding has come, and before that the compiling."""
     told: list[Progress] = []
     began, compiles = time.monotonic(), threading.Event()
 
@@ -49,9 +41,7 @@ def decoding_progress(count: int, compare: bool) -> Iterator[Callable[[Progress]
             compiles.set()
         if compiles.is_set() and not told:
             return f"compiling: {time.monotonic() - began:.0f} s, a first run compiles"
-        return (
-            f"decoding {_bar(told[-1])} {rates(told[-1], count)}" if told else "loading the model's weights"
-        )
+        return f"decoding {_bar(told[-1])} {rates(told[-1])}" if told else "loading the model's weights"
 
     def show(one: Progress) -> None:
         told[:] = [one]
@@ -65,77 +55,16 @@ def _bar(now: Progress, width: int = 10) -> str:
     return "━" * full + "╌" * (width - full)
 
 
-def rates(now: Progress, count: int) -> str:
-    """Returns a line: pictures done of ``count``, tokens done and per second, and the time left at that speed."""
+def rates(now: Progress) -> str:
+    """Returns a line: pictures done, tokens done and per second, and the time left at that speed."""
     speed = now.tokens / max(now.seconds, 1e-9)
     left = timedelta(seconds=round((now.total - now.tokens) / max(speed, 1e-9)))
-    pictures = f"{now.pictures}/{count} pictures, {now.tokens}/{now.total} tokens"
+    pictures = f"{now.pictures}/{now.count} pictures, {now.tokens}/{now.total} tokens"
     return f"{pictures}, {speed:.0f} tokens/s, {left} left"
 
 
-def contents(outputs: Outputs, generation: Generation, plan: Plan) -> dict[Path, bytes]:
-    """Returns the contents of a call's files.
-
-    The grid of a complete call with several prompts has a row for each. The file of a single picture records its
-    prompt, seed and settings. Comparisons show plain decoding's picture on the left.
-    """
-    call, settings = plan.call, generation.settings
-    if call.keep_rows is not None:
-        settings = {**settings, "keep_rows": call.keep_rows}
-
-    def origin(prompt: str, number: int, tokens: Any) -> Any:
-        row = (number - call.first) // call.num
-        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
-        return origin_text(prompt, call.seed, number, {**settings, **negative}, tokens)
-
-    origins = map(origin, generation.prompts, map(int, generation.numbers), generation.tokens)
-    pictures = list(generation.pictures)
-    is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
-
-    def sheet(shown: list) -> bytes:
-        return encode_png(shown[0] if len(shown) == 1 else grid(shown, call.num if is_row else None))
-
-    makers = {
-        "grid": lambda: sheet(pictures),
-        "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
-        "accepted": lambda: sheet(generation.draw_acceptance()),
-        "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
-        "race": lambda: encode_race(generation, outputs.more["race"].suffix),
-    }
-    # An interrupted call has nothing to be compared with.
-    made = {
-        name: path for name, path in outputs.more.items() if name != "compare" or generation.plain is not None
-    }
-    files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
-    return files | {path: makers[name]() for name, path in made.items()}
-
-
-def write(outputs: Outputs, plan: Plan, generation: Generation, overwrite: bool) -> Outputs:
-    """Writes a call's files; returns where they are.
-
-    Files that another process has made under these names meanwhile stay, and the results are written beside them.
-    """
-    while True:
-        made = contents(outputs, generation, plan)
-        try:
-            outputs.write(made, overwrite)
-            return outputs
-        except LanternError:
-            outputs = outputs.beside()
-            places = ", ".join(map(str, outputs.places))
-            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)
-
-
-def _pair(generation: Generation, number: int):
-    captions = ["plain", "speculative"]
-    if len(generation.pictures) == 1:
-        seconds = (generation.plain.statistics.seconds, generation.statistics.seconds)
-        captions = [f"{name} {spent:.2f} s" for name, spent in zip(captions, seconds, strict=True)]
-    return side_by_side([generation.plain.pictures[number], generation.pictures[number]], captions)
-
-
-def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
-    """Prints a generation's table, with plain decoding beside it if it was compared, and what was written."""
+def show_statistics(generation: Generation) -> None:
+    """Prints a generation's table, with plain decoding beside it if it was compared."""
     ours, plain, console = generation.statistics, generation.plain, Console(soft_wrap=True)
     runs = {"speculative": ours} if plain is None else {"plain": plain.statistics, "speculative": ours}
     compiling = [run.compile_seconds for run in runs.values()]
@@ -154,7 +83,6 @@ def show_statistics(generation: Generation, places: Sequence[Path]) -> None:
             console.print(line)
     heads = ("", *(runs if plain is not None else ("",)))
     console.print(table(heads, ((name, *row) for name, row in rows.items()), box=None, pad_edge=False))
-    console.print(f"wrote {', '.join(map(str, places))}")
 
 
 def _comparison(ours: Statistics, plain: Statistics) -> Iterator[str]:

@@ -128,7 +128,7 @@ def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> N
         left = plan.missing(directory, worker.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
         stack.enter_context(_resumable(opened, directory, left))
-        shown = {"progress": stack.enter_context(decoding_progress(count, False))} if writes else {}
+        shown = {"progress": stack.enter_context(decoding_progress())} if writes else {}
         try:
             make_set(opened, directory, worker, **shown)
         except LanternError as error:

@@ -1,26 +1,21 @@
 """``lantern tune``: the fastest way of decoding for a checkpoint on this machine."""
 
 import argparse
+import time
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.apps.commands.arguments import number, whole
+from lantern_jax.apps.commands.arguments import number
 from lantern_jax.apps.commands.options import Command, encoded_prompts, open_pipeline
 from lantern_jax.apps.commands.prompt_files import read_prompts
-from lantern_jax.apps.measuring.clock import Clock
 from lantern_jax.apps.terminal.terminal import say, telling
-from lantern_jax.decoding.fields import MOST_PICTURES
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_makeable, check_new_file, write_file
 from lantern_jax.settings.settings import NUMBERS
 
 # How many sample prompts are used where none are given.
 PROMPTS = 64
-# Pictures for the statistics: the default, and the most per minute of tuning.
-PICTURES, PICTURES_A_MINUTE = 16, 4
-# The most rows of the table.
-SHOWN = 20
 
 
 def add(commands) -> None:
@@ -37,9 +32,6 @@ def add(commands) -> None:
     share = "allow relaxed rules: at most this share of tokens"
     take("--max-substituted", "X", share, type=number(0, 1))
     take("--minutes", "M", "how long it may take", 5, type=number(above=True))
-    # At least two, for the errors of the measurements.
-    pictures = f"decoded together for statistics (default: {PICTURES}, fewer where --minutes are)"
-    take("--pictures", "N", pictures, type=whole(2, MOST_PICTURES))
     take(
         "--out",
         "FILE.json",
@@ -49,20 +41,18 @@ def add(commands) -> None:
 
 
 def _run(arguments: argparse.Namespace) -> None:
-    clock, options = Clock(60 * arguments.minutes), arguments.options
+    began, options, budget = time.monotonic(), arguments.options, arguments.max_substituted
     if arguments.out is not None:
         check_new_file(Path(arguments.out), arguments.overwrite)
     prompts = _prompts(arguments)
 
-    from lantern_jax.apps.measuring.choose import Budget
     from lantern_jax.apps.measuring.subject import checkpoint_subject, sample_prompts
-    from lantern_jax.apps.measuring.tune import Goal, Tuner
+    from lantern_jax.apps.measuring.tune import tune
     from lantern_jax.settings.tuned import Key, file_name
 
     pipeline = open_pipeline(arguments)
     prompts = sample_prompts(pipeline.checkpoint, PROMPTS, arguments.seed) if prompts is None else prompts
-    budget = Budget(arguments.max_substituted)
-    if budget.allows_relaxed and pipeline.checkpoint.codebook is None:
+    if budget is not None and pipeline.checkpoint.codebook is None:
         raise LanternError(
             f"{arguments.model} has no codebook, which relaxed rules need: leave --max-substituted "
             "out, or convert it again with its VQ tokenizer"
@@ -77,22 +67,24 @@ def _run(arguments: argparse.Namespace) -> None:
     else:
         file = Path(arguments.out)
     subject = checkpoint_subject(arguments.model, pipeline, prompts, arguments.seed)
-    pictures = arguments.pictures or int(min(PICTURES, max(2, PICTURES_A_MINUTE * arguments.minutes)))
-    goal = Goal(options, budget, pictures, arguments.minutes)
+
+    def left(share: float) -> float:
+        return began + share * 60 * arguments.minutes - time.monotonic()
+
     with telling("tuning") as tell:
 
         def report(text: str) -> None:
-            tell(lambda: f"tuning, {timedelta(seconds=round(max(clock.remaining, 0)))} left: {text}")
+            tell(lambda: f"tuning, {timedelta(seconds=round(max(left(1), 0)))} left: {text}")
 
-        tuning = Tuner(subject, goal, key, report, clock).run()
+        tuned, is_stopped = tune(subject, options, key, budget, left, report)
     try:
-        write_file(file, tuning.tuned.to_json())
+        write_file(file, tuned.to_json())
     finally:
         # Results are shown even if they cannot be written.
-        _show(tuning)
+        _show(tuned)
     use = "" if file.parent == folder else f"; `lantern generate --tuned {file}` decodes so"
-    wrote = f"wrote {file}: {tuning.tuned.words}{use}"
-    if tuning.is_stopped:
+    wrote = f"wrote {file}: {tuned.words}{use}"
+    if is_stopped:
         raise KeyboardInterrupt(f"interrupted, {wrote}")
     say(wrote)
 
@@ -107,34 +99,23 @@ def _prompts(arguments: argparse.Namespace) -> Any:
     return read(arguments.prompts)
 
 
-def _show(tuning) -> None:
-    """Prints the confirmed candidates, and the best of the others."""
+def _show(tuned) -> None:
+    """Prints all that took part: those in the race to the end, then the others, the fastest first."""
     from lantern_jax.apps.terminal.console import Console, table
 
-    def cells(made) -> tuple[str, ...]:
-        name = f"{made.name} *" if made.name == tuning.tuned.name else made.name
+    def cells(row) -> tuple[str, ...]:
+        marks = " *" * (row["options"] == tuned.options) + " (default)" * row["is_default"]
+        (speedup, error), (share, _) = row["times_plain"], row["substituted"]
         return (
-            f"{name} (default)" if made.name == tuning.default else name,
-            str(made.nodes), _pair(made.tokens_a_pass, 2), f"{made.ms:.2f}",
-            _pair(made.predicted if made.tokens_a_pass else None, 0), _pair(made.measured, 0), _pair(made.speedup, 2),
-            f"{made.substituted.mean():.1%}" if len(made.substituted) else "0",
-        )  # fmt: skip
+            " ".join(row["options"].values()) + marks,
+            f"{row['tokens_a_pass']:.2f}",
+            f"{row['tokens_a_second']:.0f}",
+            f"{speedup:.2f}" + ("" if error is None else f" ± {error:.2f}"),
+            f"{share:.1%}" if share else "0",
+        )
 
-    heads = (
-        "",
-        "nodes",
-        "tokens per pass",
-        "ms per round",
-        "predicted tokens/s",
-        "measured",
-        "times plain",
-        "substituted",
-    )
-    shown = table(heads, map(cells, tuning.rows[:SHOWN]), box=None, pad_edge=False)
+    heads = ("method", "tokens per pass", "tokens/s", "times plain", "substituted")
+    shown = table(heads, map(cells, tuned.found["candidates"]), box=None, pad_edge=False)
     # In a file or a pipe the table takes the width that it needs.
     console = Console()
     (console if console.is_terminal else Console(width=200)).print(shown)
-
-
-def _pair(pair: tuple[float, float] | None, digits: int) -> str:
-    return "" if pair is None else " ± ".join(f"{number:.{digits}f}" for number in pair)

@@ -9,7 +9,7 @@ from typing import Any
 import jax.numpy as jnp
 
 from lantern_jax.apps.foreign.tensor_files import open_tensors
-from lantern_jax.checkpoints.store import check_dtype
+from lantern_jax.devices.platform import check_dtype
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.vq import VQConfig

@@ -19,7 +19,7 @@ from jaxtyping import Int, PyTree
 from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, check_codes, open_part
 from lantern_jax.apps.convert.given_settings import read_settings, settings_for
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import check_new, load, save
+from lantern_jax.checkpoints.store import check_new, load, load_shapes, save
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.decoding.neighbours import nearest_codes
 from lantern_jax.drafters.registry import DRAFTERS
@@ -118,7 +118,7 @@ def add_drafter(
         raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
 
     def begin(*_: Any) -> Begun:
-        old = load(checkpoint, abstract=True)
+        old = load_shapes(checkpoint)
         order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
         return old.target_config, order, partial(load, checkpoint, None)
 
@@ -145,7 +145,7 @@ def add_text_encoder(
     """
 
     def begin(*_: Any) -> Begun:
-        return load(checkpoint, abstract=True).target_config, None, partial(load, checkpoint, None)
+        return load_shapes(checkpoint).target_config, None, partial(load, checkpoint, None)
 
     sources = {"t5": t5, "t5_tokenizer": t5_tokenizer}
     return _convert(begin, sources, config, out, options, "text_encoder")

@@ -3,7 +3,6 @@
 Axes: B batch, N nodes (root included), S positions of a path, V codes.
 """
 
-import dataclasses
 from functools import partial
 from typing import Any
 
@@ -334,20 +333,12 @@ def _ids(conditioning):
 def _tokens_and_mask(conditioning) -> tuple[np.ndarray, np.ndarray]:
     """Returns the ids of prompts, and which of them are not padding."""
     tokens = np.asarray(_ids(conditioning))
-    mask = getattr(conditioning, "mask", None)
-    return tokens, np.ones(tokens.shape, bool) if mask is None else np.asarray(mask)
+    return tokens, np.asarray(getattr(conditioning, "mask", np.ones(tokens.shape, bool)))
 
 
 def _with_tokens(conditioning, tokens, mask):
     """Replaces the prompts of a conditioning."""
-    tokens = jnp.asarray(tokens)
-    if not hasattr(conditioning, "tokens"):
-        return jax.tree.unflatten(
-            jax.tree.structure(conditioning), [tokens, *jax.tree.leaves(conditioning)[1:]]
-        )
-    parts = {"tokens": tokens}
-    if getattr(conditioning, "mask", None) is not None:
-        parts["mask"] = jnp.asarray(mask)
-    if hasattr(conditioning, "_replace"):
-        return conditioning._replace(**parts)
-    return dataclasses.replace(conditioning, **parts)
+    if hasattr(conditioning, "tokens"):
+        return conditioning.replace(tokens=jnp.asarray(tokens), mask=jnp.asarray(mask))
+    leaves, structure = jax.tree.flatten(conditioning)
+    return jax.tree.unflatten(structure, [jnp.asarray(tokens), *leaves[1:]])

@@ -68,7 +68,7 @@ def need(
     each = -(-pictures // data)
     inputs = batch_inputs(shapes, job, each)
     beginning = programs.beginning(inputs, inputs.conditioning, inputs.guidance)
-    sequences = programs.Sequences.of_size(each, *np.zeros((2, 1)))
+    sequences = programs.sequence_ids(each, *np.zeros((2, 1)))
     state = jax.eval_shape(partial(programs.start, job.program, None), beginning, sequences)
     # The head that a drafter is given is the target's.
     drafting = {name: part for name, part in (inputs.drafting_params or {}).items() if name != "head"}

@@ -8,25 +8,27 @@ Axes: n sequences of a batch, T stream tokens, L = max depth + 1.
 
 import dataclasses
 import statistics
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
+import jax
 import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
-from lantern_jax.apps.measuring.clock import alternate
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.apps.measuring.rows import PLAIN, Row
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.apps.measuring.sweep import Configuration
+from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices.platform import device_name, versions
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.io.errors import LanternError
 from lantern_jax.settings.settings import SAMPLING, Settings
 
+T = TypeVar("T")
 LEAST_REPEATS = 3
 # Passes before the first timed one.
 _WARM_UP = 4
@@ -67,27 +69,12 @@ class Member:
         return self.settings.batch, *(getattr(self.settings, name) for name in SAMPLING)
 
 
-@dataclass(frozen=True)
-class Batch:
-    """One decoded batch.
-
-    Attributes:
-        seconds: seconds per picture.
-        pass_seconds: seconds per pass of the whole batch.
-        tokens, rounds: tokens after the first of each picture, and passes of each picture, summed up.
-        accepted: int64 [L], how many passes accepted 0, 1, ... draft tokens.
-        substituted, distance: sums, as in ``Decoded``.
-        passes: passes per picture, extrapolated to its end.
-    """
+class Batch(NamedTuple):
+    """One decoded batch: seconds per picture, seconds per pass of the whole batch, and what is known of it."""
 
     seconds: float
     pass_seconds: float
-    tokens: int
-    rounds: int
-    accepted: Int[np.ndarray, " L"]
-    substituted: int
-    distance: float
-    passes: float
+    decoded: Decoded
 
 
 def members(
@@ -163,6 +150,18 @@ def measure(
     ]
 
 
+def alternate(tasks: Mapping[str, Callable[[int], T]], repeats: int) -> dict[str, list[T]]:
+    """Runs all tasks in turns, in reverse order every other time; returns what each gives in each repetition.
+
+    A task is given the number of the repetition. Warm up and compile beforehand.
+    """
+    given: dict[str, list[T]] = {name: [] for name in tasks}
+    for repeat in range(repeats):
+        for name in list(tasks)[:: -1 if repeat % 2 else 1]:
+            given[name].append(tasks[name](repeat))
+    return given
+
+
 def begin(subject: Subject, member: Member, repeat: int) -> Run:
     batch = member.settings.batch
     return subject.start(member.job, repeat * batch, batch)
@@ -174,19 +173,9 @@ def decode_batch(subject: Subject, member: Member, passes: int | None, repeat: i
     begun = run.timing.decoding
     run = subject.engine.advance(run, passes)
     took, decoded = run.timing.decoding - begun, subject.finish(run)
-    batch, rounds = len(decoded.tokens), decoded.rounds
-    tokens = int((decoded.tokens[:, subject.free] >= 0).sum()) - batch
-    share = tokens / (batch * (len(subject.free) - 1))
-    return Batch(
-        seconds=(begun + took / share) / batch,
-        pass_seconds=took / int(rounds.max()),
-        tokens=tokens,
-        rounds=int(rounds.sum()),
-        accepted=decoded.accepted.sum(axis=0).astype(np.int64),
-        substituted=int(decoded.substituted.sum()),
-        distance=float(decoded.distance.sum()),
-        passes=int(rounds.sum()) / batch / share,
-    )
+    count = len(decoded.tokens)
+    share = subject.tokens_after_first(decoded) / (count * (len(subject.free) - 1))
+    return Batch((begun + took / share) / count, took / int(decoded.rounds.max()), decoded)
 
 
 def _row(
@@ -203,15 +192,12 @@ def _row(
     # Nothing verifies rows in parallel either.
     is_known = not is_forced and member.job.program.rows is None
     seconds = [sample.seconds for sample in samples]
-    tokens, rounds, substituted, distance = (
-        sum(getattr(sample, name) for sample in samples)
-        for name in ("tokens", "rounds", "substituted", "distance")
-    )
+    decoded = jax.tree.map(lambda *parts: np.concatenate(parts), *(sample.decoded for sample in samples))
+    tokens, rounds = subject.tokens_after_first(decoded), int(decoded.rounds.sum())
+    substituted = int(decoded.substituted.sum())
     ms_a_pass = 1e3 * statistics.median(sample.pass_seconds for sample in samples)
-    typical, plain_seconds = (
-        statistics.median(sample.seconds for sample in each) for each in (samples, plain)
-    )
-    speedup, quartiles = plain_seconds / typical, _quartiles(seconds)
+    typical, plain_seconds = statistics.median(seconds), statistics.median(sample.seconds for sample in plain)
+    speedup, quartiles = plain_seconds / typical, np.quantile(seconds, (0.25, 0.75)).tolist()
     return Row(
         model=subject.name,
         pixels=subject.pixels,
@@ -223,20 +209,19 @@ def _row(
         options=dict(configuration.options),
         nodes=settings.tree.num_nodes - 1,
         depth=settings.tree.max_depth,
-        passes=statistics.fmean(sample.passes for sample in samples),
+        passes=(len(subject.free) - 1) * rounds / tokens,
         tokens_a_pass=tokens / rounds,
-        acceptance=_acceptance(sum(sample.accepted for sample in samples), rounds),
+        acceptance=_acceptance(decoded.accepted.sum(axis=0), rounds),
         ms_a_pass=ms_a_pass,
         seconds=typical,
         quartiles=quartiles,
         repeats=len(samples),
         plain_seconds=plain_seconds,
-        pictures_a_second=1 / typical,
         speedup=speedup,
         speedup_quartiles=[plain_seconds / each for each in reversed(quartiles)],
         efficiency=speedup * rounds / tokens,
         substituted=substituted / tokens if is_known else None,
-        distortion=distance / max(substituted, 1) if is_known else None,
+        distortion=float(decoded.distance.sum()) / max(substituted, 1) if is_known else None,
         forced=is_forced,
         accept_lengths=plan.profile.to_json() if is_forced else None,
         measured_passes=plan.passes,
@@ -250,7 +235,3 @@ def _acceptance(accepted: Int[np.ndarray, " L"], rounds: int) -> list[float]:
     """Returns the share of passes that accepted at least 1, 2, ... tokens, as far as any did."""
     least = np.cumsum(accepted[::-1])[::-1][1:]
     return [float(count) / rounds for count in least[least > 0]]
-
-
-def _quartiles(values: Sequence[float]) -> list[float]:
-    return [float(value) for value in np.quantile(values, (0.25, 0.75))]

@@ -36,7 +36,6 @@ class Row:
         quartiles: the first and third quartiles of those.
         repeats: how many batches were decoded.
         plain_seconds: seconds per picture of plain decoding, for the same pictures in the same run; a median too.
-        pictures_a_second: 1 / seconds.
         speedup: plain_seconds / seconds.
         speedup_quartiles: plain_seconds / each of the quartiles, the smaller first.
         efficiency: speedup / tokens_a_pass: 1 where a pass costs what a step of plain decoding does.
@@ -69,7 +68,6 @@ class Row:
     quartiles: Sequence[float]
     repeats: int
     plain_seconds: float
-    pictures_a_second: float
     speedup: float
     speedup_quartiles: Sequence[float]
     efficiency: float

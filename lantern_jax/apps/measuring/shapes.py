@@ -16,8 +16,8 @@ from jaxtyping import PyTree
 
 from lantern_jax.apps.measuring.random_models import random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import parameter_dtype
 from lantern_jax.decoding.program import Inputs
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.jobs import Job
 from lantern_jax.families.registry import family_of

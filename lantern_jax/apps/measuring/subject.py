@@ -15,9 +15,9 @@ from jaxtyping import Float, Int, PyTree
 
 from lantern_jax.apps.measuring.random_models import pixels_a_cell, random_model
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import parameter_dtype
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices.partition import device_grid
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Timing
 from lantern_jax.engine.jobs import Job, Run
@@ -72,14 +72,12 @@ class Decodings:
         tokens: int32 [n, T], streams.
         rounds: int32 [n], target passes after prefill.
         substituted: float [n], the share of tokens put in place of the strict rule's.
-        distance: mean codebook distance of all these tokens to the strict rule's; 0 if there are none.
         timing: seconds.
     """
 
     tokens: Int[np.ndarray, "n T"]
     rounds: Int[np.ndarray, " n"]
     substituted: Float[np.ndarray, " n"]
-    distance: float
     timing: Timing
 
 
@@ -111,6 +109,10 @@ class Subject:
     def prompts(self) -> int:
         """Number of prompts."""
         return len(jax.tree.leaves(self.conditioning)[0])
+
+    def tokens_after_first(self, decoded: Decoded) -> int:
+        """Counts the sampled tokens that are known, the first of each picture left out."""
+        return int((decoded.tokens[:, self.free] >= 0).sum()) - len(decoded.tokens)
 
     def settings(self, options: Mapping[str, Any]) -> Settings:
         """Returns the settings of these options; LanternError for options that this model cannot be decoded with."""
@@ -155,11 +157,7 @@ class Subject:
             parts.append(self.finish(run))
             timing += run.timing
         decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *parts)
-        total = max(int(decoded.substituted.sum()), 1)
-        return Decodings(
-            decoded.tokens, decoded.rounds, decoded.substituted / len(self.free),
-            float(decoded.distance.sum()) / total, timing,
-        )  # fmt: skip
+        return Decodings(decoded.tokens, decoded.rounds, decoded.substituted / len(self.free), timing)
 
 
 def checkpoint_subject(

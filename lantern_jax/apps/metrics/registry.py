@@ -16,7 +16,8 @@ class ReaderKind:
     """A reader of pictures that users can choose.
 
     Example:
-        >>> lantern_jax.ReaderKind("mean colours", lambda weights, preprocessing: None).distance
+        >>> from lantern_jax.apps.metrics.registry import ReaderKind
+        >>> ReaderKind("mean colours", lambda weights, preprocessing: None).distance
         'Fréchet distance'
 
     Attributes:
@@ -41,7 +42,8 @@ class ScoreKind:
     """A score of pictures with prompts that users can choose.
 
     Example:
-        >>> lantern_jax.ScoreKind("brightness", lambda weights: None).weights is None
+        >>> from lantern_jax.apps.metrics.registry import ScoreKind
+        >>> ScoreKind("brightness", lambda weights: None).weights is None
         True
 
     Attributes:

@@ -165,7 +165,7 @@ def _drawn_shards(
     numbers = np.array([number for number in every.tolist() if number not in held], int)
     kept = done = len(held)
     for shard in filter(is_known, shards):
-        yield Progress(done, len(every), done, 0.0), drawn(shard)
+        yield Progress(done, len(every), done, len(every), 0.0), drawn(shard)
     if not len(numbers):
         return
     call, job, rows = _call(opened, numbers)
@@ -180,7 +180,7 @@ def _drawn_shards(
         spent = time.perf_counter() - began - run.timing.compiling
         # As if the kept pictures had been decoded at the same speed.
         spent *= known / max(known - kept * run.total, 1)
-        now = Progress(known, len(every) * run.total, done, spent)
+        now = Progress(known, len(every) * run.total, done, len(every), spent)
         yield now, None
         for shard in filter(is_known, sorted({number // plan.shard_size for number in fresh})):
             yield now, drawn(shard)

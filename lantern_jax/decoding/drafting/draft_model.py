@@ -48,11 +48,13 @@ def drafter_from_target(small: Target, conditioning: Callable[[Any, Prefix], Any
             function, and the labels or captions along with the parameters.
 
     Example:
-        >>> small = lantern_jax.target_of(lantern_jax.published_config("B"))
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> small = target_of(published_config("B"))
         >>> def labels(params, prefix):  # drafting_params are the small model's, and {"prompt": {"labels": [B, 1]}}
         ...     return params["prompt"]["labels"]
-        >>> drafter = lantern_jax.drafter_from_target(small, labels)
-        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
+        >>> drafter = lantern_jax.draftings.drafter_from_target(small, labels)
+        >>> lantern_jax.draftings.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
     return _drafter_of(small, conditioning)

@@ -45,9 +45,11 @@ class Drafter:
             None for a drafter that leads no window.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
-        >>> lantern_jax.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
+        >>> lantern_jax.draftings.eagle(drafter, lantern_jax.DraftTree.chain(4)).max_depth
         4
     """
 
@@ -155,11 +157,13 @@ def eagle(drafter: Drafter, tree: DraftTree | DynamicTree | str, echo: Echo | No
         LanternError: an unknown name, or a tree of the root alone.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
-        >>> lantern_jax.eagle(drafter, "mc_sim_7b_63").max_depth
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
+        >>> lantern_jax.draftings.eagle(drafter, "mc_sim_7b_63").max_depth
         5
-        >>> lantern_jax.eagle(drafter, lantern_jax.DynamicTree(nodes=25, depth=8)).max_depth
+        >>> lantern_jax.draftings.eagle(drafter, lantern_jax.draftings.DynamicTree(nodes=25, depth=8)).max_depth
         8
     """
     tree = tree if isinstance(tree, GuessTree) else resolve_tree(tree)
@@ -248,7 +252,7 @@ class Tree(_Drafted):
             elsewhere.
 
     Example:
-        >>> lantern_jax.Tree(tree="0.0+1").tree.paths
+        >>> lantern_jax.draftings.Tree(tree="0.0+1").tree.paths
         ((0,), (1,), (0, 0))
     """
 
@@ -263,7 +267,7 @@ class Dynamic(DynamicTree, _Drafted):
         sharpness: beta of the gap: a node is worth softmax(beta (log q + g)) over the codes; fitted, else 2.
 
     Example:
-        >>> lantern_jax.Dynamic(nodes=25).settled("cpu", {}).tree.drafts
+        >>> lantern_jax.draftings.Dynamic(nodes=25).settled("cpu", {}).tree.drafts
         710
     """
 

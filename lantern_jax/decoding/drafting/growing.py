@@ -105,7 +105,7 @@ class DynamicTree(GuessTree):
             unknown ranking.
 
     Example:
-        >>> tree = lantern_jax.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
+        >>> tree = lantern_jax.draftings.DynamicTree(nodes=25, depth=8, frontier=8, children=6)
         >>> tree.num_nodes, tree.drafts
         (26, 330)
     """

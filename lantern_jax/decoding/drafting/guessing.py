@@ -24,9 +24,11 @@ class ModelParts(NamedTuple):
         coupling: the coupling that it goes with.
 
     Example:
-        >>> target = lantern_jax.target_of(lantern_jax.published_config("B"))
-        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.Gumbel())
-        >>> lantern_jax.Jacobi(window=8).make(parts).max_depth
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> from lantern_jax.families.registry import target_of
+        >>> target = target_of(published_config("B"))
+        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
+        >>> lantern_jax.draftings.Jacobi(window=8).make(parts).max_depth
         8
     """
 
@@ -48,7 +50,7 @@ class Guessing(ABC):
         verifies: whether guesses are verified by a rule and a coupling.
 
     Example:
-        >>> lantern_jax.Jacobi(nodes=8).settled("cpu", {}).tree.num_nodes
+        >>> lantern_jax.draftings.Jacobi(nodes=8).settled("cpu", {}).tree.num_nodes
         9
     """
 

@@ -67,9 +67,10 @@ def jacobi(
             not fit ``redraw``, and ``Block`` with a redraw other than ``independent``.
 
     Example:
-        >>> lantern_jax.jacobi(16384, window=8).max_depth
+        >>> lantern_jax.draftings.jacobi(16384, window=8).max_depth
         8
-        >>> lantern_jax.jacobi(16384, lantern_jax.DraftTree.window(8, branches=3, levels=2), "maximal").max_depth
+        >>> window = lantern_jax.DraftTree.window(8, branches=3, levels=2)
+        >>> lantern_jax.draftings.jacobi(16384, window, "maximal").max_depth
         8
     """
     return drafting_of(Window(vocab_size, window, redraw, initial, row))
@@ -153,7 +154,7 @@ class Jacobi(GuessedWindow):
             maximal, and independent with block, which allows no other.
 
     Example:
-        >>> lantern_jax.Jacobi(window=8, branches=3, levels=2).tree.num_nodes
+        >>> lantern_jax.draftings.Jacobi(window=8, branches=3, levels=2).tree.num_nodes
         19
     """
 

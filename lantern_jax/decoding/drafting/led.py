@@ -208,10 +208,12 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
             the coupling ``Rejection``.
 
     Example:
-        >>> config = lantern_jax.DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> drafter = lantern_jax.eagle_drafter(config)
-        >>> window = lantern_jax.Window(64, lantern_jax.DraftTree.window(8))
-        >>> lantern_jax.led_window(drafter, window, refine=1).max_depth
+        >>> from lantern_jax.drafters.eagle import eagle_drafter
+        >>> from lantern_jax.drafters.sequence import DrafterConfig
+        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
+        >>> drafter = eagle_drafter(config)
+        >>> window = lantern_jax.draftings.Window(64, lantern_jax.DraftTree.window(8))
+        >>> lantern_jax.draftings.led_window(drafter, window, refine=1).max_depth
         8
     """
     if settings.redraw is not None:
@@ -271,7 +273,7 @@ class Led(GuessedWindow):
             fitted.
 
     Example:
-        >>> lantern_jax.Led(nodes=25).tree
+        >>> lantern_jax.draftings.Led(nodes=25).tree
         GapTree(window=24, nodes=25, sharpness=2.83)
     """
 

@@ -27,7 +27,7 @@ class Plain(Guessing):
     """Guesses nothing: each pass gives one token.
 
     Example:
-        >>> lantern_jax.Plain().tree.max_depth
+        >>> lantern_jax.draftings.Plain().tree.max_depth
         0
     """
 

@@ -77,7 +77,7 @@ class Window:
 
     Example:
         >>> tree = lantern_jax.DraftTree.window(8, branches=3, levels=2)
-        >>> window = lantern_jax.Window(16384, tree)
+        >>> window = lantern_jax.draftings.Window(16384, tree)
         >>> window.width, window.branches, window.tree.num_nodes
         (8, 3, 19)
     """

@@ -33,7 +33,7 @@ class Cool(Rule):
 
     Example:
         >>> p, q = jnp.array([[0.5, 0.5]]), jnp.array([[0.25, 0.75]])
-        >>> claim = lantern_jax.Cool(omega=1.5).claim(p, q, jnp.array([0]), jnp.array([1]), 1, None)
+        >>> claim = lantern_jax.rules.Cool(omega=1.5).claim(p, q, jnp.array([0]), jnp.array([1]), 1, None)
         >>> np.asarray(claim.mass).round(3)  # omega p(x), in a tree one level deep
         array([0.75], dtype=float32)
     """

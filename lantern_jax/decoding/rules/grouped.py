@@ -33,7 +33,7 @@ class Grouped(Rule):
         size: static, the most codes of a group, x included; 1 is strict.
 
     Example:
-        >>> rule = lantern_jax.Grouped(p_gap=0.125, squared_distance=0.5, size=14)
+        >>> rule = lantern_jax.rules.Grouped(p_gap=0.125, squared_distance=0.5, size=14)
         >>> rule.size, rule.is_strict, float(rule.p_gap)
         (14, False, 0.125)
     """

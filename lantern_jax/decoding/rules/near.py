@@ -27,9 +27,9 @@ class Near(Rule):
         >>> codes, neighbours = jnp.array([[0.0], [1.0], [3.0]]), jnp.array([[1, 2], [0, 2], [1, 0]])
         >>> codebook = lantern_jax.Codebook(neighbours, codes)
         >>> p = jnp.array([0.25, 0.125, 0.625])
-        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> after = lantern_jax.rules.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
         >>> wanted = jnp.array([1, 1])  # code 0 lies 1 from it, code 2 lies 2, and the spacing is 1.33
-        >>> lantern_jax.Near(tau=1.0).accepts(after, jnp.array([0, 2]), wanted, None, codebook).tolist()
+        >>> lantern_jax.rules.Near(tau=1.0).accepts(after, jnp.array([0, 2]), wanted, None, codebook).tolist()
         [True, False]
     """
 

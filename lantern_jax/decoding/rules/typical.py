@@ -30,8 +30,8 @@ class Typical(Rule):
 
     Example:
         >>> p = jnp.array([0.25, 0.05, 0.7])
-        >>> after = lantern_jax.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
-        >>> lantern_jax.Typical().accepts(after, jnp.array([0, 1]), None, None, None).tolist()
+        >>> after = lantern_jax.rules.Probabilities(at=lambda ids: p[ids], rows=lambda: p)
+        >>> lantern_jax.rules.Typical().accepts(after, jnp.array([0, 1]), None, None, None).tolist()
         [True, False]
     """
 
@@ -59,8 +59,8 @@ class Tolerance(Rule):
 
     Example:
         >>> scores = jnp.log(jnp.array([[0.25, 0.05, 0.7]]))
-        >>> after = lantern_jax.Probabilities(None, None, lambda ids: scores[0, ids], lambda: scores)
-        >>> rule = lantern_jax.Tolerance(samples=2)
+        >>> after = lantern_jax.rules.Probabilities(None, None, lambda ids: scores[0, ids], lambda: scores)
+        >>> rule = lantern_jax.rules.Tolerance(samples=2)
         >>> rule.accepts(after, jnp.array([0, 1]), None, None, None).tolist()
         [True, False]
     """

@@ -30,7 +30,8 @@ class ChameleonConfig(GuidedTokensConfig):
         others: as in ``GuidedTokensConfig``. The grid is 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
 
     Example:
-        >>> config = lantern_jax.ChameleonConfig(grid=48, layout="lumina")
+        >>> from lantern_jax.families.chameleon.model import ChameleonConfig
+        >>> config = ChameleonConfig(grid=48, layout="lumina")
         >>> config.num_tokens, config.row_end, config.image_end
         (2353, 8192, 8193)
     """
@@ -95,12 +96,13 @@ class Chameleon(TokenModel):
     """The model, a ``TokenModel``.
 
     Example:
-        >>> config = lantern_jax.ChameleonConfig(
+        >>> from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+        >>> config = ChameleonConfig(
         ...     dim=16, num_layers=1, num_heads=2, hidden_dim=32, vocab_size=80, num_codes=64, grid=4
         ... )
         >>> tokens = jnp.zeros((1, 5), jnp.int32)
         >>> prompt = lantern_jax.TokenConditioning(tokens, tokens == 0)
-        >>> model = lantern_jax.Chameleon(config)
+        >>> model = Chameleon(config)
         >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), prompt)
         >>> features.shape, logits.shape
         ((1, 5, 16), (1, 5, 64))

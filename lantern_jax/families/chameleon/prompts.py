@@ -76,7 +76,8 @@ class ChameleonVocabulary:
         special: published ids of the structuring tokens.
 
     Example:
-        >>> vocabulary = lantern_jax.ChameleonVocabulary(codes=(5, 4))
+        >>> from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
+        >>> vocabulary = ChameleonVocabulary(codes=(5, 4))
         >>> vocabulary.to_stream([4, 5, 8803, 8196])  # two codes, row end, image end
         array([1, 0, 2, 3], dtype=int32)
     """

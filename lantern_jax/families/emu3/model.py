@@ -15,7 +15,8 @@ class Emu3Config(RowsConfig):
         others: as in ``RowsConfig``. A picture has 90 x 90 codes (720 px) as published.
 
     Example:
-        >>> config = lantern_jax.Emu3Config()
+        >>> from lantern_jax.families.emu3.model import Emu3Config
+        >>> config = Emu3Config()
         >>> config.num_tokens, config.text_size, config.transformer.groups
         (8192, 151854, 4)
     """

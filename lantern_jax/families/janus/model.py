@@ -23,7 +23,8 @@ class JanusConfig(GuidedTokensConfig):
         others: as in ``GuidedTokensConfig``. A picture is grid * grid codes: 24 (384 px) as published.
 
     Example:
-        >>> config = lantern_jax.JanusConfig()
+        >>> from lantern_jax.families.janus.model import JanusConfig
+        >>> config = JanusConfig()
         >>> config.num_tokens, config.num_codes, config.text_size
         (576, 16384, 102400)
     """

@@ -19,7 +19,8 @@ class LiquidConfig(GuidedTokensConfig):
         others: as in ``GuidedTokensConfig``. A picture has 32 x 32 codes (512 px) as published.
 
     Example:
-        >>> config = lantern_jax.LiquidConfig()
+        >>> from lantern_jax.families.liquid.model import LiquidConfig
+        >>> config = LiquidConfig()
         >>> config.num_tokens, config.text_size, config.transformer.head_dim
         (1024, 256000, 256)
     """

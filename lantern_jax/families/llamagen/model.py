@@ -42,7 +42,8 @@ class LlamaGenConfig:
             logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
 
     Example:
-        >>> config = lantern_jax.LlamaGenConfig(
+        >>> from lantern_jax.families.llamagen.model import LlamaGenConfig
+        >>> config = LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
         ... )
         >>> config.num_tokens, config.unconditional_labels
@@ -149,7 +150,8 @@ def published_config(size: str, conditioning: str = "class", grid: int = 16) -> 
         LanternError: an unknown size or conditioning.
 
     Example:
-        >>> config = lantern_jax.published_config("XL", "caption", grid=32)
+        >>> from lantern_jax.families.llamagen.model import published_config
+        >>> config = published_config("XL", "caption", grid=32)
         >>> config.num_layers, config.dim, config.num_tokens
         (36, 1280, 1024)
     """
@@ -171,8 +173,9 @@ class CaptionConditioning(Record):
         negative, negative_mask: the same for captions of the unconditional row; None for the learned features.
 
     Example:
+        >>> from lantern_jax.families.llamagen.model import CaptionConditioning
         >>> mask = np.arange(120)[None] >= 100  # a caption of 20 tokens
-        >>> conditioning = lantern_jax.CaptionConditioning(np.zeros((1, 120, 2048), np.float32), mask)
+        >>> conditioning = CaptionConditioning(np.zeros((1, 120, 2048), np.float32), mask)
         >>> conditioning.mask.sum()
         np.int64(20)
     """
@@ -191,10 +194,11 @@ class LlamaGen(StreamModel):
     """The GPT, a ``StreamModel``. Additional parameters: labels or caption.
 
     Example:
-        >>> config = lantern_jax.LlamaGenConfig(
+        >>> from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
+        >>> config = LlamaGenConfig(
         ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
         ... )
-        >>> model, labels = lantern_jax.LlamaGen(config), jnp.zeros((1, 1), jnp.int32)
+        >>> model, labels = LlamaGen(config), jnp.zeros((1, 1), jnp.int32)
         >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
         >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), labels, tokens)
         >>> features.shape, logits.shape

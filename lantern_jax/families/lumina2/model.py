@@ -25,7 +25,8 @@ class Lumina2Config(RowsConfig):
         others: as in ``RowsConfig``. A picture has 96 x 96 codes (768 px) as published.
 
     Example:
-        >>> config = lantern_jax.Lumina2Config()
+        >>> from lantern_jax.families.lumina2.model import Lumina2Config
+        >>> config = Lumina2Config()
         >>> config.num_tokens, config.text_size
         (9313, 155000)
     """

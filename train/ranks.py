@@ -1,4 +1,4 @@
-"""Ranks of plain decoding's tokens in a drafter's order, at every root of some pictures: for any family and drafter.
+"""Collect the ranks of plain decoding's tokens in a drafter's order, at every root of some pictures.
 
 A picture that was decoded plainly is decoded plainly again. In each step the drafter, which absorbs what is committed
 as in real drafting, walks along the tokens that will follow, with the noise that chose them. Where a real round drafts
@@ -17,7 +17,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Float, Int, Key
 
-from lantern_jax.apps.measuring.paths import MAX_DEPTH
 from lantern_jax.apps.measuring.subject import Subject
 from lantern_jax.decoding import loop
 from lantern_jax.decoding.acceptance import Strict
@@ -28,6 +27,9 @@ from lantern_jax.decoding.sampling import gumbel_noise, process_logits, sequence
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.settings.settings import Settings
+
+# Levels below a root.
+MAX_DEPTH = 12
 
 
 @flax.struct.dataclass
@@ -117,7 +119,6 @@ def collect_ranks(
     settings: Settings,
     tokens: Int[np.ndarray, "n T"],
     *,
-    first: int = 0,
     batch: int = 16,
     depth: int = MAX_DEPTH,
 ) -> Int[np.ndarray, "n T depth"]:
@@ -127,7 +128,7 @@ def collect_ranks(
         subject: what was decoded.
         kind: one of the checkpoint's drafters.
         settings: guidance and sampling; the rest is not read.
-        tokens: their streams, from picture number ``first`` on.
+        tokens: their streams, from picture number 0 on.
         batch: pictures walked together.
     """
     recipe, engine = subject.recipe, subject.engine
@@ -136,12 +137,12 @@ def collect_ranks(
     found = []
     for start in range(0, len(tokens), batch):
         known = np.resize(tokens[start : start + batch], (batch, tokens.shape[1]))
-        numbers = first + start + np.arange(batch, dtype=np.uint32)
+        numbers = start + np.arange(batch, dtype=np.uint32)
         keys = sequence_keys(subject.seed, numbers)
         guidance = None if settings.guidance == 1 else np.full(batch, settings.guidance, np.float32)
         inputs = Inputs(
             engine.parameters.target, Walk(engine.drafter(kind), known, keys),
-            subject.rows(first + start, batch), keys, guidance, np.ones(batch, bool),
+            subject.rows(start, batch), keys, guidance, np.ones(batch, bool),
             settings.sampling(recipe.config.num_codes), Strict(), None,
         )  # fmt: skip
         found.append(np.asarray(_advance(program, inputs))[: len(tokens) - start])
