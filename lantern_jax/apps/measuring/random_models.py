@@ -101,7 +101,7 @@ def random_model(size: str) -> RandomModel:
 
 
 def pixels_a_cell(config: TargetConfig) -> int:
-    """Returns the pixels per code along a side of a picture, as the family's published tokenizer or decoder draws it."""
+    """Returns the pixels per code along a side, as the family's published tokenizer or decoder draws it."""
     tokenizer = family_of(config).tokenizer()
     return getattr(config, "code_pixels", _PIXELS) if tokenizer is None else tokenizer.downsampling
 
