@@ -6,13 +6,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax.decoding.protocols import GuidedTokens
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.vq import VQModel
 
 
-def conditioning_of(arrays, num_codes: int) -> GuidedTokens:
-    """Returns a case's prompts as stream ids."""
+def conditioning_of(arrays, num_codes: int) -> GuidedTokens | TokenConditioning:
+    """Returns a case's prompts as stream ids; GLM-Image's are published so, and not guided."""
+    if "guidance" not in arrays:
+        return TokenConditioning(jnp.asarray(arrays["prompt_ids"], jnp.int32), arrays["prompt_mask"])
     ids, mask = ([arrays[f"{row}_{part}"] for row in ("prompt", "unconditional")] for part in ("ids", "mask"))
     tokens, unconditional = (jnp.asarray(row + num_codes, jnp.int32) for row in ids)
     return GuidedTokens(tokens, mask[0], unconditional, mask[1])
@@ -29,7 +31,7 @@ def run_guided(case, assert_close):
     config = published.sizes(tensors, settings | case.config.get("told", {}))
     _, params = published.read(tensors, config)
     target = family_of(config).target(config, np.dtype(np.float32))
-    guidance = jnp.asarray(arrays["guidance"])
+    guidance = jnp.asarray(arrays["guidance"]) if "guidance" in arrays else None
     batch, steps = codes.shape
     cache, first, _ = jax.jit(target.prefill, static_argnums=3)(
         params, conditioning_of(arrays, config.num_codes), guidance, 2 * steps
@@ -67,4 +69,4 @@ def _codes(model, pictures):
     return model.quantize(model.encode(pictures))
 
 
-GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2"), run_guided)
+GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2", "glm_image"), run_guided)

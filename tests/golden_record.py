@@ -213,7 +213,45 @@ def lumina2_prompts(width: int = 64, height: int = 32) -> dict[str, np.ndarray]:
     return {"wide_prompts": whole, "wide_header": np.array(header)}
 
 
-CASES = {"janus": janus, "emu3": emu3, "liquid": liquid, "lumina2": lumina2}
+def glm_image():
+    """The prompts' and all codes' logits, positions and padding as the published module makes them."""
+    text = {
+        "vocab_size": 84, "vision_vocab_size": 28, "rms_norm_eps": 1e-5, "pad_token_id": 0, "eos_token_id": 25, **_TEXT,
+        "num_attention_heads": 2, "num_key_value_heads": 1,
+        "rope_parameters": {
+            "rope_type": "default", "rope_theta": 10000.0, "partial_rotary_factor": 0.5, "mrope_section": [1, 1, 2],
+        },
+    }  # fmt: skip
+    settings = {
+        "text_config": text,
+        "vision_config": {"hidden_size": 16, "depth": 1, "num_heads": 2, "intermediate_size": 16, "image_size": 32},
+        "vq_config": {"embed_dim": 8, "num_embeddings": 24, "latent_channels": 8},
+        "image_start_token_id": 24, "image_end_token_id": 25, "image_token_id": 80,
+    }  # fmt: skip
+    model = transformers.GlmImageForConditionalGeneration(transformers.GlmImageConfig(**settings))
+    shapes, (rows, columns) = fill(model), (3, 2)
+    preview = transformers.GlmImageProcessor._get_target_shape(None, 32 * rows, 32 * columns)[2:]
+    rng, count = np.random.default_rng(0), rows * columns + preview[0] * preview[1]
+    codes = rng.integers(0, 24, (len(LENGTHS), count))
+    mask = np.arange(PROMPT)[None] >= PROMPT - np.array(LENGTHS)[:, None]
+    ids = np.where(mask, rng.integers(26, 80, mask.shape), 0)
+    grids = torch.tensor([[1, rows, columns], [1, *preview]] * len(ids))
+    seen = np.concatenate([mask, np.ones(codes.shape, bool)], axis=1).astype(np.int64)
+    first = model(
+        input_ids=torch.from_numpy(ids), attention_mask=torch.from_numpy(seen[:, :PROMPT]), image_grid_thw=grids,
+        images_per_sample=torch.tensor([2] * len(ids)), use_cache=True,
+    )  # fmt: skip
+    then = model(
+        input_ids=torch.from_numpy(codes), attention_mask=torch.from_numpy(seen), cache=first.cache, use_cache=True,
+        image_grid_thw=grids, images_per_sample=torch.tensor([2] * len(ids)),
+    )  # fmt: skip
+    logits = torch.cat([first.logits[:, -1:], then.logits], dim=1)[..., :24].numpy()
+    found = {"prompt_ids": ids, "prompt_mask": mask, "codes": codes, "logits": logits}
+    told = {"num_codes": 24, "grid": rows, "columns": columns}
+    return {"model_type": "glm_image", **settings, "told": told}, shapes, found
+
+
+CASES = {"janus": janus, "emu3": emu3, "liquid": liquid, "lumina2": lumina2, "glm_image": glm_image}
 
 
 def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:

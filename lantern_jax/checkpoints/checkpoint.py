@@ -205,9 +205,20 @@ def _flat_shapes(tree: PyTree) -> dict[str, tuple[int, ...]]:
 
 
 def picture_size(checkpoint: Checkpoint) -> tuple[int, int] | None:
-    """Returns width and height of a checkpoint's pictures in pixels; None without a tokenizer."""
-    tokenizer, (rows, columns) = checkpoint.tokenizer_config, shape_of(checkpoint.target_config)
-    return None if tokenizer is None else (columns * tokenizer.downsampling, rows * tokenizer.downsampling)
+    """Returns width and height of a checkpoint's pictures in pixels; None if nothing says how large a code is."""
+    (rows, columns), cell = shape_of(checkpoint.target_config), code_pixels(checkpoint)
+    return None if cell is None else (columns * cell, rows * cell)
+
+
+def code_pixels(checkpoint: Checkpoint) -> int | None:
+    """Returns the side of a code in pixels: as its tokenizer draws it, or as the software does that draws the model's
+    pictures; None for neither."""
+    tokenizer = checkpoint.tokenizer_config
+    return (
+        getattr(checkpoint.target_config, "code_pixels", None)
+        if tokenizer is None
+        else tokenizer.downsampling
+    )
 
 
 def size_text(size: tuple[int, int] | None) -> str | None:
@@ -228,15 +239,14 @@ def sized(checkpoint: Checkpoint, size: str | None) -> Checkpoint:
         raise errors.invalid("size", size, "width and height in pixels, such as 832x624")
     width, height = map(int, found.groups())
     config, own = checkpoint.target_config, picture_size(checkpoint)
-    family, tokenizer = family_of(config), checkpoint.tokenizer_config
+    family, cell = family_of(config), code_pixels(checkpoint)
     if (width, height) == own:
         return checkpoint
-    if family.shaped is None or tokenizer is None:
+    if family.shaped is None or cell is None:
         only = "" if own is None else f" alone ({size_text(own)})"
         raise LanternError(
             f"size {size}: {checkpoint.model} draws pictures of its own size{only}: leave it out"
         )
-    cell = tokenizer.downsampling
     if width % cell or height % cell:
         raise errors.invalid("size", size, f"multiples of {cell} pixels")
     made = dataclasses.replace(

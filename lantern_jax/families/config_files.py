@@ -70,6 +70,7 @@ class Dialect:
         harmless: entries that shapes or another file decide.
         kept: entries of ``only`` that readers of the family's weights look at.
         parts: objects about other parts of the model -> ``only`` for entries in them.
+        rotation: entry of the rotation -> the values that are computed here, beside those that all families share.
     """
 
     config: type
@@ -81,6 +82,7 @@ class Dialect:
     harmless: str = ""
     kept: tuple[str, ...] = ()
     parts: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
+    rotation: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
 
     @property
     def fields(self) -> set[str]:
@@ -105,7 +107,7 @@ def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[st
     fields, aliases, only = dialect.fields, _ALIASES | dict(dialect.aliases), {**_ONLY, **dialect.only}
     decided_elsewhere = dialect.harmless.split() if published else ()
     known, wrong, unknown = {}, _of_another_type(settings, dialect), []
-    for name, value in _flat(settings, wrong).items():
+    for name, value in _flat(settings, wrong, dialect).items():
         field = name if name in fields else aliases.get(name, name)
         if name in decided_elsewhere or (value is None and (published or name not in fields)):
             continue
@@ -138,16 +140,17 @@ def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[st
     return known
 
 
-def _flat(settings: Mapping[str, Any], wrong: list[str]) -> dict[str, Any]:
+def _flat(settings: Mapping[str, Any], wrong: list[str], dialect: Dialect) -> dict[str, Any]:
     """Returns settings on one level, the language model's own part first; appends rotations that are not computed."""
     nested = _language_part(settings)
     flat = {name: value for name, value in settings.items() if name not in _LANGUAGE} | dict(nested)
     for name in ("rope_scaling", "rope_parameters"):
         value = flat.pop(name, None)
         rotation = dict(value) if isinstance(value, Mapping) else {"rope_type": value}
-        base = rotation.pop("rope_theta", None)
-        wrong += [_said(name, value)] if _strays(rotation, _ROTATION) else []
-        flat |= {} if base is None else {"rope_theta": base}
+        # What a config has a field for.
+        known = {"rope_theta", *(dialect.aliases.keys() & rotation.keys())}
+        flat |= {entry: rotation.pop(entry) for entry in known if rotation.get(entry) is not None}
+        wrong += [_said(name, value)] if _strays(rotation, {**_ROTATION, **dialect.rotation}) else []
     return flat
 
 

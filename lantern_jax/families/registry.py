@@ -101,7 +101,8 @@ class Published:
         sizes: (tensors, settings) -> config, inferred from names and shapes, and from settings.
         read: (tensors, config, dtype=, progress=) -> (config, parameters); with ``order=`` too, where the family has a
             ``published_order``.
-        read_tokenizer: (tensors, progress=) -> (``VQConfig``, ``VQModel`` parameters) of its picture tokenizer.
+        read_tokenizer: (tensors, progress=) -> (``VQConfig``, ``VQModel`` parameters) of its picture tokenizer; None
+            where pictures are not drawn here.
         inside: what begins the picture tokenizer's tensor names where they are among the model's.
         model: config -> the model's name, for people.
         defaults: config -> the settings that it is usually sampled with.
@@ -114,7 +115,7 @@ class Published:
     dialect: "Dialect"
     sizes: Callable[..., Any]
     read: Callable[..., tuple[Any, Any]]
-    read_tokenizer: Callable[..., tuple[Any, Any]]
+    read_tokenizer: Callable[..., tuple[Any, Any]] | None = None
     inside: tuple[str, ...] = ()
     model: Callable[[Any], str]
     defaults: Callable[[Any], Mapping[str, float]]
@@ -153,6 +154,8 @@ class Family:
         shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
             that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
+        product: (config, codes [n, T]) -> what other software draws pictures from, as arrays by name; for models whose
+            pictures are not drawn here.
         sizes: name of a published size -> its config.
         published: how its published files are read; None where ``formats`` have functions of their own.
         formats: what ``lantern convert`` reads, by name.
@@ -181,6 +184,7 @@ class Family:
     classes: Callable[[Any], int] = lambda config: 0
     shaped: Callable[[Any, int, int], Any] | None = None
     tokenizer: Callable[[], Any] = lambda: None
+    product: Callable[[Any, Any], Mapping[str, Any]] = lambda config, tokens: {}
     sizes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     published: Published | None = None
     formats: Mapping[str, Format] = field(default_factory=dict)
@@ -195,6 +199,7 @@ FAMILIES: Table[Family] = Table(
         "emu3": "lantern_jax.families.emu3:FAMILY",
         "liquid": "lantern_jax.families.liquid:FAMILY",
         "lumina2": "lantern_jax.families.lumina2:FAMILY",
+        "glm_image": "lantern_jax.families.glm_image:FAMILY",
     },
     "families",
 )

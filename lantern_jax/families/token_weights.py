@@ -60,13 +60,25 @@ def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: s
     return {"dim": dim, "vocab_size": rows, "hidden_dim": shapes[gate][0], "num_layers": layers}
 
 
+def key_heads(tensors: Mapping[str, Any], names: Mapping[str, str], heads: int, what: str) -> int | None:
+    """Returns the number of key-value heads of a model with ``heads`` heads; None for as many.
+
+    Raises:
+        LanternError: tensors that decide it are missing.
+    """
+    query, key = (names[part].format(i=0) for part in ("q", "k"))
+    shapes = deciding_shapes(tensors, {query: 2, key: 2}, what)
+    shared = max(1, heads * shapes[key][0] // shapes[query][0])
+    return None if shared == heads else shared
+
+
 def language_table(
-    names: Mapping[str, str], config: GuidedTokensConfig, norm_rows: int | None = None
+    names: Mapping[str, str], config: GuidedTokensConfig, **layer: int | None
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of the layers and the final norm; ``norm_rows`` as in ``layer_table``."""
+    """Lists {published name: Entry} of the layers and the final norm; ``layer``: as in ``layer_table``."""
     table = {names["norm"]: Entry(("transformer", "norm", "scale"), (config.dim,))}
     for i in range(config.num_layers):
-        table |= layer_table(names, i, config.transformer, interleaved=False, norm_rows=norm_rows)
+        table |= layer_table(names, i, config.transformer, **layer)
     return table
 
 
@@ -89,7 +101,7 @@ def published_table(
     if not tied:
         codes = reordered_rows(order[: config.num_codes])
         table[names["head"]] = Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight)))
-    return table | language_table(names, config, norm_rows)
+    return table | language_table(names, config, norm_rows=norm_rows)
 
 
 def read_model(

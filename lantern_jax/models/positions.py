@@ -45,7 +45,8 @@ def section_rotary(
     count = sum(sections)
     axis = np.repeat(np.arange(3), sections)
     frequencies = jnp.asarray(base ** (-np.arange(count) / count), jnp.float32)
-    angles = positions.astype(jnp.float32)[..., axis] * frequencies
+    angles = positions.astype(jnp.float32)[..., axis]
+    angles = angles * jnp.broadcast_to(frequencies, angles.shape)
     angles = jnp.pad(angles, [(0, 0)] * (angles.ndim - 1) + [(0, head_dim // 2 - count)])
     return jnp.stack([jnp.cos(angles), jnp.sin(angles)], axis=-1)
 

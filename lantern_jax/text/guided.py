@@ -48,8 +48,13 @@ class GuidedEncoder(PromptEncoder):
                     f"{self.parts.tokenizer_file} has ids up to {tokens.max()}, the model {self.config.text_size}: "
                     "convert it with its own tokenizer"
                 )
-            parts += [tokens + np.int32(self.config.num_codes), mask]
+            parts += [tokens + np.int32(self.text_begins_at), mask]
         return GuidedTokens(*parts)
+
+    @property
+    def text_begins_at(self) -> int:
+        """The stream id of the published id 0."""
+        return self.config.num_codes
 
     def special(self, name: str) -> int:
         """Returns the id of a structuring token; raises LanternError if the tokenizer has none of that name."""

@@ -8,8 +8,13 @@ from jaxtyping import Int
 
 from lantern_jax.families.config_files import Dialect, config_from, heads_of, side_of
 from lantern_jax.families.emu3.model import Emu3Config
-from lantern_jax.families.token_weights import language_names, language_sizes, published_table, read_model
-from lantern_jax.tensors.layer_names import deciding_shapes
+from lantern_jax.families.token_weights import (
+    key_heads,
+    language_names,
+    language_sizes,
+    published_table,
+    read_model,
+)
 
 WHAT = "Emu3 model"
 # A code is 8 pixels wide.
@@ -51,8 +56,5 @@ def emu3_config_from_shapes(
     names = emu3_names(tensors)
     found = language_sizes(tensors, names, WHAT)
     heads = heads_of(settings or {}, DIALECT)
-    query, key = (names[part].format(i=0) for part in ("q", "k"))
-    shapes = deciding_shapes(tensors, {query: 2, key: 2}, WHAT)
-    shared = max(1, heads * shapes[key][0] // shapes[query][0])
-    found["kv_heads"] = None if shared == heads else shared
+    found["kv_heads"] = key_heads(tensors, names, heads, WHAT)
     return config_from(DIALECT, found, settings, heads)
