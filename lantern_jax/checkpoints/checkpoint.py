@@ -11,7 +11,7 @@ import jax
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.drafters.registry import DRAFTERS, drafter_kind, misfits
+from lantern_jax.drafters.registry import DRAFTERS, misfits
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -118,7 +118,7 @@ def check(checkpoint: Checkpoint) -> None:
         if config is not None:
             _check_part(part, params, shapes_as(shapes_of(config), params))
     for kind, (config, params) in checkpoint.drafters.items():
-        if type(config) is not drafter_kind(kind).config:
+        if type(config) is not DRAFTERS.find(kind).config:
             raise LanternError(
                 f"the {kind} drafter's config is a {type(config).__name__}: give a {DRAFTERS[kind].config.__name__}"
             )
@@ -164,7 +164,7 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         if config is not None:
             parts[part] = _describe_part(config, getattr(checkpoint, f"{part}_params"), PARTS[part](config))
     parts["drafters"] = {
-        kind: _describe_part(config, params, drafter_kind(kind).shapes(config))
+        kind: _describe_part(config, params, DRAFTERS.find(kind).shapes(config))
         for kind, (config, params) in checkpoint.drafters.items()
     }
     codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary

@@ -12,7 +12,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint
 from lantern_jax.checkpoints.folder import FORMAT, VERSION, Folder
 from lantern_jax.devices import kept
-from lantern_jax.drafters.registry import drafter_kind
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -92,7 +92,7 @@ class Configs:
         drafters = {}
         for kind in entries["drafters"]:
             with folder.fitting(f"{kind} drafter"):
-                drafters[kind] = drafter_kind(kind).read_config(entries["drafters"][kind])
+                drafters[kind] = DRAFTERS.find(kind).read_config(entries["drafters"][kind])
         return cls(**made, drafters=drafters, codebook=_codebook(folder))
 
     def shapes(self, names: Collection[str]) -> dict[str, PyTree]:
@@ -107,7 +107,7 @@ class Configs:
             if config is not None:
                 made[part] = _shapes(PARTS[part], config)
         for kind, config in self.drafters.items():
-            made.setdefault("drafters", {})[kind] = _shapes(drafter_kind(kind).shapes, config)
+            made.setdefault("drafters", {})[kind] = _shapes(DRAFTERS.find(kind).shapes, config)
         if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in names):
             made["target"] = quantized_shapes(made["target"])
         return made

@@ -25,8 +25,8 @@ class Choices(Table[type]):
 
     Args:
         what: the sort, in messages.
-        base: where the class stands that all of them have, as ``module:name`` below this package.
-        places: where this package's stand, by name, likewise; they are imported when they are looked up.
+        base: the module and name of the class that they derive from, ``module:name`` below this package.
+        places: the module and name of this package's, by name; they are imported when they are looked up.
     """
 
     def __init__(self, what: str, base: str, places: Mapping[str, str]):

@@ -23,7 +23,7 @@ from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
 # What LANTERN's drafters for captions call the pictures that they were trained on -> codes a side.
 _STAGES = {"t2i": 16, "t2i2": 32}
-# A bias stands in the projection of EAGLE's inputs, as shapes show.
+# The entry "bias" is about the projection of EAGLE's inputs, whose shapes show it.
 DIALECT = Dialect(
     DrafterConfig, "llama|chameleon(_vqgan)?", "(Llama(Gen)?|Chameleon(XLLMX)?)For.*",
     {"input_type": "grid", "block_size": "grid"},

@@ -71,11 +71,6 @@ DRAFTERS: Table[DrafterKind] = Table(
 )
 
 
-def drafter_kind(name: str) -> DrafterKind:
-    """Returns the kind of drafter with this name; raises LanternError for an unknown one."""
-    return DRAFTERS.find(name)
-
-
 def kind_name(config: Any) -> str:
     """Returns the name of the kind of drafter that a config belongs to."""
     return DRAFTERS.named(lambda kind: kind.config is type(config))

@@ -1,6 +1,6 @@
 """Settings of published models: each entry of a ``config.json`` is honoured, known to change nothing here, or refused.
 
-What a family's files say beside what all do is a ``Dialect``, which stands with the family's weights.
+What only a family's files have is its ``Dialect``, beside the names of its weights.
 """
 
 import dataclasses
@@ -67,7 +67,7 @@ class Dialect:
         aliases: entry -> field, beside those that all families share.
         values: entry -> function from its value to the field's.
         only: entry -> the values with which it changes nothing, likewise.
-        harmless: entries that shapes or another file tell better.
+        harmless: entries that shapes or another file decide.
         kept: entries of ``only`` that readers of the family's weights look at.
         parts: objects about other parts of the model -> ``only`` for entries in them.
         rotation: entry of the rotation -> the values that are computed here, beside those that all families share.
@@ -98,18 +98,18 @@ def side_of(area: Any) -> Any:
 def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
     """Returns settings under the names of the config's fields and of what the config derives (``_DERIVED``).
 
-    Those of a published ``config.json``, which has ``model_type`` or ``architectures``, may stand in a part of it.
+    Those of a published ``config.json``, which has ``model_type`` or ``architectures``, may be in a part of it.
 
     Raises:
         LanternError: an entry asks for what is not computed here, or is unknown; its value and what to do are named.
     """
     published = bool({"model_type", "architectures"} & set(settings))
     fields, aliases, only = dialect.fields, _ALIASES | dict(dialect.aliases), {**_ONLY, **dialect.only}
-    told_better = dialect.harmless.split() if published else ()
+    decided_elsewhere = dialect.harmless.split() if published else ()
     known, wrong, unknown = {}, _of_another_type(settings, dialect), []
     for name, value in _flat(settings, wrong, dialect).items():
         field = name if name in fields else aliases.get(name, name)
-        if name in told_better or (value is None and (published or name not in fields)):
+        if name in decided_elsewhere or (value is None and (published or name not in fields)):
             continue
         if field in fields or field in _DERIVED:
             value = dialect.values.get(name, lambda value: value)(value)
@@ -215,7 +215,7 @@ def config_from(
     values = {"num_heads": heads} | found | settings
     if values["num_heads"] is None:
         raise LanternError(
-            f"the number of heads of a model of width {values['dim']} cannot be told from shapes: give num_heads in "
+            f"the number of heads of a model of width {values['dim']} is not known from shapes: give num_heads in "
             f"the config, or all files if a part of its layers is missing ({values.get('num_layers')} are here)"
         )
     if values.get("kv_heads") == values["num_heads"]:
@@ -232,11 +232,11 @@ def config_from(
         made = getattr(layers, _DERIVED[name], None)
         clashes += [(name, value, made)] if value not in (None, made) else []
     if clashes:
-        told = (
+        wrong = (
             f"{name} is {errors.quoted(value)} in the config and {size} in the tensors"
             for name, value, size in clashes
         )
-        raise LanternError(f"{'; '.join(told)}: give the matching config")
+        raise LanternError(f"{'; '.join(wrong)}: give the matching config")
     width = layers.head_dim
     if not _WIDTHS[0] <= width <= _WIDTHS[1]:
         warnings.warn(

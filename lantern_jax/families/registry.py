@@ -57,7 +57,7 @@ class File:
         return self.option.replace("-", "_")
 
 
-# What a conversion says of a grid that nothing tells.
+# Where a conversion has a grid from if no file or name has it.
 ASSUMED = "assumed"
 # What the files of several formats are.
 TENSORS = "a tensor file, an index or a folder"
@@ -106,8 +106,8 @@ class Published:
         inside: what begins the picture tokenizer's tensor names where they are among the model's.
         model: config -> the model's name, for people.
         defaults: config -> the settings that it is usually sampled with.
-        told: (paths by argument, settings known so far) -> what other files, or names, tell of settings, and a phrase
-            about where the grid is from: "" as published, ``ASSUMED`` with a warning.
+        more_settings: paths by argument -> settings from files other than the model's, or from their names, which those
+            of ``config.json`` replace; and where the grid is from: "" as published, ``ASSUMED`` with a warning.
         repositories: repository of the Hugging Face hub, in lower case -> the words after ``lantern convert`` that make
             a checkpoint of its files, as in docs/models; or a repository with the same model in another layout.
     """
@@ -119,7 +119,7 @@ class Published:
     inside: tuple[str, ...] = ()
     model: Callable[[Any], str]
     defaults: Callable[[Any], Mapping[str, float]]
-    told: Callable[..., tuple[Mapping[str, Any], str]] = lambda files, settings: ({}, "")
+    more_settings: Callable[[Mapping[str, Path]], tuple[Mapping[str, Any], str]] = lambda files: ({}, "")
     repositories: Mapping[str, str] = field(default_factory=dict)
 
     def tokenizer_inside(self, tensors: Mapping[str, Any]) -> dict[str, Any]:

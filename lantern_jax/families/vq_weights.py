@@ -23,7 +23,7 @@ _MOST_PARTS = 64
 
 @dataclasses.dataclass(frozen=True)
 class VQLayout:
-    """How a family of published tokenizers names its tensors, and what their shapes do not tell.
+    """How a family of published tokenizers names its tensors, and what their shapes do not show.
 
     `place` gives the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
     `ignored` are patterns of names that are not weights of the tokenizer. `stored` changes the entry of a tensor that
@@ -76,7 +76,7 @@ def vq_table(config: VQConfig, layout: VQLayout) -> dict[str, Entry]:
 def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout) -> VQConfig:
     """Infers the sizes of a published tokenizer from the names and shapes of its tensors (anything with `.shape`).
 
-    What shapes do not tell is as published: 32 groups, and whether codes are l2-normalized. Raises ValueError if a
+    What shapes do not show is as published: 32 groups, and whether codes are l2-normalized. Raises ValueError if a
     tensor that decides a size is missing, has another number of dimensions, or is empty.
     """
 

@@ -1,4 +1,4 @@
-"""A conversion's options, how its files are opened, and what their names tell."""
+"""A conversion's options, how its files are opened, and the names in them."""
 
 import dataclasses
 import warnings

@@ -69,7 +69,7 @@ def convert_published(
         paths = {part: Path(path) for part, path in sources.items() if path is not None}
         # The settings beside a published .pt file belong to other files.
         beside = None if paths[model].suffix == ".pt" else paths[model]
-        settings, source = settings_for(published.dialect, beside, settings, partial(published.told, paths))
+        settings, source = settings_for(published.dialect, beside, settings, published.more_settings(paths))
         target = published.sizes(tensors[model], {**settings, **form.settings})
         if source == ASSUMED:
             grid, pixels = 2 * target.grid, 2 * target.grid * family.tokenizer().downsampling

@@ -9,7 +9,7 @@ from lantern_jax.apps.convert.convert import add_drafter, add_text_encoder, conv
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import FAMILIES, TENSORS, Family, File, Format
 
-CONFIG = File("config", "JSON, or a file of it, with what shapes do not tell")
+CONFIG = File("config", "JSON, or a file of it, with what shapes do not show")
 WEIGHTS = {"weights": ("of a file with several sets of weights, the one to take, such as ema", ())}
 _OLD = File("checkpoint", "the checkpoint directory to add it to", required=True)
 

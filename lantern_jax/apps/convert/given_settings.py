@@ -1,6 +1,6 @@
 """Settings that come with published files: ``config.json`` beside them, and a file of those that shapes do not show."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,14 +18,14 @@ def settings_for(
     dialect: Dialect,
     path: str | Path | None,
     given: Mapping[str, Any] | None,
-    told: Callable[[Mapping[str, Any]], tuple[Mapping[str, Any], str]] = lambda known: ({}, ""),
+    more: tuple[Mapping[str, Any], str] = ({}, ""),
 ) -> tuple[dict[str, Any], str]:
     """Joins settings; returns them, and where the grid is from.
 
     Args:
         path: tensors, whose ``config.json`` is in their folder or beside their file; None to look for none.
         given: settings that count more than that file's.
-        told: settings known so far -> those that other files tell beside them, as in ``Published``.
+        more: settings that count less, and where the grid among them is from (``Published.more_settings``).
     """
     file = (
         Path()
@@ -39,9 +39,8 @@ def settings_for(
     except LanternError as error:
         raise LanternError(f"{file}: {error}") from None
     own = normalize_settings(given or {}, dialect)
-    more, source = told({**beside, **own})
-    source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else source
-    return {**more, **beside, **own}, source or "as published"
+    source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else more[1]
+    return {**more[0], **beside, **own}, source or "as published"
 
 
 def read_settings(config: str | Path | None, alone: str) -> dict[str, Mapping[str, Any]]:

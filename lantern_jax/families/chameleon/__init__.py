@@ -4,7 +4,7 @@ from functools import partial
 
 from lantern_jax.families.chameleon import weights
 from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
-from lantern_jax.families.chameleon.prompts import TokenEncoder, code_tokens, read_names
+from lantern_jax.families.chameleon.prompts import TokenEncoder
 from lantern_jax.families.registry import DRAFTER, MODEL, File, Format, Published
 from lantern_jax.families.token_weights import token_family
 
@@ -33,10 +33,7 @@ FAMILY = token_family(
         read_tokenizer=weights.convert_vqgan,
         model=lambda config: _MODELS[config.layout],
         defaults=lambda config: {"guidance": _GUIDANCE[config.layout], "top_k": 2000, "temperature": 1.0},
-        told=lambda files, settings: (
-            {"num_codes": len(code_tokens(read_names(files["text_tokenizer"])))},
-            "",
-        ),
+        more_settings=weights.codes_of,
         repositories={
             "leloy/anole-7b-v0.1-hf": f"anole --from-hub leloy/Anole-7b-v0.1-hf {_FETCHED} "
             "--drafter anole_drafter --out anole",

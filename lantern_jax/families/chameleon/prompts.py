@@ -1,6 +1,6 @@
 """Chameleon's vocabulary as stream ids, and the prompts of Anole and Lumina-mGPT.
 
-Published ids mix text and image tokens; only the name of an image token tells its codebook entry: ``IMGIMG``, the
+Published ids mix text and image tokens; only the name of an image token gives its codebook entry: ``IMGIMG``, the
 entry's digits as letters A to J, ``Z``. *Stream ids* put the codes first, in the codebook's order, then the row end,
 the image end, and all other published ids in ascending order.
 

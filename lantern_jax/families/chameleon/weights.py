@@ -13,27 +13,18 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.families.chameleon.model import ChameleonConfig
-from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
+from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, code_tokens, read_names
 from lantern_jax.families.config_files import Dialect, config_from
-from lantern_jax.families.token_weights import (
-    language_names,
-    language_sizes,
-    published_table,
-    read_model,
-)
+from lantern_jax.families.token_weights import language_names, language_sizes, published_table, read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.tokens import GuidedTokensConfig
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import (
-    HEAD_NORM_NAMES,
-    deciding_shapes,
-    heads_of_norm,
-)
+from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES, deciding_shapes, heads_of_norm
 from lantern_jax.text.encoders import PromptParts
 
 WHAT = "Chameleon model"
-# Shapes tell a picture tokenizer's sizes, and its networks have one form.
+# Shapes show a picture tokenizer's sizes, and its networks have one form.
 DIALECT = Dialect(
     ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2", "Chameleon(XLLMX)?For.*", parts={"vq_config": {}}
 )
@@ -87,6 +78,11 @@ def chameleon_sizes(tensors: Mapping[str, Any], what: str) -> dict[str, Any]:
     found = language_sizes(tensors, CHAMELEON_NAMES, what)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, what)[QUERY_NORM]
     return found | {"num_heads": heads_of_norm(norm, found["dim"])[0]}
+
+
+def codes_of(files: Mapping[str, Path]) -> tuple[dict[str, int], str]:
+    """Returns the number of codes in the vocabulary file, as ``Published.more_settings`` requires."""
+    return {"num_codes": len(code_tokens(read_names(files["text_tokenizer"])))}, ""
 
 
 def published_order(config: ChameleonConfig, text_tokenizer: Path | None) -> Int[np.ndarray, " vocab"]:

@@ -16,11 +16,7 @@ from jaxtyping import Float
 from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.janus.model import SIZES, JanusConfig
 from lantern_jax.families.llamagen.weights import LLAMAGEN
-from lantern_jax.families.token_weights import (
-    language_names,
-    language_sizes,
-    language_table,
-)
+from lantern_jax.families.token_weights import language_names, language_sizes, language_table
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import buffers, deciding_shapes

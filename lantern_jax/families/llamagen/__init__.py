@@ -17,8 +17,8 @@ from lantern_jax.models.vq import VQConfig
 _CELL = 16
 
 
-def told_by_name(files: Mapping[str, Path], settings: Mapping[str, Any]) -> tuple[dict[str, Any], str]:
-    """Returns the grid that a GPT's published name tells (c2i_L_384.pt), as ``Published.told`` requires."""
+def grid_by_name(files: Mapping[str, Path]) -> tuple[dict[str, Any], str]:
+    """Returns the grid in a GPT's published name (c2i_L_384.pt), as ``Published.more_settings`` requires."""
     name = files["gpt"].name
     found = re.search(r"(?<!\d)(256|384|512)(?!\d)", name)
     return ({"grid": int(found[1]) // _CELL}, f"from the name {name}") if found else ({}, ASSUMED)
@@ -58,7 +58,7 @@ FAMILY = Family(
         read_tokenizer=weights.convert_vq,
         model=lambda config: f"LlamaGen, {_kind(config)}-conditional",
         defaults=lambda config: _DEFAULTS[_kind(config)],
-        told=told_by_name,
+        more_settings=grid_by_name,
         repositories={
             "foundationvision/llamagen": "llamagen --from-hub FoundationVision/LlamaGen --gpt c2i_B_256.pt "
             "--vq vq_ds16_c2i.pt --out llamagen-b",

@@ -10,7 +10,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 IMAGENET_CLASSES = 1000
-# Classes below this number are animals, which tells two classes of the same name apart.
+# Classes below this number are animals, which distinguishes two classes of one name.
 NUM_ANIMALS = 398
 
 

@@ -166,7 +166,7 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
 
 
 def _class(prompt: str | int, classes: int) -> int:
-    """Returns the class that a number or, for ImageNet's classes, a name stands for."""
+    """Returns the class that a number or, for ImageNet's classes, a name means."""
     advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
     if isinstance(prompt, str) and not prompt.strip():
         raise LanternError(f"empty prompt: {advice}")

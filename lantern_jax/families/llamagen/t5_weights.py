@@ -43,7 +43,7 @@ def convert_t5(
 ) -> tuple[T5Config, dict[str, Any]]:
     """Converts published tensors (``token_weights``) of a whole model or its encoder, without decoder and head.
 
-    Shapes do not tell ``max_distance`` and ``norm_eps``.
+    Shapes do not show ``max_distance`` and ``norm_eps``.
     """
     if not isinstance(config, T5Config):
         config = t5_config_from_shapes(tensors, config)

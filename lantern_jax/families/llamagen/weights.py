@@ -25,12 +25,7 @@ from lantern_jax.families.token_weights import read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.transformer import layers_alike
-from lantern_jax.tensors.layer_names import (
-    LLAMA_LAYER_NAMES,
-    count_layers,
-    deciding_shapes,
-    layer_table,
-)
+from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, transpose
 
 # Its own program writes what the picture is conditioned on as the type.
@@ -71,7 +66,7 @@ def convert_gpt(
 ) -> tuple[LlamaGenConfig, dict[str, Any]]:
     """Converts published tensors of either layout (``token_weights``), class- or caption-conditional.
 
-    Shapes do not tell the number of heads, which is known for published sizes, and the grid, 16 unless given.
+    Shapes do not show the number of heads, which is known for published sizes, and the grid, 16 unless given.
     """
     names = gpt_names(tensors)
     if not isinstance(config, LlamaGenConfig):

@@ -27,7 +27,7 @@ FAMILY = token_family(
         read_tokenizer=weights.convert_movqgan,
         model=lambda config: "Lumina-mGPT-2.0",
         defaults=lambda config: {"guidance": 4.0, "top_k": 4096, "temperature": 1.0},
-        told=lambda files, settings: (structuring_ids(files["text_tokenizer"]), ""),
+        more_settings=lambda files: (structuring_ids(files["text_tokenizer"]), ""),
         repositories={
             "alpha-vllm/lumina-mgpt-2.0": _conversion("Lumina-mGPT-2.0", "lumina2"),
             "alpha-vllm/lumina-mgpt-2.0-omni": _conversion("Lumina-mGPT-2.0-Omni", "lumina2-omni"),
