@@ -200,6 +200,7 @@ FAMILIES: Table[Family] = Table(
         "liquid": "lantern_jax.families.liquid:FAMILY",
         "lumina2": "lantern_jax.families.lumina2:FAMILY",
         "glm_image": "lantern_jax.families.glm_image:FAMILY",
+        "x_omni": "lantern_jax.families.x_omni:FAMILY",
     },
     "families",
 )
