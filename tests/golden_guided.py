@@ -74,4 +74,4 @@ def _codes(model, pictures):
     return model.quantize(model.encode(pictures))
 
 
-GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2", "glm_image", "x_omni"), run_guided)
+GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2", "glm_image", "x_omni", "emu3_5"), run_guided)

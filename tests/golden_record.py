@@ -257,6 +257,42 @@ def glm_image():
     return {"model_type": "glm_image", **settings, "told": told}, shapes, found
 
 
+def emu3_5():
+    """By a clone of baaivision/Emu3.5, which EMU35 names; transformers 4.46."""
+    sys.path[:0] = [os.environ["EMU35"]]
+    from src.emu3p5.configuration_emu3 import Emu3Config
+    from src.emu3p5.modeling_emu3 import Emu3ForCausalLM
+    from src.vision_tokenizer.ibq import IBQ
+
+    settings = {
+        **_TEXT, "vocab_size": 84, "num_key_value_heads": 2, "head_dim": 12, "rms_norm_eps": 1e-6, "rope_theta": 1e6,
+        "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "eol_token_id": 9, "eoi_token_id": 11,
+    }  # fmt: skip
+    model = Emu3ForCausalLM(Emu3Config(**settings, attn_implementation="eager"))
+    sizes = {
+        "double_z": False, "z_channels": 4, "resolution": 8, "in_channels": 3, "out_ch": 3, "ch": 32,
+        "ch_mult": [1, 2], "num_res_blocks": 1, "attn_resolutions": [4], "dropout": 0.0,
+    }  # fmt: skip
+    vqgan = IBQ(sizes, n_embed=24, embed_dim=4)
+    shapes, text = fill(model) | fill(vqgan), model.model.embed_tokens
+    found = guided_logits(
+        model.model,
+        lambda hidden: model.lm_head(hidden)[..., 60:],
+        text,
+        lambda codes: text(codes + 60),
+        60,
+        24,
+    )
+    found["picture_codes"] = np.random.default_rng(1).integers(0, 24, (1, 9))
+    codes = torch.from_numpy(found["picture_codes"]).flatten()
+    found["decoded_nhwc"] = vqgan.decode_code(codes, (1, 3, 3, 4)).numpy().transpose(0, 2, 3, 1)
+    pictures = np.random.default_rng(2).uniform(-1, 1, (2, 3, 6, 6)).astype(np.float32)
+    found["image_nhwc"] = pictures.transpose(0, 2, 3, 1)
+    found["image_codes"] = vqgan.encode(torch.from_numpy(pictures))[2][2].reshape(2, 9).numpy()
+    told = {"num_codes": 24, "grid": 3}
+    return {"model_type": "emu3_5", "text_config": settings, "told": told}, shapes, found
+
+
 def x_omni():
     """By the authors' ``modeling_xomni.py`` of X-Omni/X-Omni-En, in a folder that XOMNI names; transformers 4.52."""
     clone = Path(os.environ["XOMNI"])
@@ -288,6 +324,7 @@ CASES = {
     "lumina2": lumina2,
     "glm_image": glm_image,
     "x_omni": x_omni,
+    "emu3_5": emu3_5,
 }
 
 

@@ -201,6 +201,7 @@ FAMILIES: Table[Family] = Table(
         "lumina2": "lantern_jax.families.lumina2:FAMILY",
         "glm_image": "lantern_jax.families.glm_image:FAMILY",
         "x_omni": "lantern_jax.families.x_omni:FAMILY",
+        "emu3_5": "lantern_jax.families.emu3_5:FAMILY",
     },
     "families",
 )

@@ -27,7 +27,7 @@ class VQLayout:
 
     `place` gives the published place of a module of `VQModel`: (its path, the number of levels) -> dotted name.
     `ignored` are patterns of names that are not weights of the tokenizer. `stored` changes the entry of a tensor that
-    is published in another form.
+    is published in another form. `by_product` is as in `VQConfig`.
     """
 
     what: str
@@ -35,6 +35,7 @@ class VQLayout:
     l2_norm: bool
     ignored: tuple[str, ...]
     stored: Callable[[Entry], Entry] = lambda entry: entry
+    by_product: bool = False
 
     def name(self, path: tuple[str, ...], levels: int = 0) -> str:
         """Returns the published name of a parameter of `VQModel`. Names of the encoder do not depend on `levels`."""
@@ -114,6 +115,7 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout) -> VQCon
         patch=max(1, math.isqrt(tensors[conv_in].shape[1] // 3)),
         code_norm=layout.name(("decoder", "norm_out", "norm_layer", "scale")) in tensors,
         clip_blocks=count("encoder_clip", "res_#"),
+        by_product=layout.by_product,
     )
 
 

@@ -40,6 +40,7 @@ class VQConfig:
         smooth: channels of three convolutions over the whole picture at the end, which hide the borders of patches; 0
             for none. Our extension too.
         code_norm: whether the decoder's norms are scaled and shifted by the nearest code (MoVQ, arXiv 2209.09002).
+        by_product: whether the code of a cell is the one with the greatest product, not the nearest (IBQ, 2412.02692).
         clip_blocks: residual blocks over time in a video tokenizer (Emu3), 0 for none: a picture is a still clip.
 
     Example:
@@ -65,6 +66,7 @@ class VQConfig:
     smooth: int = 0
     code_norm: bool = False
     clip_blocks: int = 0
+    by_product: bool = False
 
     def __post_init__(self):
         check_sizes(self, may_be_zero=("clip_blocks", "smooth"))
@@ -323,8 +325,12 @@ class VQModel(nn.Module):
         return self.quant_conv(self.encoder_clip(x) if self.config.clip_blocks else x)
 
     def quantize(self, z: Float[Array, "B h w C"]) -> Int[Array, "B T"]:
-        """Returns the nearest code of each cell, int32, row-major."""
-        codes = nearest_code(z, self.codebook, l2_norm=self.config.l2_norm)
+        """Returns the code of each cell, int32, row-major: the nearest, or the one with the greatest product."""
+        if self.config.by_product:
+            products = jnp.einsum("bhwc,vc->bhwv", z, self.codebook)
+            codes = jnp.argmax(products, axis=-1).astype(jnp.int32)
+        else:
+            codes = nearest_code(z, self.codebook, l2_norm=self.config.l2_norm)
         return rearrange(codes, "B h w -> B (h w)")
 
     def codes(self, pictures: UInt8[Array, "B H W 3"]) -> Int[Array, "B T"]:

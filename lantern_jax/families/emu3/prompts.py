@@ -26,10 +26,12 @@ class Emu3Encoder(ShapedEncoder):
     config's.
     """
 
+    ends = tuple(EMU3_ENDS)
+
     @cached_property
     def _checked_ends(self) -> None:
         config = self.config
-        ids = {name: self.special(token) for name, token in EMU3_ENDS.items()}
+        ids = {name: self.special(EMU3_ENDS[name]) for name in self.ends}
         wrong = [f"{name} {number}" for name, number in ids.items() if number != getattr(config, name)]
         if wrong or self.special(EMU3_CODE) != config.text_size:
             raise LanternError(
