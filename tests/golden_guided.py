@@ -11,12 +11,17 @@ from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.vq import VQModel
 
 
-def conditioning_of(arrays, num_codes: int) -> GuidedTokens | TokenConditioning:
+def conditioning_of(arrays, config) -> GuidedTokens | TokenConditioning:
     """Returns a case's prompts as stream ids; GLM-Image's are published so, and not guided."""
+    codes = config.num_codes
     if "guidance" not in arrays:
         return TokenConditioning(jnp.asarray(arrays["prompt_ids"], jnp.int32), arrays["prompt_mask"])
     ids, mask = ([arrays[f"{row}_{part}"] for row in ("prompt", "unconditional")] for part in ("ids", "mask"))
-    tokens, unconditional = (jnp.asarray(row + num_codes, jnp.int32) for row in ids)
+    # X-Omni's prompts have marks of pictures, which come right after the codes here and after the text there.
+    begin, size = (
+        (config.picture_tokens, config.vocab_size) if "picture_tokens" in vars(config) else (codes, 1 << 30)
+    )
+    tokens, unconditional = (jnp.asarray((row + begin) % size, jnp.int32) for row in ids)
     return GuidedTokens(tokens, mask[0], unconditional, mask[1])
 
 
@@ -26,7 +31,7 @@ def run_guided(case, assert_close):
     settings = {name: value for name, value in case.config.items() if name != "told"}
     tensors, beside = {}, {}
     for name, tensor in case.tensors.items():
-        (tensors if name.startswith(("model.", "lm_head.")) else beside)[name] = tensor
+        (tensors if name.startswith(("model.", "lm_head.", "mm_head.")) else beside)[name] = tensor
     published = FAMILIES[case.config["model_type"]].published
     config = published.sizes(tensors, settings | case.config.get("told", {}))
     _, params = published.read(tensors, config)
@@ -34,7 +39,7 @@ def run_guided(case, assert_close):
     guidance = jnp.asarray(arrays["guidance"]) if "guidance" in arrays else None
     batch, steps = codes.shape
     cache, first, _ = jax.jit(target.prefill, static_argnums=3)(
-        params, conditioning_of(arrays, config.num_codes), guidance, 2 * steps
+        params, conditioning_of(arrays, config), guidance, 2 * steps
     )
     layer = config.transformer
     assert cache.layers[0][0].shape[2] == layer.key_heads
@@ -69,4 +74,4 @@ def _codes(model, pictures):
     return model.quantize(model.encode(pictures))
 
 
-GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2", "glm_image"), run_guided)
+GUIDED = dict.fromkeys(("janus", "emu3", "liquid", "lumina2", "glm_image", "x_omni"), run_guided)

@@ -6,6 +6,7 @@ and run with transformers 4.46.2. Recorded are logits with guidance over left-pa
 several codes, and decoded pictures. The versions of what computed them are in the case.
 """
 
+import importlib
 import json
 import os
 import platform
@@ -14,6 +15,7 @@ import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
+from unittest.mock import MagicMock
 
 import numpy as np
 import torch
@@ -41,10 +43,13 @@ def fill(model: torch.nn.Module) -> dict[str, list[int]]:
     return shapes
 
 
-def guided_logits(language, head: Callable, text, code, words: int, num_codes: int) -> dict[str, np.ndarray]:
+def guided_logits(
+    language, head: Callable, text, code, words: int, num_codes: int, last: int | None = None
+) -> dict[str, np.ndarray]:
     """Returns prompts, codes and logits [B, codes + 1, V] of a language model.
 
-    ``text`` and ``code`` give the embeddings of published text ids and of codes, ``head`` logits of codes.
+    ``text`` and ``code`` give the embeddings of published text ids and of codes, ``head`` logits of codes. ``last`` is
+    the id of every prompt's last token; None for any.
     """
     rng = np.random.default_rng(0)
     codes = rng.integers(0, num_codes, (len(LENGTHS), CODES))
@@ -52,6 +57,7 @@ def guided_logits(language, head: Callable, text, code, words: int, num_codes: i
     for name, lengths in (("prompt", LENGTHS), ("unconditional", OTHER_LENGTHS)):
         mask = np.arange(PROMPT)[None] >= PROMPT - np.array(lengths)[:, None]
         ids = np.where(mask, rng.integers(0, words, mask.shape), 0)
+        ids[:, -1] = ids[:, -1] if last is None else last
         seen = np.concatenate([mask, np.ones(codes.shape, bool)], axis=1)
         positions = np.maximum(np.cumsum(seen, axis=1) - 1, 0)
         embedded = torch.cat([text(torch.from_numpy(ids)), code(torch.from_numpy(codes))], dim=1)
@@ -251,7 +257,38 @@ def glm_image():
     return {"model_type": "glm_image", **settings, "told": told}, shapes, found
 
 
-CASES = {"janus": janus, "emu3": emu3, "liquid": liquid, "lumina2": lumina2, "glm_image": glm_image}
+def x_omni():
+    """By the authors' ``modeling_xomni.py`` of X-Omni/X-Omni-En, in a folder that XOMNI names; transformers 4.52."""
+    clone = Path(os.environ["XOMNI"])
+    sys.path[:0] = [str(clone.parent)]
+    for name in ("siglip_tokenizer", "siglip_flux", "vit"):
+        sys.modules[f"{clone.name}.modeling_{name}"] = MagicMock()
+    modeling = importlib.import_module(f"{clone.name}.modeling_xomni")
+    settings = {
+        **_TEXT, "num_hidden_layers": 4, "vocab_size": 60, "mm_vocab_size": 28, "image_vocab_size": 24,
+        "num_mm_adap_layers": 1, "num_mm_head_layers": 2, "num_key_value_heads": 2, "rms_norm_eps": 1e-6,
+        "rope_theta": 1e6, "tie_word_embeddings": False,
+    }  # fmt: skip
+    config = modeling.XOmniConfig(**settings, attn_implementation="eager")
+    model = modeling.XOmniForCausalLM(config)
+    model.model.has_sliding_layers = False
+    shapes, embed = fill(model), model.model.embed_tokens
+    # Prompts end with a mark of pictures, whose ids follow the codes.
+    found = guided_logits(
+        model.model, lambda hidden: model.mm_head(hidden)[..., :24], lambda ids: embed(ids + 0),
+        lambda codes: embed(codes + 60), 60, 24, last=60 + 26,
+    )  # fmt: skip
+    return {"model_type": "x_omni", "text_config": settings, "told": {"grid": 3}}, shapes, found
+
+
+CASES = {
+    "janus": janus,
+    "emu3": emu3,
+    "liquid": liquid,
+    "lumina2": lumina2,
+    "glm_image": glm_image,
+    "x_omni": x_omni,
+}
 
 
 def main(names: list[str], directory: Path = DEFAULT_DIRECTORY) -> None:

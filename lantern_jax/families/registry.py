@@ -154,8 +154,8 @@ class Family:
         shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
             that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
-        product: (config, codes [n, T]) -> what other software draws pictures from, as arrays by name; for models whose
-            pictures are not drawn here.
+        product: (config, codes [n, T]) -> what other software draws pictures from, as arrays by name; None for models
+            whose pictures are drawn here.
         sizes: name of a published size -> its config.
         published: how its published files are read; None where ``formats`` have functions of their own.
         formats: what ``lantern convert`` reads, by name.
@@ -183,7 +183,7 @@ class Family:
     classes: Callable[[Any], int] = lambda config: 0
     shaped: Callable[[Any, int, int], Any] | None = None
     tokenizer: Callable[[], Any] = lambda: None
-    product: Callable[[Any, Any], Mapping[str, Any]] = lambda config, tokens: {}
+    product: Callable[[Any, Any], Mapping[str, Any]] | None = None
     sizes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     published: Published | None = None
     formats: Mapping[str, Format] = field(default_factory=dict)
@@ -199,6 +199,7 @@ FAMILIES: Table[Family] = Table(
         "liquid": "lantern_jax.families.liquid:FAMILY",
         "lumina2": "lantern_jax.families.lumina2:FAMILY",
         "glm_image": "lantern_jax.families.glm_image:FAMILY",
+        "x_omni": "lantern_jax.families.x_omni:FAMILY",
     },
     "families",
 )

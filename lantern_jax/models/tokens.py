@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
 
 from lantern_jax.decoding.concrete import check_prompts
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
@@ -123,7 +124,8 @@ def shaped(config: RowsConfig, rows: int, columns: int) -> RowsConfig:
 
 
 class TokenModel(StreamModel):
-    """A ``StreamModel`` whose ``tokens`` embed prompts and codes alike; a family may override ``unconditional``."""
+    """A ``StreamModel`` whose ``tokens`` embed prompts and codes alike; a family may override ``unconditional`` and
+    ``passed_on``."""
 
     first_code = 0
 
@@ -138,6 +140,10 @@ class TokenModel(StreamModel):
         """Returns the rows that guidance compares prompts with."""
         return unconditional_tokens(conditioning)
 
+    def passed_on(self, tokens: Int[Array, "*rows P"]) -> Bool[Array, "*rows P"] | None:
+        """Tells which tokens of prompts some layers leave as they are (``Transformer``); None for none."""
+        return None
+
     def prefill(self, conditioning: TokenConditioning | GuidedTokens, guided: bool):
         """Runs prompts, as ``transformer_target`` requires."""
         rows = [TokenConditioning(conditioning.tokens, conditioning.mask)]
@@ -150,8 +156,9 @@ class TokenModel(StreamModel):
         config, valid = self.config, conditioning.mask
         positions = row_positions(valid)
         features, block = self.transformer(
-            self.tokens(conditioning.tokens), prefix_rotary(config, positions), padded_causal_mask(valid)
-        )
+            self.tokens(conditioning.tokens), prefix_rotary(config, positions), padded_causal_mask(valid),
+            passed_on=self.passed_on(conditioning.tokens),
+        )  # fmt: skip
         return features, block, conditioning.tokens, valid, positions
 
     def __call__(self, conditioning: TokenConditioning):

@@ -198,6 +198,8 @@ class Transformer(nn.Module):
         block_mask: bool [..., N, N], row sees column (self included).
         past: for each place of the past, for each layer, its keys and values [..., K, S, E].
         past_masks: for each place of the past, bool [..., N, S]: which slots a row sees.
+        passed_on: bool [..., N], tokens that ``front_layers`` and ``back_layers`` leave as they are, though others see
+            them there; None for none.
 
     Attributes:
         taps: layers whose input is returned too; the number of layers stands for the final features.
@@ -213,11 +215,14 @@ class Transformer(nn.Module):
     taps: tuple[int, ...] = ()
 
     @nn.compact
-    def __call__(self, x, rotary, block_mask, past=(), past_masks=()):
+    def __call__(self, x, rotary, block_mask, past=(), past_masks=(), passed_on=None):
         run, block, states, x = self._layers(), [], [], whole(x)
-        for i in range(self.config.num_layers):
+        config, count = self.config, self.config.num_layers
+        for i in range(count):
             states.append(x)
             x, keys_values = run(i, x, rotary, block_mask, [place[i] for place in past], past_masks)
+            if passed_on is not None and not config.front_layers <= i < count - config.back_layers:
+                x = jnp.where(passed_on[..., None], states[-1], x)
             block.append(keys_values)
         if self.config.final_norm:
             x = RMSNorm(self.config.norm_eps, self.param_dtype, self.config.norm_offset, name="norm")(x)

@@ -26,6 +26,8 @@ class TransformerConfig:
         qk_norm: norm of each head's queries and keys before the rotation: "" (none), "rms" (RMSNorm, one scale for
             all heads) or "layer" (Chameleon: LayerNorm, each head with its own scale and bias).
         qkv_bias: whether queries, keys and values have biases (Qwen2, GLM-4).
+        front_layers, back_layers: how many of the first and of the last layers leave the tokens alone that a call names
+            (X-Omni's layers for pictures).
         output_norms: whether what attention and the feed-forward layer return is normed before it is added (GLM-4).
         input_norm: False drops the norm before the first layer's attention (EAGLE's drafter).
         final_norm: False returns the last layer's output without a norm (EAGLE's drafter).
@@ -50,9 +52,11 @@ class TransformerConfig:
     norm_offset: int = 0
     qkv_bias: bool = False
     output_norms: bool = False
+    front_layers: int = 0
+    back_layers: int = 0
 
     def __post_init__(self):
-        check_sizes(self, may_be_zero=("norm_offset",))
+        check_sizes(self, may_be_zero=("norm_offset", "front_layers", "back_layers"))
         if (self.head_width is None and self.dim % self.num_heads) or self.head_dim % 4:
             raise LanternError(
                 f"dim {self.dim} with {self.num_heads} heads: the head width must be a whole multiple of 4"

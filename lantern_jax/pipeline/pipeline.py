@@ -107,7 +107,10 @@ class Pipeline:
     def check_draws(self) -> None:
         """Raises LanternError where the checkpoint has no VQ tokenizer."""
         if not self.draws:
-            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: convert it again with one")
+            instead = (
+                "write its codes, --out FILE.npz" if self.family.product else "convert it again with one"
+            )
+            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: {instead}")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,

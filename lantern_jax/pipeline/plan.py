@@ -5,7 +5,7 @@ Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W hei
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
@@ -28,6 +28,7 @@ from lantern_jax.engine.generation import (
 )
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
+from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.interruption import raise_if_signalled
 from lantern_jax.pipeline.call import Call
@@ -80,6 +81,13 @@ class Plan:
     @property
     def _given_codes(self) -> int:
         return int(np.sum(self.free < self.given))
+
+    def product(self, tokens: Int[np.ndarray, "n T"]) -> Mapping[str, np.ndarray]:
+        """Returns what other software draws pictures from, arrays by name with a row for each picture; for models whose
+        pictures are not drawn here."""
+        config = self.recipe.config
+        made = family_of(config).product
+        return {} if made is None else made(config, tokens)
 
     @property
     def job(self) -> Job:

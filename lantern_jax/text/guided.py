@@ -48,12 +48,12 @@ class GuidedEncoder(PromptEncoder):
                     f"{self.parts.tokenizer_file} has ids up to {tokens.max()}, the model {self.config.text_size}: "
                     "convert it with its own tokenizer"
                 )
-            parts += [tokens + np.int32(self.text_begins_at), mask]
+            parts += [(tokens + np.int32(self.text_begins_at)) % np.int32(self.config.vocab_size), mask]
         return GuidedTokens(*parts)
 
     @property
     def text_begins_at(self) -> int:
-        """The stream id of the published id 0."""
+        """The stream id of the published id 0; ids past the last row go on at 0."""
         return self.config.num_codes
 
     def special(self, name: str) -> int:

@@ -43,7 +43,7 @@ def add(commands) -> None:
     generate.shared("--strict-words")
     generate.decoding_groups("--dtype", "--mesh", "--hosts", "--tuned", "--search-tilings")
     generate.group("output")
-    take("--out", "FILE.png|DIR/", "where pictures go (default: by prompt and seed)")
+    take("--out", "FILE.png|DIR/", "where pictures go; to a .npz: their codes")
     generate.switch("--compare", "also decode plainly; both are in NAME-compare.png")
     generate.switch("--show-acceptance", "draw what each round accepted, in NAME-accepted.png")
     take("--race", "FILE.webp", "also decode plainly: an animation (.webp, .gif, .png)", type=_race_file)
@@ -88,7 +88,8 @@ def _run(arguments: argparse.Namespace) -> None:
             keep_rows=_rows_kept(arguments.keep, pipeline.recipe.config.grid),
             **arguments.options,
         )
-    pipeline.check_draws()
+    if outputs.shows_pictures:
+        pipeline.check_draws()
     if writes:
         say_notes(plan.call.notes)
         if arguments.explain:

@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import io
 import itertools
 import json
 import os
@@ -11,6 +12,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, check_new_folder, write_files
@@ -19,7 +22,7 @@ if TYPE_CHECKING:
     from lantern_jax.engine.generation import Generation
     from lantern_jax.pipeline.plan import Plan
 
-GRID = "grid.png"
+GRID, CODES = "grid.png", ".npz"
 # Files that show the pictures again, and the argument that asks for each.
 SHEETS = {"compare": "compare", "accepted": "show_acceptance"}
 # With pictures of 512 x 512 pixels this grid is 200 MB before it is compressed.
@@ -31,9 +34,9 @@ class Outputs:
     """The files of a call.
 
     Attributes:
-        pictures: one file per picture; empty when several go into one file as a grid.
-        more: other files by what they hold: the ``grid``; the same pictures beside plain decoding's (``compare``) and
-            with what each round accepted (``accepted``); ``stats``; ``race``.
+        pictures: one file per picture; empty when several go into one file as a grid, or their codes do.
+        more: other files by what they hold: the ``grid`` or the ``codes``; the same pictures beside plain decoding's
+            (``compare``) and with what each round accepted (``accepted``); ``stats``; ``race``.
         folder: the folder of all pictures, which may not exist yet; None when they are one named file.
     """
 
@@ -55,6 +58,12 @@ class Outputs:
         apart = {"stats": arguments.stats, "race": arguments.race}
         apart = {name: Path(path) for name, path in apart.items() if path is not None}
         sheets = [name for name in SHEETS if getattr(arguments, SHEETS[name])]
+        if arguments.out is not None and Path(arguments.out).suffix == CODES:
+            if arguments.show_acceptance or arguments.race is not None:
+                raise LanternError(
+                    f"--show-acceptance and --race show pictures, {arguments.out} holds codes alone"
+                )
+            sheets = []
         if sheets and len(names) > MOST_IN_GRID:
             raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
 
@@ -84,7 +93,12 @@ class Outputs:
     @property
     def place(self) -> Path:
         """The folder or the one file that holds all pictures."""
-        return self.folder or (*self.pictures, self.more.get("grid"))[0]
+        return self.folder or self._files[0]
+
+    @property
+    def shows_pictures(self) -> bool:
+        """Whether pictures are written, not their codes alone."""
+        return "codes" not in self.more
 
     @property
     def places(self) -> tuple[Path, ...]:
@@ -101,7 +115,8 @@ class Outputs:
         """Returns the files for when only some pictures are done: theirs, or the one grid of them."""
         if not self.pictures:
             return replace(
-                self, more={name: path for name, path in self.more.items() if name in (*SHEETS, "grid")}
+                self,
+                more={name: path for name, path in self.more.items() if name in (*SHEETS, "grid", "codes")},
             )
         return Outputs(tuple(self.pictures[index] for index in done), {}, self.folder)
 
@@ -146,20 +161,25 @@ class Outputs:
 
 
 def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
-    """Returns where pictures go: FILE.png holds one or a grid of several; DIR/ one file each, and a grid of a few.
+    """Returns where pictures go: FILE.png holds one or a grid of several; DIR/ one file each, and a grid of a few;
+    FILE.npz holds codes.
 
     Args:
-        out: as the caller gave it: ends in .png, or names a folder.
+        out: as the caller gave it: ends in .png or .npz, or names a folder.
         names: the prompt of every picture; files in a folder are named after their number and prompt.
         first: number of the first picture.
 
     Raises:
-        LanternError: an ending other than .png, or a grid of too many pictures.
+        LanternError: another ending, or a grid of too many pictures.
     """
     path = Path(out)
     is_folder = out.endswith(("/", "\\")) or os.path.isdir(path) or not path.suffix
+    if not is_folder and path.suffix == CODES:
+        return Outputs((), {"codes": path})
     if not is_folder and path.suffix.lower() != ".png":
-        raise LanternError(f"--out {out} is neither a .png file nor a folder: end it in .png or in /")
+        raise LanternError(
+            f"--out {out} is neither a .png file nor a folder: end it in .png, in / or in {CODES}"
+        )
     if not is_folder and len(names) > MOST_IN_GRID:
         raise LanternError(
             f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
@@ -201,7 +221,7 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
         return origin_text(prompt, call.seed, number, {**settings, **negative}, tokens)
 
     origins = map(origin, generation.prompts, map(int, generation.numbers), generation.tokens)
-    pictures = list(generation.pictures)
+    pictures = [] if generation.pictures is None else list(generation.pictures)
     is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
 
     def sheet(shown: list) -> bytes:
@@ -209,6 +229,7 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
 
     makers = {
         "grid": lambda: sheet(pictures),
+        "codes": lambda: _codes(generation, plan),
         "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
         "accepted": lambda: sheet(generation.draw_acceptance()),
         "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
@@ -220,6 +241,18 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
     }
     files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
     return files | {path: makers[name]() for name, path in made.items()}
+
+
+def _codes(generation: "Generation", plan: "Plan") -> bytes:
+    """Returns a .npz of codes [n, T], and of what other software takes of them, a row for each picture."""
+    made = {
+        "tokens": generation.tokens,
+        "prompts": np.array(generation.prompts),
+        "numbers": generation.numbers,
+    }
+    file = io.BytesIO()
+    np.savez(file, **made, **plan.product(generation.tokens))
+    return file.getvalue()
 
 
 def write(outputs: Outputs, plan: "Plan", generation: "Generation", overwrite: bool) -> Outputs:

@@ -101,9 +101,9 @@ def random_model(size: str) -> RandomModel:
 
 
 def pixels_a_cell(config: TargetConfig) -> int:
-    """Returns the pixels per code along a side of a picture, with the family's published tokenizer."""
+    """Returns the pixels per code along a side, as the family's published tokenizer or decoder draws it."""
     tokenizer = family_of(config).tokenizer()
-    return _PIXELS if tokenizer is None else tokenizer.downsampling
+    return getattr(config, "code_pixels", _PIXELS) if tokenizer is None else tokenizer.downsampling
 
 
 def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) -> PyTree:

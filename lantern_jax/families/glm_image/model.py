@@ -93,6 +93,11 @@ class GlmImageConfig(GuidedTokensConfig):
         return np.concatenate(parts).astype(np.int32)
 
     @property
+    def shared_with_drafter(self) -> dict[str, Any]:
+        """Settings of a ``DrafterConfig`` that this target decides; drafters count positions in one line."""
+        return super().shared_with_drafter | {"rotary": "line"}
+
+    @property
     def transformer(self) -> TransformerConfig:
         return replace(super().transformer, qkv_bias=True, output_norms=True)
 

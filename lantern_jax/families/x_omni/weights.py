@@ -1,0 +1,66 @@
+"""Converts X-Omni's published autoregressive part; what makes text and what sees pictures is left out."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from jaxtyping import Int
+
+from lantern_jax.families.config_files import Dialect, config_from, heads_of
+from lantern_jax.families.token_weights import key_heads, language_names, language_table, read_model
+from lantern_jax.families.x_omni.model import XOmniConfig
+from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
+from lantern_jax.tensors.matching import Entry, transpose
+
+WHAT = "X-Omni model"
+DIALECT = Dialect(
+    XOmniConfig, "x[-_]omni", "XOmni.*",
+    {
+        "num_mm_adap_layers": "front_layers", "num_mm_head_layers": "back_layers", "mm_vocab_size": "picture_tokens",
+        "image_vocab_size": "num_codes",
+    },
+    harmless="vocab_size mm_special_tokens sliding_window max_window_layers layer_types",
+    parts={"vision_config": {}},
+)  # fmt: skip
+PICTURES, TEXT = "model.mm_embed_tokens.weight", "model.lm_embed_tokens.weight"
+NAMES = language_names("model.", "mm_head.weight") | {"tokens": PICTURES, "norm": "model.mm_norm.weight"}
+# What makes text, and the networks around the codes.
+OTHERS = ("lm_head.", "model.lm_norm.", "image_tokenizer.")
+
+
+def convert_x_omni(
+    tensors: Mapping[str, Any], config: XOmniConfig, order: Any = None, **reading: Any
+) -> tuple[XOmniConfig, dict[str, Any]]:
+    """Converts published tensors (``token_weights``) but for the head's columns of marks, which are never sampled."""
+    pictures, whole = config.picture_tokens, (config.vocab_size, config.dim)
+    at = ("tokens", "embedding")
+    table = {
+        PICTURES: Entry(at, (pictures, config.dim), whole=whole, index=(slice(0, pictures),)),
+        TEXT: Entry(at, (whole[0] - pictures, config.dim), whole=whole, index=(slice(pictures, None),)),
+        NAMES["head"]: Entry(
+            ("head", "kernel"), (pictures, config.dim), lambda weight: transpose(weight[: config.num_codes])
+        ),
+    } | language_table(NAMES, config)  # fmt: skip
+    return config, read_model(tensors, table, WHAT, OTHERS, **reading)
+
+
+def x_omni_config_from_shapes(
+    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> XOmniConfig:
+    """Infers the config (``token_weights``)."""
+    gate = NAMES["gate"].format(i=0)
+    shapes = deciding_shapes(tensors, {PICTURES: 2, TEXT: 2, gate: 2}, WHAT)
+    heads = heads_of(settings or {}, DIALECT)
+    pictures, dim = shapes[PICTURES]
+    found = {
+        "dim": dim, "vocab_size": pictures + shapes[TEXT][0], "picture_tokens": pictures,
+        "hidden_dim": shapes[gate][0], "num_layers": count_layers(tensors, NAMES["attention_norm"]),
+        "kv_heads": key_heads(tensors, NAMES, heads, WHAT),
+    }  # fmt: skip
+    return config_from(DIALECT, found, settings, heads)
+
+
+def published_order(config: XOmniConfig, text_tokenizer: Path | None = None) -> Int[np.ndarray, " vocab"]:
+    """Returns the published id of every row of the table: the text's come first there."""
+    return np.roll(np.arange(config.vocab_size, dtype=np.int32), config.picture_tokens)
