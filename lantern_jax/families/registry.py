@@ -162,8 +162,7 @@ class Family:
 
     Example:
         >>> from lantern_jax.families.llamagen.model import LlamaGenConfig
-        >>> from lantern_jax.families.registry import target_of
-        >>> from lantern_jax.families.registry import Family
+        >>> from lantern_jax.families.registry import Family, target_of
         >>> family = Family(
         ...     LlamaGenConfig, shapes=dict, target=target_of,
         ...     prompts=lambda parts: None, random_conditioning=lambda config, count: None,
