@@ -8,7 +8,6 @@ import shutil
 import signal
 import socket
 import sys
-import tarfile
 import warnings
 from pathlib import Path
 
@@ -22,8 +21,6 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.foreign.torch_pickle import read_pickle
 from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.apps.sets.plan import SetPlan, shard_paths
-from lantern_jax.apps.sets.shards import open_pictures
 from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
 from lantern_jax.io import archives, errors, files
 from lantern_jax.text.encoded import save_encoded
@@ -237,19 +234,3 @@ def test_trees_have_bounds(memory):
         for given in sizes:
             with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes|deeper than 64"):
                 make(*given)
-
-
-def test_shards_of_sets_hold_plain_files(tmp_path):
-    """A link may point at itself, a sparse file be larger than any memory."""
-    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None, tar=True)
-    _, path = shard_paths(tmp_path, plan, 0)
-    for kind, wrong in (
-        (tarfile.SYMTYPE, "is damaged"), (tarfile.LNKTYPE, "is damaged"), (tarfile.DIRTYPE, "is damaged"),
-        (tarfile.FIFOTYPE, "is damaged"), (tarfile.REGTYPE, r"\.tar is damaged \(00000000\.png is not"),
-    ):  # fmt: skip
-        with tarfile.open(path, "w") as tar:
-            entry = tarfile.TarInfo("00000000.png")
-            entry.type, entry.linkname, entry.size = kind, "00000000.png", 9 * (kind == tarfile.REGTYPE)
-            tar.addfile(entry, io.BytesIO(b"%!PS-Adob"))
-        with pytest.raises(ValueError, match=wrong):
-            list(open_pictures(tmp_path, plan, 0))

@@ -13,12 +13,11 @@ from safetensors.numpy import save_file
 
 from lantern_jax.apps.commands import report
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.metrics import protocols, registry
+from lantern_jax.apps.metrics import protocols, registry, statistics
 from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.moments import Moments, frechet_distance
 from lantern_jax.apps.metrics.preprocessing import lantern_square
-from lantern_jax.apps.sets import statistics
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
 from tests.metrics.published_networks import inception_tensors

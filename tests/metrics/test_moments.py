@@ -22,16 +22,6 @@ def published(left, right):
     return np.sum((means[0] - means[1]) ** 2) + np.trace(spreads[0] + spreads[1] - 2 * root.real)
 
 
-def test_merged_moments_are_those_of_all():
-    values = features(1, 90, 5)
-    parts = [Moments.of(part) for part in np.split(values, [7, 8, 50])]
-    merged, whole = parts[2] + parts[0] + parts[3] + parts[1], Moments.of(values)
-    assert merged.count == 90
-    np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-10)
-    other = Moments.of(features(2, 40, 5))
-    assert frechet_distance(merged, other) == pytest.approx(frechet_distance(whole, other), rel=1e-10)
-
-
 def test_one_picture_has_no_covariance():
     with pytest.raises(ValueError, match="at least 2"):
         _ = Moments.of(np.zeros((1, 2))).covariance

@@ -35,7 +35,7 @@ SPINE = (
     ),
     *("engine", "settings", "pipeline"),
 )
-APPS = ("terminal", "foreign", "metrics", "convert", "measuring", "serve", "sets", "commands")
+APPS = ("terminal", "foreign", "sets", "metrics", "convert", "measuring", "serve", "commands")
 ROOMS = (*SPINE, *(f"apps.{room}" for room in APPS))
 
 

@@ -1,4 +1,4 @@
-"""Sums of features, which can be merged, and the Fréchet distance between the distributions that they describe.
+"""Sums of features, and the Fréchet distance between the distributions that they describe.
 
 Axes: n pictures, F features.
 """
@@ -15,7 +15,7 @@ from lantern_jax.io.errors import LanternError
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums of n pictures' features; sets are merged by ``+``, in any order.
+    """Sums of n pictures' features.
 
     Attributes:
         count: n.
@@ -48,9 +48,6 @@ class Moments:
         """Returns arrays for a .npz; their names begin with ``start``."""
         parts = {"count": np.int64(self.count), "total": self.total, "outer": self.outer}
         return {f"{start}{part}": value for part, value in parts.items()}
-
-    def __add__(self, other: "Moments") -> "Moments":
-        return Moments(self.count + other.count, self.total + other.total, self.outer + other.outer)
 
     @property
     def mean(self) -> Float[np.ndarray, " F"]:

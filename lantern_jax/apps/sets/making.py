@@ -1,10 +1,9 @@
-"""Making a worker's part of a picture set: sequences stream through refilled slots, shards are written whole.
+"""Making a part of a picture set: sequences stream through refilled slots, shards are written whole.
 
 Axes: n pictures, C codes of a picture, H W height and width.
 """
 
 import contextlib
-import math
 import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -14,16 +13,14 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int, UInt8
 
-from lantern_jax.apps.metrics.moments import Moments
-from lantern_jax.apps.sets.kept import EVERY, Known, keep, read_kept
-from lantern_jax.apps.sets.plan import SetPlan, Worker, is_leftover, shard_paths
-from lantern_jax.apps.sets.request import OpenedSet
+from lantern_jax.apps.sets.opening import OpenedSet
+from lantern_jax.apps.sets.set_plan import Part, SetPlan, is_leftover, shard_paths
 from lantern_jax.apps.sets.shards import is_whole, write_shard
+from lantern_jax.apps.sets.unfinished import EVERY, Known, keep, read_kept
 from lantern_jax.devices import hosts
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.generation import Progress
 from lantern_jax.engine.jobs import Job
-from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.drawing import draw_codes
 from lantern_jax.pipeline.plan import Plan, batches
 
@@ -34,65 +31,54 @@ DRAWN = 8
 def make_set(
     opened: OpenedSet,
     directory: Path,
-    worker: Worker,
+    part: Part,
     *,
     progress: Callable[[Progress], None] = lambda now: None,
-    written: Callable[[int, Progress], None] = lambda shard, now: None,
 ) -> int:
-    """Makes the missing shards of a worker's part and returns how many pictures they hold.
+    """Makes the missing shards of a part and returns how many pictures they hold.
 
     A shard is complete once its last file has its name. Pictures that are in no shard yet are kept every few seconds
     and at a stop, except where several processes share a mesh; of these the first one writes. A thread writes one shard
     while the next one is decoded.
 
     Args:
-        directory: where ``plan.begin`` wrote the plan.
+        directory: where ``set_plan.begin`` wrote the plan.
         progress: called several times per second; counts what this call makes.
-        written: called with the number of each shard once it is written.
 
     Raises:
         LanternError: the model's numbers are not finite.
         OSError: one line: a shard cannot be written.
     """
-    plan, engine, reader = opened.plan, opened.pipeline.engine, opened.reader
-    writes = not engine.spans or hosts.is_first()
-    left = _left(engine, plan, directory, worker)
-    waiting: list[tuple[Future, int, Progress]] = []
-    keeps = not engine.spans
-    held = known_pictures(opened, directory, left) if keeps else {}
+    plan, engine = opened.plan, opened.pipeline.engine
+    writes, keeps = not engine.spans or hosts.is_first(), not engine.spans
+    left = _left(engine, plan, directory, part)
+    known = known_pictures(plan, directory, left) if keeps else {}
+    writing: list[tuple[Future | None, int]] = []
     kept = time.monotonic()
 
-    def drop(shard: int) -> None:
-        for number in plan.numbers(shard).tolist():
-            held.pop(number, None)
-
-    def settle() -> None:
-        made, shard, then = waiting.pop()
-        made.result()
-        drop(shard)
-        written(shard, then)
+    def finish_writing() -> None:
+        while writing:
+            written, shard = writing.pop()
+            if written is not None:
+                written.result()
+            for number in plan.numbers(shard).tolist():
+                known.pop(number, None)
 
     with contextlib.ExitStack() as stack:
         if keeps:
-            stack.callback(keep, directory, worker, held)
+            stack.callback(keep, directory, part, known)
         thread = stack.enter_context(ThreadPoolExecutor(1, "shards"))
-        for now, drawn in _drawn_shards(opened, left, held):
+        for now, shard in _decoded_shards(opened, left, known):
             if keeps and time.monotonic() - kept > EVERY:
-                keep(directory, worker, held)
+                keep(directory, part, known)
                 kept = time.monotonic()
-            if drawn is None:
-                progress(now)
-            if waiting and (drawn is not None or waiting[0][0].done()):
-                settle()
-            if drawn is not None and not writes:
-                drop(drawn[0])
-            elif drawn is not None:
-                shard, pictures, tokens, rounds = drawn
-                sums = None if reader is None else Moments.of(reader.features(pictures))
-                made = thread.submit(write_shard, directory, plan, shard, pictures, tokens, rounds, sums)
-                waiting.append((made, shard, now))
-        if waiting:
-            settle()
+            progress(now)
+            if shard is not None:
+                finish_writing()
+                drawn = _drawn(engine, plan.numbers(shard), known)
+                written = thread.submit(write_shard, directory, plan, shard, *drawn) if writes else None
+                writing.append((written, shard))
+        finish_writing()
     # Once all shards are there, no worker writes any more: what killed ones left is removed.
     for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
         _remove(path)
@@ -113,12 +99,12 @@ def discard_damaged(
     for shard in sorted(set(shards) - set(plan.missing(directory, shards))):
         if not is_whole(directory, plan, shard):
             note(f"shard {shard} of {directory} is damaged: it is made again")
-            _remove(shard_paths(directory, plan, shard)[1])
+            _remove(shard_paths(directory, shard)[1])
 
 
-def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> list[int]:
-    """Returns a worker's missing shards; of several processes the first one looks on behalf of all."""
-    left = plan.missing(directory, worker.shards(plan))
+def _left(engine: Engine, plan: SetPlan, directory: Path, part: Part) -> list[int]:
+    """Returns a part's missing shards; of several processes the first one looks on behalf of all."""
+    left = plan.missing(directory, part.shards(plan))
     if not engine.spans:
         return left
     is_left = np.zeros(plan.shards, bool)
@@ -128,44 +114,35 @@ def _left(engine: Engine, plan: SetPlan, directory: Path, worker: Worker) -> lis
 
 def _remove(path: Path) -> None:
     """Removes a file or a folder, if it is there."""
-    if path.is_dir() and not path.is_symlink():
+    if path.is_dir():
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
 
 
-def known_pictures(opened: OpenedSet, directory: Path, shards: Sequence[int]) -> dict[int, Known]:
+def known_pictures(plan: SetPlan, directory: Path, shards: Sequence[int]) -> dict[int, Known]:
     """Returns the pictures of missing shards that workers kept, by number."""
-    config = opened.pipeline.recipe.config
-    wanted = {number for shard in shards for number in opened.plan.numbers(shard).tolist()}
-    return read_kept(directory, wanted, math.prod(shape_of(config)), config.num_codes)
+    return read_kept(directory, {number for shard in shards for number in plan.numbers(shard).tolist()})
 
 
-def _drawn_shards(
-    opened: OpenedSet, shards: list[int], held: dict[int, Known]
-) -> Iterator[tuple[Progress, tuple[int, np.ndarray, np.ndarray, np.ndarray] | None]]:
-    """Decodes shards; yields the progress after every piece of work, then each complete shard with its progress.
-
-    A shard is its number, pictures uint8 [n, H, W, 3], tokens int32 [n, C] and rounds int32 [n].
+def _decoded_shards(
+    opened: OpenedSet, shards: list[int], known: dict[int, Known]
+) -> Iterator[tuple[Progress, int | None]]:
+    """Decodes shards; yields the progress after every piece of work, and the number of a shard once it is decoded.
 
     Args:
-        held: known pictures by their numbers; decoded ones are added.
+        known: pictures by their numbers; decoded ones are added.
     """
-    plan, engine = opened.plan, opened.pipeline.engine
-
-    def drawn(shard: int) -> tuple[int, np.ndarray, np.ndarray, np.ndarray]:
-        known = (held[number] for number in plan.numbers(shard).tolist())
-        tokens, rounds = (np.stack(leaves) for leaves in zip(*known, strict=True))
-        return shard, np.concatenate(list(_drawn(engine, tokens, plan.numbers(shard)))), tokens, rounds
+    plan = opened.plan
 
     def is_known(shard: int) -> bool:
-        return all(number in held for number in plan.numbers(shard).tolist())
+        return all(number in known for number in plan.numbers(shard).tolist())
 
     every = np.concatenate([np.zeros(0, int), *(plan.numbers(shard) for shard in shards)])
-    numbers = np.array([number for number in every.tolist() if number not in held], int)
-    kept = done = len(held)
+    numbers = np.array([number for number in every.tolist() if number not in known], int)
+    kept = done = len(known)
     for shard in filter(is_known, shards):
-        yield Progress(done, len(every), done, 0.0), drawn(shard)
+        yield Progress(done, len(every), done, 0.0), shard
     if not len(numbers):
         return
     call, job, rows = _call(opened, numbers)
@@ -175,15 +152,15 @@ def _drawn_shards(
         if part is not None:
             made = zip(part.decoded.tokens, part.decoded.rounds, strict=True)
             done += len(fresh)
-            held.update(zip(fresh, made, strict=True))
-        known = done * run.total + int(run.lengths[~run.finished].sum())
+            known.update(zip(fresh, made, strict=True))
+        tokens = done * run.total + int(run.lengths[~run.finished].sum())
         spent = time.perf_counter() - began - run.timing.compiling
         # As if the kept pictures had been decoded at the same speed.
-        spent *= known / max(known - kept * run.total, 1)
-        now = Progress(known, len(every) * run.total, done, spent)
+        spent *= tokens / max(tokens - kept * run.total, 1)
+        now = Progress(tokens, len(every) * run.total, done, spent)
         yield now, None
         for shard in filter(is_known, sorted({number // plan.shard_size for number in fresh})):
-            yield now, drawn(shard)
+            yield now, shard
 
 
 def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job, np.ndarray]:
@@ -203,11 +180,14 @@ def _call(opened: OpenedSet, numbers: Int[np.ndarray, " n"]) -> tuple[Plan, Job,
 
 
 def _drawn(
-    engine: Engine, tokens: Int[np.ndarray, "n C"], numbers: Int[np.ndarray, " n"]
-) -> Iterator[UInt8[np.ndarray, "b H W 3"]]:
-    """Draws pictures, always with the same program."""
+    engine: Engine, numbers: Int[np.ndarray, " n"], known: dict[int, Known]
+) -> tuple[UInt8[np.ndarray, "n H W 3"], Int[np.ndarray, "n C"], Int[np.ndarray, " n"]]:
+    """Returns known pictures, always drawn with the same program, their tokens and rounds."""
+    every = (known[number] for number in numbers.tolist())
+    tokens, rounds = (np.stack(leaves) for leaves in zip(*every, strict=True))
+    pictures = []
     for part in batches(len(tokens), DRAWN):
-        group = tokens[part]
-        repeated = np.resize(group, (DRAWN, group.shape[1]))
-        pictures, _ = draw_codes(engine, repeated, numbers=np.resize(numbers[part], DRAWN))
-        yield pictures[: len(group)]
+        repeated = np.resize(tokens[part], (DRAWN, tokens.shape[1]))
+        drawn, _ = draw_codes(engine, repeated, numbers=np.resize(numbers[part], DRAWN))
+        pictures.append(drawn[: len(tokens[part])])
+    return np.concatenate(pictures), tokens, rounds

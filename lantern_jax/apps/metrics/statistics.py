@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 
 from lantern_jax.apps.metrics.features import FeatureReader
 from lantern_jax.apps.metrics.moments import Moments, Normal
-from lantern_jax.apps.sets.sources import ARRAY, read_pictures
+from lantern_jax.apps.metrics.picture_sources import ARRAY, read_pictures
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_arrays
 from lantern_jax.io.errors import LanternError

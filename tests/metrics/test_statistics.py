@@ -6,9 +6,9 @@ from PIL import Image
 
 from lantern_jax.apps.metrics.features import FeatureReader
 from lantern_jax.apps.metrics.moments import Moments, frechet_distance
-from lantern_jax.apps.sets.statistics import is_statistics, statistics_file, statistics_of
+from lantern_jax.apps.metrics.statistics import is_statistics, statistics_file, statistics_of
 from lantern_jax.io.files import write_file
-from tests.sets.making import refused
+from tests.refused import refused_with
 
 WIDTH = 3
 PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
@@ -61,7 +61,9 @@ def test_saved_statistics_are_read_back_unchanged(folder):
 def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
     path = folder / "stats.npz"
     write_file(path, statistics_file([statistics_of(folder, reader())]))
-    refused(lambda: statistics_of(path, reader("inception")), "was read by 'colours'", "not by 'inception'")
+    refused_with(
+        lambda: statistics_of(path, reader("inception")), "was read by 'colours'", "not by 'inception'"
+    )
     # Nor are damaged ones read.
     whole = dict(np.load(path))
     for change, word in (
@@ -74,11 +76,11 @@ def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
         ({"readers": np.array([{}], dtype=object)}, "readers"),
     ):
         np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
-        refused(lambda: statistics_of(path, reader()), "stats.npz is not a complete file", word)
+        refused_with(lambda: statistics_of(path, reader()), "stats.npz is not a complete file", word)
     path.write_bytes(path.read_bytes()[:300])
-    refused(lambda: statistics_of(path, reader()), "stats.npz")
+    refused_with(lambda: statistics_of(path, reader()), "stats.npz")
     np.savez(path, PICTURES[:1])
-    refused(lambda: statistics_of(path, reader()), "1 picture(s) have no covariance: give at least 2")
+    refused_with(lambda: statistics_of(path, reader()), "1 picture(s) have no covariance: give at least 2")
 
 
 def test_mean_and_covariance_of_another_program(folder):
@@ -94,8 +96,8 @@ def test_mean_and_covariance_of_another_program(folder):
     assert frechet_distance(made.normal, found.normal) == pytest.approx(expected, rel=1e-9)
     np.savez(path, **statistics)
     assert statistics_of(path, reader()).features is None
-    refused(lambda: statistics_of(path, reader("reds", 1)), "are [3] and [3, 3]", "gives 1 numbers")
+    refused_with(lambda: statistics_of(path, reader("reds", 1)), "are [3] and [3, 3]", "gives 1 numbers")
     np.savez(path, mu=statistics["mu"], sigma=statistics["sigma"] * np.nan)
-    refused(lambda: statistics_of(path, reader()), "sigma not finite")
+    refused_with(lambda: statistics_of(path, reader()), "sigma not finite")
     with pytest.raises(ValueError, match="use that one"):
         statistics_file([found])

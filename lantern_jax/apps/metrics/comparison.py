@@ -16,8 +16,8 @@ from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.moments import Moments, Normal, frechet_distance
 from lantern_jax.apps.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
 from lantern_jax.apps.metrics.registry import READERS
+from lantern_jax.apps.metrics.statistics import Statistics
 from lantern_jax.apps.sets.reading import SetPicture
-from lantern_jax.apps.sets.statistics import Statistics
 from lantern_jax.io.errors import LanternError
 
 # Bootstrap replicates of a Fréchet distance, and the most features for them: a replicate must take little time.
