@@ -17,7 +17,6 @@ import pytest
 import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.serve import server as serving
 from lantern_jax.apps.serve.server import Server
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -83,7 +82,6 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Server, "run", run)
-    monkeypatch.setattr(serving, "connections_of_files", lambda wanted: 3 if log == "text" else wanted)
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
     named = ["--served-model-name", "pictures", "--upscale"]
@@ -101,15 +99,11 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
         *_, last = map(json.loads, said.err.splitlines())
         assert (last["level"], last["message"]) == ("info", "stopped")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
-    assert ("lantern: 3 of 1000 connections, for want of open files: raise ulimit -n" in said.err) == (
-        log == "text"
-    )
     access = app.user_middleware[1].kwargs["access"]
     assert access.origins == {"https://example.org", "http://example.org:8080"}
     assert {"pictures.example.org", "fe80::1"} <= access.hosts
     limits = app.state.worker.limits
     assert (limits.queue, limits.pictures) == (3, 3)
-    assert limits.connections == (3 if log == "text" else 1000)
 
 
 @pytest.mark.slow

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.serve.limits import Refused
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
 from lantern_jax.decoding.methods import Method
 from lantern_jax.settings.settings import Settings

@@ -33,10 +33,10 @@ def add(commands) -> None:
     take("--queue", "N", "pictures that may wait", 64, type=whole())
     take("--most", "N", "pictures per request, at most", 10, type=whole())
     take("--seconds", "S", "seconds that a request may take", 600, type=number(0, MOST_SECONDS, above=True))
-    take("--connections", "N", "open connections, of all clients", 1000, type=whole())
+    take("--connections", "N", "open connections, of all clients", 500, type=whole())
     programs = "compiled programs that are kept besides those of the default settings"
     take("--programs", "N", programs, 16, type=whole())
-    token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
+    token = f"holds the bearer token that requests must send (default: the variable {TOKEN}, else none)"
     take("--token-file", "FILE", token)
     name = "a name by which browsers may call the server, behind a proxy say; may be given again"
     take("--allowed-host", "NAME", name, action="append", type=host_name)
@@ -64,21 +64,17 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.serve.access import Access, is_local
     from lantern_jax.apps.serve.application import application
     from lantern_jax.apps.serve.limits import Limits
-    from lantern_jax.apps.serve.server import Server, connections_of_files, log_to_stderr
+    from lantern_jax.apps.serve.server import Server, log_to_stderr
 
     log_to_stderr(arguments.log)
     with bound:
         pipeline = open_pipeline(arguments)
         # A request for more pictures than the queue holds could never be served.
         most = min(arguments.most, arguments.queue)
-        connections = connections_of_files(arguments.connections)
         limits = Limits(
-            queue=arguments.queue,
-            pictures=most,
-            seconds=arguments.seconds,
-            programs=arguments.programs,
-            connections=connections,
-        )
+            queue=arguments.queue, pictures=most, seconds=arguments.seconds, programs=arguments.programs,
+            connections=arguments.connections,
+        )  # fmt: skip
         own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
         name = arguments.served_model_name or own
         access = Access.of(
@@ -88,9 +84,6 @@ def _run(arguments: argparse.Namespace) -> None:
         app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
         if token is None and not is_local(arguments.host):
             warning = "anybody who reaches this address may send requests: give --token-file"
-            _tell(arguments.log, logging.WARNING, warning)
-        if connections < arguments.connections:
-            warning = f"{connections} of {arguments.connections} connections, for want of open files: raise ulimit -n"
             _tell(arguments.log, logging.WARNING, warning)
         # Requests from here on are answered as soon as the server runs.
         bound.listen()

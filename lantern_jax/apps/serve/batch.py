@@ -7,11 +7,10 @@ Axes: n slots, T codes of a picture, H W height and width, h w rows and columns 
 
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,8 +35,6 @@ _log = logging.getLogger(__name__)
 PIECE_SECONDS = 0.2
 # The largest share of the time that drawing unfinished pictures takes.
 SHARE = 0.15
-# The most events that wait to be encoded: encoding a large picture may take longer than decoding it.
-MOST_UNENCODED = 32
 # Shown for unknown codes.
 GREY = 128
 
@@ -131,7 +128,6 @@ class Tools:
         engine, painter, counters: used by the device's thread alone.
         encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
         batch: the most slots of a run.
-        room: for events that wait to be encoded.
     """
 
     engine: Engine
@@ -139,7 +135,6 @@ class Tools:
     counters: Counters
     encoder: Executor
     batch: int
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_UNENCODED))
 
     def slots(self, count: int) -> int:
         """Returns the slots of a run for ``count`` pictures: the next power of two up to the batch, and at least one
@@ -147,8 +142,7 @@ class Tools:
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
 
     def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
-        """Sends the event that ``make`` returns, which runs in the encoder's thread, unless the client is gone by then;
-        waits if there is too much to encode already."""
+        """Sends the event that ``make`` returns in the encoder's thread, unless the client is gone by then."""
 
         def send() -> None:
             try:
@@ -156,10 +150,7 @@ class Tools:
                     ticket.tell(make())
             except Exception as error:
                 ticket.tell(failure(error))
-            finally:
-                self.room.release()
 
-        self.room.acquire()
         self.encoder.submit(send)
 
 

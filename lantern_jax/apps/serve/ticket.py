@@ -15,7 +15,7 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.serve.limits import Refused
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.settings.settings import Settings
 
 

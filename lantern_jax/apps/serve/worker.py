@@ -1,13 +1,12 @@
 """The thread that owns the devices: it takes pictures from a bounded queue and decodes them in batches."""
 
 import collections
-import contextlib
 import dataclasses
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
-from lantern_jax.apps.serve.requests import METHOD, PictureRequest
+from lantern_jax.apps.serve.picture_request import FIELDS, METHOD, PictureRequest
 from lantern_jax.apps.serve.ticket import Queued, Ticket
 from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
@@ -32,8 +31,8 @@ _log = logging.getLogger(__name__)
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
-# Besides options, words that an error can begin with, and the fields that they blame.
-_NAMED = ("keep_rows", "n", "negative_prompt", "prompt", "seed")
+# Fields of a method that decide how much memory a round takes.
+_SIZES = ("nodes", "depth", "frontier", "children", "window", "branches", "levels", "refine", "samples")
 _STOPPING = "the server is stopping: ask again later"
 _FAILED = "the server has failed: start it again, and please report the lines of its log"
 
@@ -119,29 +118,40 @@ class Worker:
     def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
         """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
         Refused where it does not fit the model."""
-        part = next((name for name in METHOD if name in request.options), None)
-        blame = part
         try:
-            self.pipeline.settings(request.options)
-            blame = None
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
-        except (LanternError, TypeError, OverflowError) as error:
-            param = _blamed(str(error), request.options, part) or blame
+            self._check_size(plan.call.settings)
+        except LanternError as error:
+            param = _blamed(str(error), request.options)
             raise Refused(422 if param in METHOD else 400, str(error), param) from None
-        nodes = plan.call.settings.tree.num_nodes - 1
-        if nodes > self.limits.nodes:
-            message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
-            raise Refused(422, message, part)
         return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
+
+    def _check_size(self, settings: Settings) -> None:
+        """Raises LanternError for a round that takes more memory than a server gives to one request."""
+        parts = vars(settings.method).values()
+        sizes = [(name, getattr(part, name, None)) for part in parts for name in _SIZES]
+        for name, size in (*sizes, ("nodes of its tree", settings.tree.num_nodes - 1)):
+            if isinstance(size, int) and size > self.limits.nodes:
+                raise LanternError(
+                    f"{name} {size} is more than this server takes: give at most {self.limits.nodes}"
+                )
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
         with self._changed:
-            ahead = self._enter(ticket.request.num)
-            ticket.waiting = ticket.request.num
+            if self._stopping:
+                raise Refused(503, self._stopping)
+            ahead, pictures = self._count, ticket.request.num
+            if ahead + pictures > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
+                message = f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later"
+                headers = {"Retry-After": str(min(max(wait, 1), 600))}
+                raise Refused(429, message, code="queue_full", headers=headers)
+            ticket.waiting = pictures
+            self._count += pictures
             self._came.append(ticket)
             self._changed.notify()
         return ahead
@@ -154,16 +164,6 @@ class Worker:
             self._leave(ticket, ticket.waiting)
             if ticket in self._came:
                 self._came.remove(ticket)
-
-    @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """Keeps a picture's place in the queue while a block reads its request. Raises Refused without room."""
-        self._enter(1)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count -= 1
 
     def _work(self) -> None:
         try:
@@ -291,22 +291,6 @@ class Worker:
                 if ticket.request.details:
                     ticket.tell(Queued(place))
 
-    def _enter(self, pictures: int) -> int:
-        with self._changed:
-            if self._stopping:
-                raise Refused(503, self._stopping)
-            ahead = self._count
-            if ahead + pictures > self.limits.queue:
-                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
-                raise Refused(
-                    429,
-                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
-                    code="queue_full",
-                    headers={"Retry-After": str(min(max(wait, 1), 600))},
-                )
-            self._count += pictures
-        return ahead
-
     def _leave(self, ticket: Ticket, pictures: int) -> None:
         """Gives places of a ticket in the queue back, unless it was dropped, which gave them all back."""
         with self._changed:
@@ -369,9 +353,11 @@ class Worker:
             return_memory()
 
 
-def _blamed(message: str, options: Mapping[str, Any], part: str | None) -> str | None:
+def _blamed(message: str, options: Mapping[str, Any]) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
-    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    part = next((name for name in METHOD if name in options), None)
     # A method has parts that the request does not name.
-    fields = {"codes": "start"} | dict.fromkeys(METHOD, part) | {name: name for name in (*_NAMED, *options)}
-    return next((fields[word] for word in words if word in fields), None)
+    known = {"codes": "start"} | {name: name for name in FIELDS} | dict.fromkeys(METHOD, part)
+    known |= {name: name for name in options}
+    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    return next((known[word] for word in words if word in known), part)
