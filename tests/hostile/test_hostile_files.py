@@ -1,6 +1,5 @@
 """Files from strangers: each is read or refused in one line, and none of them runs code, hangs or fills memory."""
 
-import io
 import json
 import os
 import resource
@@ -18,11 +17,10 @@ import lantern_jax.pipeline.pipeline
 from lantern_jax import DynamicTree
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.foreign.torch_pickle import read_pickle
 from lantern_jax.apps.metrics.agreement import read_classifier
 from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
 from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
-from lantern_jax.io import archives, errors, files
+from lantern_jax.io import errors, files
 from lantern_jax.text.encoded import save_encoded
 from lantern_jax.text.tokenizers import load_tokenizer
 from tests.command import must_not_run
@@ -52,13 +50,11 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
     if kind == "torch":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    # Long pickles are followed to their bound, which takes time.
-    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hostile = list(KINDS[kind](seed=0))
-    assert len({file.name for file in hostile}) == len(hostile) >= 35
+    assert len({file.name for file in hostile}) == len(hostile) >= 20
     for number, file in enumerate(hostile):
         path = tmp_path / f"{number}{file.suffix}"
         path.write_bytes(file.content)
@@ -186,25 +182,19 @@ def test_no_text_of_a_config_steers_a_terminal(text, tiny_folder, tmp_path, caps
 
 def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("lantern_jax.apps.commands.prompt_files._LARGEST", 5)
-    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 100)
-    monkeypatch.setattr(archives._Archive, "longest", 40)
-    np.savez(tmp_path / "b.npz", mu=np.zeros(3))
     np.save(tmp_path / "a.npy", np.int32(3))
-    path, prompts, code = tmp_path / "a.json", tmp_path / "a.txt", b"\x80\x02" + b"N0" * 48 + b"}."
+    path, prompts = tmp_path / "a.json", tmp_path / "a.txt"
     assert READERS["prompts"](written(prompts, "lakes")) == ("lakes",)
     assert files.read_json(written(path, "[" * 32 + "]" * 32), 64)
     assert files.parse_json("[18446744073709551615, -1.5e300, 1E-400]", "it") == [2**64 - 1, -1.5e300, 0.0]
-    assert read_pickle(io.BytesIO(code), bool) == {}
     for wrong, read in {
         "larger than 5 bytes": lambda: READERS["prompts"](written(prompts, "forest")),
         r"a\.json is larger than 15 bytes": lambda: files.read_json(written(path, "[[1, {}], [0.5]]"), 15),
         r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 33 + "]" * 33), 100),
-        "more than 100 instructions": lambda: read_pickle(io.BytesIO(code[:2] + b"N0" + code[2:]), bool),
         "no list of arrays": lambda: map_array(tmp_path / "a.npy"),
         "prompts are not a list of texts": lambda: save_encoded(
             tmp_path / "c.npz", "labels", ["207", 207], {}
         ),
-        r"its directory has \d+ bytes": lambda: archives.read_arrays(tmp_path / "b.npz"),
     }.items():
         with pytest.raises(ValueError, match=wrong):
             read()

@@ -16,7 +16,14 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from lantern_jax.apps.foreign.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
+from lantern_jax.apps.foreign.torch_pickle import (
+    Call,
+    Elsewhere,
+    RefusedError,
+    described,
+    name_of,
+    read_pickle,
+)
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, place_of
 from lantern_jax.io.errors import LanternError
@@ -172,7 +179,7 @@ def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
         raise LanternError("it has an invalid storage")
     kind, name, count = key[1], key[2], key[4]
-    if not isinstance(kind, Name) or not isinstance(name, str) or type(count) is not int or count < 0:
+    if not name_of(kind) or not isinstance(name, str) or type(count) is not int or count < 0:
         raise LanternError("it has an invalid storage")
     if kind.name != _UNTYPED and kind.name not in _STORAGES:
         raise LanternError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
@@ -272,7 +279,7 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredT
     notes = call.arguments[fewest:]
     if any(notes):
         raise LanternError("is conjugated, negated or of another device's layout")
-    named = later[0].name if later and isinstance(later[0], Name) else ""
+    named = name_of(later[0]) if later else ""
     if bool(later) != (dtype is None):
         raise LanternError("has two dtypes or none")
     if dtype is None:
