@@ -51,15 +51,6 @@ def test_a_second_process_is_refused_and_a_killed_one_locks_nobody_out(tmp_path)
     assert {"model", "whole"} < names(tmp_path) and ".model.lock" not in names(tmp_path)
 
 
-def test_parent_folders_are_removed_if_nothing_is_made(tmp_path):
-    with pytest.raises(OSError, match="full"), locks.sole(tmp_path / "a" / "b" / "c"):
-        raise OSError("full")
-    assert names(tmp_path) == set()
-    with locks.sole(tmp_path / "a" / "b"):
-        files.write_file(tmp_path / "a" / "b", "made")
-    assert names(tmp_path) == {"a", "b"}
-
-
 def test_without_support_for_locks_no_process_is_refused(tmp_path, monkeypatch):
     def none(*_):
         raise OSError(errno.EOPNOTSUPP, "Operation not supported")

@@ -203,6 +203,8 @@ def begin(directory: Path, plan: SetPlan) -> None:
         LanternError: as ``check_plan``.
     """
     check_plan(directory, plan)
+    if is_set(directory):
+        return
     directory.mkdir(exist_ok=True)
     content = json.dumps({"written_by": FORMAT} | vars(plan), indent=1, ensure_ascii=False) + "\n"
     with contextlib.suppress(LanternError):  # Another worker's is there.
