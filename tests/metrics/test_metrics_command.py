@@ -16,7 +16,7 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.metrics import protocols, registry, statistics
 from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.apps.metrics.features import FeatureReader, Score
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from lantern_jax.apps.metrics.preprocessing import lantern_square
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused, must_not_run
@@ -88,7 +88,7 @@ def test_numbers_are_those_of_the_functions(folder, capsys):
     [row] = json.loads((folder / "numbers.json").read_text())["distances"]
     made, real = made.mean((1, 2)).astype(np.float32), real.mean((1, 2)).astype(np.float32)
     assert (row["reader"], row["pictures"], row["reference_pictures"]) == ("colours, whole", 12, 15)
-    expected = frechet_distance(Moments.of(made), Moments.of(real))
+    expected = frechet_distance(Normal.of_features(made), Normal.of_features(real))
     assert row["frechet"] == pytest.approx(expected, rel=1e-5)
     assert row["frechet_interval"][0] < expected < row["frechet_interval"][1]
     assert row["kid"]["mean"] == pytest.approx(kernel_distance(made, real).mean, rel=1e-4)
