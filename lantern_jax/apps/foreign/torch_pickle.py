@@ -14,10 +14,6 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
-class RefusedError(LanternError):
-    """A pickle that wants to import or call what no file of tensors needs."""
-
-
 class Call:
     """Something that a pickle would call, with its arguments. A subclass stands for each name that it would import.
 
@@ -38,6 +34,9 @@ class Call:
     def __setstate__(self, state: Any) -> None:
         """Drops attributes."""
 
+    def __setitem__(self, key: Any, value: Any) -> None:
+        """Drops an item, as of a kind of dict that is not known here."""
+
 
 class _Dict(dict):
     def __setstate__(self, state: Any) -> None:
@@ -52,38 +51,30 @@ class Elsewhere:
 
 
 class _Reader(pickle.Unpickler):
-    def __init__(self, file: io.BytesIO, known: Callable[[str], bool], elsewhere: Callable[[Any], Any]):
+    def __init__(self, file: io.BytesIO, elsewhere: Callable[[Any], Any]):
         super().__init__(file)
-        self._known, self._elsewhere = known, elsewhere
+        self._elsewhere = elsewhere
 
     def find_class(self, module: str, name: str) -> type:
-        # Python 2 called the module builtins ``__builtin__``.
-        whole = f"{module.replace('__builtin__', 'builtins')}.{name}"
-        if not self._known(whole):
-            raise RefusedError(whole)
-        if whole in ("collections.OrderedDict", "builtins.dict"):
+        if (module, name) == ("collections", "OrderedDict"):
             return _Dict
-        return type("Call", (Call,), {"name": whole})
+        return type("Call", (Call,), {"name": f"{module}.{name}"})
 
     def persistent_load(self, key: Any) -> Any:
         return self._elsewhere(key)
 
 
-def read_pickle(
-    file: io.BytesIO, known: Callable[[str], bool], elsewhere: Callable[[Any], Any] = Elsewhere
-) -> Any:
+def read_pickle(file: io.BytesIO, elsewhere: Callable[[Any], Any] = Elsewhere) -> Any:
     """Reads the pickle at a file's position: plain containers, ``Call``, its subclasses and ``Elsewhere``.
 
     Args:
-        known: tells whether a name, such as "collections.OrderedDict", may occur.
         elsewhere: makes what stands for something outside the pickle, given PyTorch's key for it.
 
     Raises:
-        RefusedError: a name that may not occur.
         LanternError: a pickle that is damaged.
     """
     try:
-        return _Reader(file, known, elsewhere).load()
+        return _Reader(file, elsewhere).load()
     except LanternError:
         raise
     # A damaged pickle makes Python's reader raise anything.
