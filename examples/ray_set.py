@@ -10,13 +10,12 @@ and have the same Python and versions of lantern-jax and JAX. ``--gpus 0`` is fo
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import ray
 
 from lantern_jax.apps.commands.prompt_files import read_prompts
-from lantern_jax.apps.sets.making import discard_damaged, make_set
+from lantern_jax.apps.sets.making import make_set
 from lantern_jax.apps.sets.opening import open_set
 from lantern_jax.apps.sets.reading import read_set
 from lantern_jax.apps.sets.set_plan import Part, begin
@@ -26,7 +25,6 @@ def make_part(model: str, prompts: tuple[str, ...], given: dict, directory: Path
     """Makes what is missing from a part of a set, on any machine; returns the number of pictures."""
     opened = open_set(model, prompts, **given)
     begin(directory, opened.plan)
-    discard_damaged(directory, opened.plan, part.shards(opened.plan), partial(print, flush=True))
     return make_set(opened, directory, part)
 
 

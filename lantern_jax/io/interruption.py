@@ -46,8 +46,7 @@ class Signals:
         if first and self.deferring:
             return
         if self.ends and _imports(frame):
-            with contextlib.suppress(OSError):
-                os.write(2, f"{self.name}: {self.word}\n".encode())
+            os.write(2, f"{self.name}: {self.word}\n".encode())
             os._exit(self.status)
         raise KeyboardInterrupt
 
@@ -59,16 +58,15 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def listen(name: str, ends: bool = True) -> Signals:
-    """Makes both signals raise KeyboardInterrupt, or end this process, with a line and their status, in an import.
+    """Makes both signals raise KeyboardInterrupt, or end this process with a line in an import.
 
     A signal that is ignored, or that something else handles, stays so; outside the main thread both do.
     """
     signals = standing() or Signals(name, ends)
     signals.name = name
-    if _in_main_thread():
-        for number, usual in _USUAL.items():
-            if signal.getsignal(number) is usual:
-                signal.signal(number, signals)
+    for number, usual in _USUAL.items() if _in_main_thread() else ():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, signals)
     return signals
 
 
@@ -76,9 +74,8 @@ def listen(name: str, ends: bool = True) -> Signals:
 def at_work(name: str) -> Iterator[Signals]:
     """Makes both signals raise KeyboardInterrupt in a block; the caller reports that in one line."""
     before = {number: signal.getsignal(number) for number in _USUAL}
-    signals = listen(name, ends=False)
     try:
-        yield signals
+        yield listen(name, ends=False)
     finally:
         for number, handler in before.items() if _in_main_thread() else ():
             signal.signal(number, handler)

@@ -32,8 +32,8 @@ def test_explicit_and_default_methods_do_not_share_a_batch():
     alone = worker.pipeline.settings({"method": "ar"})
 
     def kind(**options):
-        request = PictureRequest("a lake", 1, 0, options)
-        return worker._orders(SimpleNamespace(request=request, settings=alone))[0].kind
+        request, plan = worker.check(PictureRequest("a lake", options=options))
+        return worker._orders(SimpleNamespace(request=request, plan=plan, settings=alone))[0].kind
 
     assert kind() == kind(method="auto") != kind(method="ar")
 

@@ -258,8 +258,8 @@ def logged(capsys):
     loggers = [logging.getLogger(name) for name in ("lantern_jax", "uvicorn", "asyncio")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
 
-    def lines(kind: str, ask) -> list[str]:
-        log_to_stderr(kind)
+    def lines(ask, requests: bool = True) -> list[str]:
+        log_to_stderr(requests)
         ask()
         return capsys.readouterr().err.splitlines()
 
@@ -269,21 +269,14 @@ def logged(capsys):
         one.setLevel(level)
 
 
-def test_requests_are_logged_as_text_or_json(scaling, logged):
+def test_requests_are_logged_without_prompts(scaling, logged):
     def ask():
         scaling.post(PATH, json={"prompt": "a lake", "n": 2, **PLAIN})
         scaling.get("/nowhere%1b%5B2J")
         scaling.get("/health")
 
-    picture, nowhere = logged("text", ask)
-    assert picture.startswith(f"info: POST {PATH} 200 in ") and picture.endswith(
-        "pictures 2, seed 7, stream False"
-    )
+    picture, nowhere = logged(ask)
+    assert picture.startswith(f"info: POST {PATH} 200 in ") and "lake" not in picture
+    assert picture.endswith("pictures 2, seed 7, stream False")
     assert "404" in nowhere and "\x1b" not in nowhere
-    first, second = map(json.loads, logged("json", ask))
-    told = {"method": "POST", "path": PATH, "status": 200, "pictures": 2, "seed": 7, "level": "info"}
-    assert told.items() <= first.items() and first["seconds"] > 0 and second["status"] == 404
-    assert "lake" not in json.dumps(first), "prompts are private"
-    assert not logged("off", ask)
-    stray = logged("json", lambda: logging.getLogger("asyncio").error("a client\nbroke off"))
-    assert [json.loads(line)["message"] for line in stray] == ["a client\\nbroke off"]
+    assert not logged(ask, requests=False)

@@ -282,7 +282,7 @@ def test_warm_means_nothing_is_left_to_compile(server, caplog):
     with running(server.library(), warm_up=True, batch=2) as warm:
         warm.wait_for(warm=1)
         assert warm.client.get("/health").json() == {"status": "ok", "warm": True}
-        assert [record.fields for record in caplog.records if "ready" in record.message] == [{"ready": True}]
+        assert sum("ready" in record.message for record in caplog.records) == 1
         programs = set(warm.engine.programs)
         assert {key.size for key in programs if key.kind == "start"} >= {1, 2}
         assert warm.ask(n=3).status_code == 200

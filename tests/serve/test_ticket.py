@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,8 +10,6 @@ import pytest
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
-from lantern_jax.decoding.methods import Method
-from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)
 
@@ -20,10 +19,8 @@ def done(index: int) -> Done:
 
 
 def ticket(num: int) -> Ticket:
-    return Ticket(
-        PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True),
-        Settings(Method.of("ar")),
-    )
+    plan = SimpleNamespace(call=SimpleNamespace(settings=None))
+    return Ticket(PictureRequest("a lake", num, stream=True, partial_images=1, details=True), plan)
 
 
 def test_only_the_newest_progress_is_heard_and_only_once():

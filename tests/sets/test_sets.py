@@ -10,7 +10,6 @@ import pytest
 from PIL import Image
 
 from lantern_jax.apps.sets import making, shards
-from lantern_jax.apps.sets.making import discard_damaged
 from lantern_jax.apps.sets.opening import open_set
 from lantern_jax.apps.sets.reading import is_set, read_set
 from lantern_jax.apps.sets.set_plan import begin, shard_paths
@@ -124,39 +123,32 @@ def cut(path: Path) -> None:
     path.write_bytes(path.read_bytes()[:-100])
 
 
+def flip(path: Path) -> None:
+    content = bytearray(path.read_bytes())
+    content[content.index(b"IDAT") + 6] ^= 0xFF
+    path.write_bytes(content)
+
+
 def swap(path: Path) -> None:
     path.write_bytes(path.with_name(path.name.replace("1", "2")).read_bytes())
 
 
 DAMAGES = {
     "a cut picture": ("shard-00001/00000004.png", cut), "a missing picture": ("shard-00001/00000004.png", Path.unlink),
-    "a missing folder": ("shard-00001", shutil.rmtree), "cut arrays": ("shard-00001.npz", cut),
+    "a flipped byte": ("shard-00001/00000004.png", flip), "cut arrays": ("shard-00001.npz", cut),
     "arrays of another shard": ("shard-00001.npz", swap),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_shard_is_named_and_made_again(whole, tmp_path, damage):
-    directory, plan, told = shutil.copytree(whole, tmp_path / "set"), a_plan(), []
+def test_a_damaged_shard_is_named_and_made_again_once_it_is_removed(whole, tmp_path, damage):
+    directory = shutil.copytree(whole, tmp_path / "set")
     name, spoil = DAMAGES[damage]
     spoil(directory / name)
-    is_gone = damage == "a missing folder"
-    refused_with(lambda: read_set(directory), "lacks 1 of 5" if is_gone else f"{name} is damaged")
-    # Another worker's shard is left alone.
-    discard_damaged(directory, plan, [0, 2], told.append)
-    assert not told
-    discard_damaged(directory, plan, range(5), told.append)
-    assert told == [f"shard 1 of {directory} is damaged: it is made again"] * (not is_gone)
+    refused_with(lambda: read_set(directory), str(directory / name))
+    shutil.rmtree(directory / "shard-00001")
+    refused_with(lambda: read_set(directory), "lacks 1 of 5 shards (number 1)")
     assert make(directory) == 3 and contents(directory) == contents(whole)
-
-
-def test_a_flipped_byte_in_a_picture_is_found(whole, tmp_path):
-    directory = shutil.copytree(whole, tmp_path / "set")
-    file = directory / "shard-00000/00000001.png"
-    content = bytearray(file.read_bytes())
-    content[content.index(b"IDAT") + 6] ^= 0xFF
-    file.write_bytes(content)
-    refused_with(lambda: read_set(directory), f"{file} is damaged")
 
 
 def test_a_picture_of_another_prompt_is_refused(whole, tmp_path):

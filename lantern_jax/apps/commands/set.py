@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from lantern_jax.apps.commands.arguments import whole
@@ -113,7 +112,7 @@ def _prompts(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str,
 
 def _make(opened: OpenedSet, directory: Path, part: Part, writes: bool) -> None:
     from lantern_jax.apps.commands.report import decoding_progress
-    from lantern_jax.apps.sets.making import discard_damaged, make_set
+    from lantern_jax.apps.sets.making import make_set
 
     plan = opened.plan
     busy = f"worker {part} is at work on {directory} already: wait for it, or be another worker"
@@ -121,7 +120,6 @@ def _make(opened: OpenedSet, directory: Path, part: Part, writes: bool) -> None:
     with contextlib.ExitStack() as stack:
         if writes:
             stack.enter_context(locks.sole(mine, busy))
-            discard_damaged(directory, plan, part.shards(plan), partial(say, error=True))
         left = plan.missing(directory, part.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
         stack.enter_context(_resumable(opened, directory, left))

@@ -138,19 +138,11 @@ class Guard:
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
-    method, path, more = scope["method"], errors.short(scope["path"], 200), scope.get(LOGGED, {})
+    """Logs a request as a line; status 0 is a client that left."""
     client, _ = scope.get("client") or ("", 0)
-    fields = {
-        "method": method,
-        "path": path,
-        "status": status,
-        "seconds": round(seconds, 4),
-        "client": client,
-    }
-    others = "".join(f", {name} {value}" for name, value in more.items())
-    line = f"{method} {path} {status} in {seconds:.2f} s, {client}{others}"
-    _log.info("%s", line, extra={"fields": fields | more})
+    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
+    path = errors.short(scope["path"], 200)
+    _log.info("%s %s %d in %.2f s, %s%s", scope["method"], path, status, seconds, client, more)
 
 
 def is_local(host: str) -> bool:

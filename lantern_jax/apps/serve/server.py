@@ -3,12 +3,10 @@
 import logging
 import socket
 import sys
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
-from lantern_jax.apps.serve.answers import encode_json
 from lantern_jax.io import errors
 
 # Seconds in which connections must end once the worker has said that the server is stopping.
@@ -53,27 +51,11 @@ class Escaped(logging.Formatter):
         return "\n  ".join(errors.printable(one, _LETTERS) for one in (line, *traceback))
 
 
-class Lines(logging.Formatter):
-    """Makes a JSON object of every record: time, level, message, and the fields that a program reads."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the record as one line."""
-        entry: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "message": errors.printable(record.getMessage(), _LETTERS),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            entry["traceback"] = self.formatException(record.exc_info)
-        return encode_json(entry).decode("ascii")
-
-
-def log_to_stderr(log: str = "off") -> None:
-    """Shows warnings and errors of this package, uvicorn and asyncio, and requests unless ``log`` is off."""
+def log_to_stderr(requests: bool) -> None:
+    """Shows warnings and errors of this package, uvicorn and asyncio, and a line for each request if asked to."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines() if log == "json" else Escaped())
+    handler.setFormatter(Escaped())
     for name in ("lantern_jax", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == "lantern_jax" and log != "off" else logging.WARNING)
+        logger.setLevel(logging.INFO if name == "lantern_jax" and requests else logging.WARNING)

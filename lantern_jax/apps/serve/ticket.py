@@ -16,7 +16,7 @@ from jaxtyping import Int
 
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.picture_request import PictureRequest
-from lantern_jax.settings.settings import Settings
+from lantern_jax.pipeline.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -79,14 +79,15 @@ class Ticket:
     """Carries events of a request from any thread to the loop it was made in.
 
     Attributes:
-        request: what to draw.
+        request, plan: what to draw, and the call that draws it.
         settings: how it is decoded; the batch decides, once it has begun.
         waiting: its pictures that have places in the queue; the worker counts them.
         dropped: whether the client is gone; the device's thread then skips what is not done yet.
     """
 
-    def __init__(self, request: PictureRequest, settings: Settings):
-        self.request, self.settings, self.waiting, self.dropped = request, settings, 0, False
+    def __init__(self, request: PictureRequest, plan: Plan):
+        self.request, self.plan, self.settings = request, plan, plan.call.settings
+        self.waiting, self.dropped = 0, False
         self._loop = asyncio.get_running_loop()
         # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
         # get fewer events, not a longer queue.

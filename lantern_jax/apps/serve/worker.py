@@ -24,7 +24,9 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.settings import Settings, steers
+from lantern_jax.text.encoders import Conditioning
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
@@ -115,9 +117,10 @@ class Worker:
         """Whether the programs of the default settings are compiled."""
         return not self._cold and not self._warm_failed
 
-    def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
-        """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
-        Refused where it does not fit the model."""
+    def check(self, request: PictureRequest) -> tuple[PictureRequest, Plan]:
+        """Returns a request, with notes on what is ignored of its prompts, and its plan, from any thread.
+
+        Raises Refused where it does not fit the model."""
         try:
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
@@ -127,7 +130,7 @@ class Worker:
         except LanternError as error:
             param = _blamed(str(error), request.options)
             raise Refused(422 if param in METHOD else 400, str(error), param) from None
-        return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
+        return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan
 
     def _check_size(self, settings: Settings) -> None:
         """Raises LanternError for a round that takes more memory than a server gives to one request."""
@@ -211,23 +214,14 @@ class Worker:
         return bool(self._line)
 
     def _orders(self, ticket: Ticket) -> list[Order]:
-        request, now = ticket.request, time.perf_counter()
-        row, plan = self._prepared(
-            request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
-            keep_rows=request.keep_rows, **request.options,
-        )  # fmt: skip
+        request, plan, now = ticket.request, ticket.plan, time.perf_counter()
+        row = _first_row(plan)
         # If a request leaves open how to guess, its batch decides; others get what they ask for.
         kind = (ticket.settings, steers(request.options), [leaf.shape for leaf in jax.tree.leaves(row)])
         return [
             Order(ticket, index, kind, row, plan.free, plan.call.keep_rows, now)
             for index in range(request.num)
         ]
-
-    def _prepared(self, prompt: str | int, **call: Any):
-        """Returns a prompt's conditioning, leaves [1, ...], and its plan."""
-        plan = self.pipeline.plan(prompt, **call)
-        first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
     def _settings(self, size: int, options: Mapping[str, Any], alone: Settings) -> Settings:
         """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
@@ -315,18 +309,16 @@ class Worker:
             return
         self._cold.popleft()
         if not self._cold:
-            _log.info(
-                "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
-            )
+            _log.info("ready: the programs of the default settings are compiled")
 
     def _run_all(self, size: int) -> None:
         """Runs every program of a size, unless so few pictures are decoded one after the other."""
         engine, numbers = self._tools.engine, np.arange(size)
-        alone = self.pipeline.check(self._example, batch=1)
-        ways = {each: self._settings(each, {}, alone) for each in self._sizes if each <= size}
+        plan = self.pipeline.plan(self._example, batch=1)
+        ways = {each: self._settings(each, {}, plan.call.settings) for each in self._sizes if each <= size}
         if self._tools.slots(ways[size].batch) < size:
             return
-        row, plan = self._prepared(self._example)
+        row = _first_row(plan)
 
         def rows(count: int):
             return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
@@ -351,6 +343,11 @@ class Worker:
         if dropped > self.counters.programs_dropped:
             self.counters.programs_dropped = dropped
             return_memory()
+
+
+def _first_row(plan: Plan) -> Conditioning:
+    """Returns what the pictures of a plan's one prompt are conditioned on, leaves [1, ...]."""
+    return jax.tree.map(lambda leaf: leaf[:1], plan.conditioning)
 
 
 def _blamed(message: str, options: Mapping[str, Any]) -> str | None:

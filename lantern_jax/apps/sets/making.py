@@ -6,7 +6,7 @@ Axes: n pictures, C codes of a picture, H W height and width.
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -14,8 +14,8 @@ import numpy as np
 from jaxtyping import Int, UInt8
 
 from lantern_jax.apps.sets.opening import OpenedSet
-from lantern_jax.apps.sets.set_plan import Part, SetPlan, is_leftover, shard_paths
-from lantern_jax.apps.sets.shards import is_whole, write_shard
+from lantern_jax.apps.sets.set_plan import Part, SetPlan, is_leftover
+from lantern_jax.apps.sets.shards import write_shard
 from lantern_jax.apps.sets.unfinished import EVERY, Known, keep, read_kept
 from lantern_jax.devices import hosts
 from lantern_jax.engine.engine import Engine
@@ -83,23 +83,6 @@ def make_set(
     for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
         _remove(path)
     return sum(len(plan.numbers(shard)) for shard in left)
-
-
-def discard_damaged(
-    directory: Path, plan: SetPlan, shards: Iterable[int], note: Callable[[str], None]
-) -> None:
-    """Removes the pictures of each shard that is there but not whole, so that it is made again.
-
-    Call it only for shards that no other worker makes: theirs may be replaced by whole ones meanwhile.
-
-    Args:
-        note: called with a line about each.
-    """
-    shards = list(shards)
-    for shard in sorted(set(shards) - set(plan.missing(directory, shards))):
-        if not is_whole(directory, plan, shard):
-            note(f"shard {shard} of {directory} is damaged: it is made again")
-            _remove(shard_paths(directory, shard)[1])
 
 
 def _left(engine: Engine, plan: SetPlan, directory: Path, part: Part) -> list[int]:

@@ -2,7 +2,7 @@
 
     set.json           the plan
     shard-00000/       pictures 0 to S - 1, each with its prompt and number in it
-    shard-00000.npz    their numbers, tokens and rounds, and the sizes of their files
+    shard-00000.npz    their numbers, tokens and rounds
 
 Picture j has prompt j // num and draws from fold_in(key(seed), j). Shard k holds the S pictures from number k S on, and
 part i of N holds the shards i - 1, i - 1 + N, ...: no file has two writers or depends on how many workers there are.

@@ -3,7 +3,6 @@
 Axes: n pictures of a shard, H W height and width, T codes of a picture.
 """
 
-import io
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,8 +13,8 @@ from PIL import Image
 from lantern_jax.apps.sets.set_plan import SetPlan, shard_paths
 from lantern_jax.io import archives, errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import fill_file, new_folder, read_bounded, write_file
-from lantern_jax.pictures.images import encode_png, read_image
+from lantern_jax.io.files import fill_file, new_folder, write_file
+from lantern_jax.pictures.images import encode_png, open_picture
 
 
 def write_shard(
@@ -39,7 +38,7 @@ def write_shard(
         _name(number): encode_png(picture, {"prompt": plan.prompt(number), "number": str(number)})
         for number, picture in zip(numbers.tolist(), pictures, strict=True)
     }
-    arrays = {"numbers": numbers, "tokens": tokens, "rounds": rounds, "sizes": [*map(len, files.values())]}
+    arrays = {"numbers": numbers, "tokens": tokens, "rounds": rounds}
     arrays = {name: np.asarray(values, np.int32) for name, values in arrays.items()}
     arrays_file, place = shard_paths(directory, shard)
     # NumPy dates everything that it stores to the first day of 1980.
@@ -56,13 +55,9 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
         LanternError: a damaged shard, or a picture whose prompt or number is not the plan's.
     """
     _, folder = shard_paths(directory, shard)
-    sizes = read_shard_arrays(directory, plan, shard)["sizes"]
-    for number, size in zip(plan.numbers(shard).tolist(), sizes.tolist(), strict=True):
+    for number in plan.numbers(shard).tolist():
         file, prompt = folder / _name(number), plan.prompt(number)
-        try:
-            image = read_image(io.BytesIO(read_bounded(file, size)))
-        except LanternError as error:
-            raise _damaged(file) from error
+        image = open_picture(file)
         found = tuple(getattr(image, "text", {}).get(name) for name in ("prompt", "number"))
         if found != (prompt, str(number)):
             says, wanted = (errors.short(repr(text)) for text in (found[0], prompt))
@@ -74,7 +69,7 @@ def open_pictures(directory: Path, plan: SetPlan, shard: int) -> Iterator[tuple[
 
 
 def read_shard_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, np.ndarray]:
-    """Reads a shard's numbers [n], tokens [n, T], rounds [n] and sizes of files in bytes [n], all int32.
+    """Reads a shard's numbers [n], tokens [n, T] and rounds [n], all int32.
 
     Raises:
         LanternError: a damaged shard, or one of other pictures.
@@ -84,28 +79,11 @@ def read_shard_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, n
         arrays = archives.read_arrays(path)
         if not np.array_equal(arrays["numbers"], plan.numbers(shard)):
             raise LanternError("other pictures")
-        if {len(arrays[name]) for name in ("tokens", "rounds", "sizes")} != {len(arrays["numbers"])}:
+        if {len(arrays[name]) for name in ("tokens", "rounds")} != {len(arrays["numbers"])}:
             raise LanternError("not one row for a picture")
     except (LanternError, KeyError) as error:
-        raise _damaged(path) from error
+        raise LanternError(f"{path} is damaged: remove it and run the set's command again") from error
     return arrays
-
-
-def is_whole(directory: Path, plan: SetPlan, shard: int) -> bool:
-    """Tells whether an existing shard holds its arrays and all its pictures, without looking into the pictures."""
-    _, folder = shard_paths(directory, shard)
-    try:
-        sizes = read_shard_arrays(directory, plan, shard)["sizes"].tolist()
-    except LanternError:
-        return False
-    files = [folder / _name(number) for number in plan.numbers(shard).tolist()]
-    return all(
-        file.is_file() and file.stat().st_size == size for file, size in zip(files, sizes, strict=True)
-    )
-
-
-def _damaged(path: Path) -> LanternError:
-    return LanternError(f"{path} is damaged: run the set's command again, which makes its shard anew")
 
 
 def _name(number: int) -> str:
