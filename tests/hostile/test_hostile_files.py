@@ -4,7 +4,6 @@ import json
 import os
 import resource
 import shutil
-import signal
 import socket
 import sys
 import warnings
@@ -13,20 +12,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import lantern_jax.pipeline.pipeline
 from lantern_jax import DynamicTree
-from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.metrics.agreement import read_classifier
-from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io import errors, files
 from lantern_jax.text.encoded import save_encoded
-from lantern_jax.text.tokenizers import load_tokenizer
-from tests.command import must_not_run
 from tests.hostile.files import CONTROL, KINDS, READERS
 from train.feature_store import map_array
-from train.picture_folder import PictureFolder
 
 LONGEST = 1000
 
@@ -89,57 +81,6 @@ def test_nothing_but_a_regular_file_is_opened(special):
     for path in special:
         with pytest.raises(ValueError, match=r"is not a file|cannot be read|is empty"):
             files.open_file(path)
-
-
-def through(name: str, reader):
-    """Returns a reader through a link of that name beside its target."""
-    return lambda path: Path(path.parent, name).symlink_to(path) or reader(path.parent / name)
-
-
-READ_BY_NAME = {
-    "token": lambda path: main(["serve", "--token-file", str(path)]),
-    "tree": lambda path: main(["generate", "lake", "--method", f"gumbel:tree={path}", "--out", "new.png"]),
-    "tree at the end of a name": load_tree, "name of a tree": lambda path: resolve_tree(str(path)),
-    "caption": through("a.txt", lambda path: PictureFolder(path.parent, 8)),
-    "tokenizer": through("a.json", load_tokenizer), "pieces": through("a.model", load_tokenizer),
-    "clip's tokenizer": through("c.json", load_clip_tokenizer),
-    "encoded": through("a.npz", READERS["archive"]), "weights": through("a.pt", READERS["torch"]),
-    "picture": through("b.png", READERS["picture"]), "features": map_array,
-    "classifier": read_classifier,
-    "trees to export": lambda path: arguments.file(str(path)),
-}  # fmt: skip
-
-
-class Hung(BaseException):
-    pass
-
-
-@pytest.fixture
-def deadline():
-    """Yields a function that sets how many seconds are left from then on."""
-
-    def hung(*_):
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, hung)
-    yield signal.alarm
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "null"])
-def test_every_reader_refuses_what_is_no_file(kind, special, monkeypatch, deadline):
-    monkeypatch.chdir(special[0].parent)
-    (special[0].parent / "a.png").touch()
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", must_not_run)
-    for name, reader in READ_BY_NAME.items():
-        deadline(3)
-        try:
-            outcome = reader(special[0].with_name(kind))
-        except (ValueError, OSError) as error:
-            outcome = 2
-            assert "\n" not in str(error), name
-        assert outcome == 2, name
 
 
 def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():

@@ -62,7 +62,8 @@ def _rare_tensors() -> Iterator[HostileFile]:
     whole = torch.arange(24.0).reshape(4, 6)
     old = {"sliced": whole[1:3, ::2], "a parameter": torch.nn.Parameter(whole)}
     new = {"eight bits": whole.to(torch.float8_e4m3fn), "sixteen bits": torch.ones(3, dtype=torch.uint16)}
-    yield from table(".pt", {name: _saved({"weight": tensor}) for name, tensor in (old | new).items()}, True)
+    yield from table(".pt", {name: _saved({"weight": tensor}) for name, tensor in old.items()}, True)
+    yield from table(".pt", {name: _saved({"weight": tensor}) for name, tensor in new.items()})
     yield from table(".pt", {f"older, {name}": _saved({"weight": old[name]}, False) for name in old}, True)
     beside = {"state_dict": {"weight": whole}, "optimizer": {0: {"step": 3}}, "size": whole.shape, "set": {1},
               "dtype": torch.float32, "device": torch.device("cpu")}  # fmt: skip

@@ -142,14 +142,12 @@ def test_a_preset_prepares_the_pictures_of_its_scores(folder):
 REFUSED = {
     "nothing to do": ("made", "--reference SET or --scores"),
     "no such set": ("nowhere --reference made", "nowhere is not a folder"),
-    "no such reference": ("made --reference nowhere", "nowhere is not a folder"),
     "features": ("made --reference made --features eyes", "unknown features 'eyes'"),
     "score": ("made --scores beauty", "unknown score 'beauty'"),
     "preset": ("made --reference made --preset mine", "unknown preset 'mine'"),
     "preset without its weights": ("made --reference made --preset adm", "inception needs weights"),
     "preprocessing": ("made --reference made --features colours --preprocessing tf", "choose one of whole, upper"),
     "missing weights": ("made --reference made --features heavy", "fetch file of colours"),
-    "absent weights": ("made --reference made --features heavy --weights nowhere", "nowhere is not there"),
     "weights for nothing": ("made --reference made --features colours --weights weights", "leave it out"),
     "weights of which": (
         "made --reference made --features heavy --scores clip-lantern --weights weights",
@@ -159,8 +157,6 @@ REFUSED = {
     "prompts for nothing": ("made --reference made --prompts p.txt", "--prompts are for --scores"),
     "out exists": ("made --reference made --features colours --out p.txt", "--overwrite"),
     "features without reference": ("made --scores brightness --features colours", "--reference"),
-    "strictness without reference": ("made --scores brightness --strict", "--strict is of distances"),
-    "no replicates without reference": ("made --scores brightness --replicates 0", "--replicates is of distances"),
     "neighbours": ("made --reference made --neighbours 0", "whole number from 1 to"),
     "scores of statistics": ("stats.npz --scores brightness", "holds no pictures to score"),
     "statistics of another reader": (
@@ -199,7 +195,7 @@ def test_bad_input_is_refused_in_one_line(name, clutter, capsys, monkeypatch):
     ("made --reference theirs.npz --save-reference new.npz", "use it as it is, without --save-reference"),
     ("made --reference made --scores clip --weights clip=weights", ". holds no tokenizer"),
     ("made --reference made --scores clip-lantern --weights weights", "weights holds no levels"),
-    ("made --reference made --scores brightness --prompts few.txt", "picture 11 has no prompt among 11"),
+    ("made --reference made --scores brightness --prompts few.txt", "picture 11 has no prompt"),
 ])  # fmt: skip
 def test_a_wrong_file_is_reported_before_features_are_read(line, words, folder, capsys, monkeypatch):
     def build(weights):

@@ -108,12 +108,9 @@ def test_numbers_decide_which_prompt_belongs_to_a_picture():
 def test_prompts_that_do_not_match_are_refused():
     pictures = numbered(0, 1, prompts=["a lake", "a hill"])
     refused_with(lambda: with_prompts(pictures, ["a lake", "a house"]), "1 is of 'a hill'", "say 'a house'")
-    refused_with(lambda: with_prompts(numbered(0, 5), ["a", "b"]), "picture 5 has no prompt among 2")
-    refused_with(lambda: with_prompts(numbered(None, None), ["a"]), "more than 1 pictures")
-    refused_with(lambda: with_prompts(numbered(None), ["a", "b"]), "1 pictures without numbers for 2 prompts")
-    refused_with(lambda: with_prompts(numbered(3)), "picture 3 does not carry its prompt", "--prompts")
-    refused_with(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry a number")
-    refused_with(lambda: with_prompts(numbered(3, 3), ["a"] * 5), "two pictures carry the number 3")
+    refused_with(lambda: with_prompts(numbered(0, 5), ["a", "b"]), "picture 5 has no prompt")
+    refused_with(lambda: with_prompts(numbered(None), ["a", "b"]), "1 pictures for 2 prompts")
+    refused_with(lambda: with_prompts(numbered(3)), "picture 3 has no prompt", "--prompts")
 
 
 def test_pictures_of_several_calls_and_one_alone(tmp_path):

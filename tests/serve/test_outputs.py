@@ -10,7 +10,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
@@ -60,18 +60,6 @@ def test_pictures_have_the_size_and_format_that_are_asked_for(scaling, fields, f
     plain = np.asarray(opened(scaling.post(PATH, json={"prompt": "a lake", **PLAIN}).json()["data"][0]))
     output = Output(answer["size"], answer["output_format"], fields.get("output_compression", 100))
     np.testing.assert_array_equal(picture, Image.open(io.BytesIO(output.encode(plain))))
-
-
-@pytest.mark.parametrize("size", [(48, 32), (40, 40), (60, 90)])
-@pytest.mark.parametrize(("form", "most"), [("png", 0), ("jpeg", 6), ("webp", 6)])
-def test_a_scaled_picture_is_the_same_picture(size, form, most):
-    """It covers the size, its middle is kept, and it is neither mirrored nor turned."""
-    down, right = np.mgrid[0:32, 0:48]
-    picture = np.stack([5 * right, 7 * down, 2 * (down + right)], axis=-1).astype(np.uint8)
-    file = Output("x".join(map(str, size)), form, 90).encode(picture)
-    made = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), float)
-    expected = ImageOps.fit(Image.fromarray(picture), size, Image.Resampling.LANCZOS)
-    assert np.abs(made - expected).mean() <= most
 
 
 def test_an_unsupported_size_gives_the_nearest_and_says_so(server):

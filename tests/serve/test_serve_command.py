@@ -37,12 +37,9 @@ def folder(tmp_path, monkeypatch):
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
     ("--allowed-origin example.org", "'example.org' is no origin"),
     ("--allowed-origin https://example.org/page", "give a scheme and a name"),
-    *((f"--allowed-origin {wrong}", "is no origin") for wrong in (
-        "https://me@example.org", "https://example.org:x", "https://example.org:99999", "https://[x", "https://",
-    )),
-    *((f"--allowed-host {wrong}", f"{wrong!r} is no name of a server") for wrong in (
-        "pictures.example.org:8443", "[::1]:80", "https://example.org", "*",
-    )),
+    ("--allowed-origin https://", "is no origin"),
+    ("--allowed-host 'pictures.example.org:8443'", "is no name of a server"),
+    ("--allowed-host https://example.org", "is no name of a server"),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot bind to no such host"),
     ("--host ..", "cannot bind to ..:8000 (not a name)"),

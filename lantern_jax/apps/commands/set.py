@@ -136,17 +136,15 @@ def _make(opened: OpenedSet, directory: Path, part: Part, writes: bool) -> None:
 
 @contextlib.contextmanager
 def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[None]:
-    """Reports after Ctrl-C what was written, what is kept and how to go on."""
+    """Reports after Ctrl-C what was written, and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        from lantern_jax.apps.sets.making import known_pictures
-
-        missing = opened.plan.missing(directory, left)
-        known = len(known_pictures(opened.plan, directory, missing))
-        more = f", {known} other pictures are kept" if known else ""
-        wrote = f"{len(left) - len(missing)} of {len(left)} shards were written to {directory}{more}"
-        raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
+        done = len(left) - len(opened.plan.missing(directory, left))
+        raise KeyboardInterrupt(
+            f"interrupted, {done} of {len(left)} shards were written to {directory}, other finished pictures are kept: "
+            "give the same command to go on"
+        ) from None
 
 
 def _check(arguments: argparse.Namespace, directory: Path) -> None:

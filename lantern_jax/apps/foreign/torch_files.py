@@ -42,12 +42,6 @@ _DTYPES = {
     "Long": np.int64, "Int": np.int32, "Short": np.int16, "Char": np.int8, "Byte": np.uint8, "Bool": np.bool_,
 }  # fmt: skip
 _STORAGES = {f"torch.{name}Storage": np.dtype(dtype) for name, dtype in _DTYPES.items()}
-_UNTYPED = "torch.storage.UntypedStorage"
-# Tensors of these dtypes lie in storages without a dtype.
-_LATER_DTYPES = {
-    "torch.uint16": np.dtype(np.uint16), "torch.uint32": np.dtype(np.uint32), "torch.uint64": np.dtype(np.uint64),
-    "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-}  # fmt: skip
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
 # The most bytes of the describing pickle; a hundred thousand tensors take a quarter of that.
 _LONGEST_PICKLE = 16 * 2**20
@@ -115,7 +109,7 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
     """
     with open_file(path) as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
-    declared: dict[str, np.dtype | None] = {}
+    declared: dict[str, np.dtype] = {}
 
     def note(key: Any) -> Elsewhere:
         words = Elsewhere(key)
@@ -137,7 +131,7 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
             place += 8
             if key not in declared or count > size:
                 raise LanternError(f"storage {errors.short(key)} is not described, or truncated")
-            places[key] = place, count * _bytes(declared[key])
+            places[key] = place, count * declared[key].itemsize
             place += places[key][1]
             if place > size:
                 raise LanternError(f"storage {errors.short(key)} is truncated")
@@ -145,8 +139,8 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
     return content, places
 
 
-def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
-    """Returns (dtype, key, count of numbers) of a storage; (None, key, count of bytes) if tensors tell the dtype."""
+def _storage_words(words: Any) -> tuple[np.dtype, str, int]:
+    """Returns (dtype, key, count of numbers) of a storage."""
     key = words.key if isinstance(words, Elsewhere) else None
     # An older format has a sixth word, for a storage that is a part of another.
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
@@ -154,13 +148,9 @@ def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
     kind, name, count = key[1], key[2], key[4]
     if not name_of(kind) or not isinstance(name, str) or type(count) is not int or count < 0:
         raise LanternError("it has an invalid storage")
-    if kind.name != _UNTYPED and kind.name not in _STORAGES:
+    if kind.name not in _STORAGES:
         raise LanternError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
-    return _STORAGES.get(kind.name), name, count
-
-
-def _bytes(dtype: np.dtype | None) -> int:
-    return 1 if dtype is None else dtype.itemsize
+    return _STORAGES[kind.name], name, count
 
 
 def _chosen(path: Path, content: Any, weights: str | None) -> Mapping[Any, Any]:
@@ -242,20 +232,10 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> StoredTensor:
     if key not in places:
         raise LanternError(f"it lacks the storage {errors.short(key)}")
     start, size = places[key]
-    if count * _bytes(dtype) > size:
+    if count * dtype.itemsize > size:
         raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
-    later = call.arguments[6:7] if call.name.endswith("_v3") else ()
-    notes = call.arguments[fewest:]
-    if any(notes):
+    if any(call.arguments[fewest:]):
         raise LanternError("is conjugated, negated or of another device's layout")
-    named = name_of(later[0]) if later else ""
-    if bool(later) != (dtype is None):
-        raise LanternError("has two dtypes or none")
-    if dtype is None:
-        dtype = _LATER_DTYPES.get(named)
-        if dtype is None:
-            raise LanternError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
-        count //= dtype.itemsize
     taken = span(shape, strides)
     if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
         raise LanternError(f"takes numbers from {errors.short(offset)} on in a storage of {count}")
@@ -265,5 +245,5 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> StoredTensor:
 
 # How many arguments come before notes on conjugation and the like.
 _REBUILD = {
-    "torch._utils._rebuild_tensor": 4, "torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_tensor_v3": 7,
+    "torch._utils._rebuild_tensor": 4, "torch._utils._rebuild_tensor_v2": 6,
 }  # fmt: skip

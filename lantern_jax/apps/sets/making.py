@@ -6,7 +6,7 @@ Axes: n pictures, C codes of a picture, H W height and width.
 import contextlib
 import shutil
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 
@@ -52,7 +52,8 @@ def make_set(
     plan, engine = opened.plan, opened.pipeline.engine
     writes, keeps = not engine.spans or hosts.is_first(), not engine.spans
     left = _left(engine, plan, directory, part)
-    known = known_pictures(plan, directory, left) if keeps else {}
+    wanted = {number for shard in left for number in plan.numbers(shard).tolist()}
+    known = read_kept(directory, wanted) if keeps else {}
     writing: list[tuple[Future | None, int]] = []
     kept = time.monotonic()
 
@@ -101,11 +102,6 @@ def _remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def known_pictures(plan: SetPlan, directory: Path, shards: Sequence[int]) -> dict[int, Known]:
-    """Returns the pictures of missing shards that workers kept, by number."""
-    return read_kept(directory, {number for shard in shards for number in plan.numbers(shard).tolist()})
 
 
 def _decoded_shards(
