@@ -1,4 +1,4 @@
-"""Reading and writing files: strangers' are bounded, and ours appear under their names whole or not at all.
+"""Reading files within bounds, and writing them whole or not at all.
 
 Only regular files are read. What is read whole is bounded in size, JSON also in depth, and its numbers must be finite
 and of bounded length. Every file that a user names is opened by ``open_file``.

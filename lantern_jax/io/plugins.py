@@ -19,13 +19,13 @@ _tables: list["Table"] = []
 
 
 class _At(str):
-    """The place where a value stands: ``module:name``."""
+    """The place of a value: ``module:name``."""
 
     __slots__ = ()
 
 
 def at(place: str) -> Any:
-    """Returns what stands for the value at ``module:name`` in a kind's record; the value is imported when it is read.
+    """Returns a placeholder for the value at ``module:name`` in a kind's record, which is imported when it is read.
 
     Example:
         >>> config = lantern_jax.at("lantern_jax.models.drafter:DrafterConfig")

@@ -180,7 +180,7 @@ def sharded(request, tmp_path):
     return tmp_path, index, lambda tensors, i: save(tensors, tmp_path / names[i])
 
 
-def test_shards_are_read_and_need_their_index(sharded):
+def test_shards_need_their_index(sharded):
     folder, index, _ = sharded
     check_read(open_tensors(folder))
     check_read(open_tensors(index))

@@ -83,7 +83,7 @@ def test_nothing_but_a_regular_file_is_opened(special):
             files.open_file(path)
 
 
-def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():
+def test_quoted_texts_are_short_and_printable():
     text = "\x1b]0;owned\x07\x9b2J\u202e" + "n" * 500
     for shown in (errors.short(text), errors.listed([text]), errors.printable(text, 200)):
         assert shown.isprintable() and len(shown) < 260
@@ -140,19 +140,11 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_trees_have_bounds(memory):
-    """Trees and windows alike, and nodes are counted before one is made."""
-    assert DraftTree.chain(64).max_depth == DraftTree.window(64).max_depth == 64
-    assert DraftTree.window(64, 15, 3).num_nodes == 15 + 15**2 + 15**3 + 61 + 1
-    for make, sizes in (
-        (DraftTree.chain, [(65,), (10**9,)]),
-        (DraftTree.window, [(65,), (10**9,), (64, 8, 8), (64, 16, 3), (64, 10**5000, 64)]),
-        (
-            DraftTree.from_paths,
-            [([(0,) * length for length in range(1, 66)],), (((rank,) for rank in iter(int, 1)),)],
-        ),
-        (DynamicTree, [(10**9, 3), (3, 10**9), (3, 3, 2**70)]),
-    ):
-        for given in sizes:
-            with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes|deeper than 64"):
-                make(*given)
+@pytest.mark.parametrize("make", [
+    lambda: DraftTree.chain(65), lambda: DraftTree.window(65), lambda: DraftTree.window(64, 10**5000, 64),
+    lambda: DraftTree.from_paths((rank,) for rank in iter(int, 1)), lambda: DynamicTree(10**9, 3),
+])  # fmt: skip
+def test_trees_have_bounds(make, memory):
+    """Nodes are counted before one is made."""
+    with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes|deeper than 64"):
+        make()

@@ -224,7 +224,7 @@ def read(terminal: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
-def test_a_process_on_a_terminal_shows_progress_and_handles_sigint(tmp_path, tiny_folder):
+def test_sigint_to_a_process_on_a_terminal(tmp_path, tiny_folder):
     """More pictures than could ever be made; SIGINT as soon as the bar shows that one is done."""
     folder, count = tmp_path / "work", 10_000
     folder.mkdir()

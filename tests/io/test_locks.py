@@ -30,7 +30,7 @@ def names(folder: Path) -> set[str]:
     return {path.name for path in folder.rglob("*")}
 
 
-def test_a_second_process_is_refused_and_a_killed_one_locks_nobody_out(tmp_path):
+def test_a_killed_process_locks_nobody_out(tmp_path):
     place = tmp_path / "model"
     line = [sys.executable, "-c", HOLDING, str(place)]
     process = subprocess.Popen(line, cwd=ROOT, stdout=subprocess.PIPE, text=True)

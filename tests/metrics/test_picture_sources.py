@@ -113,7 +113,7 @@ def test_prompts_that_do_not_match_are_refused():
     refused_with(lambda: with_prompts(numbered(3)), "picture 3 has no prompt", "--prompts")
 
 
-def test_pictures_of_several_calls_and_one_alone(tmp_path):
+def test_pictures_of_several_calls_are_read_together(tmp_path):
     """Each call begins with number 0, as `lantern generate` writes them."""
     for name, level in {"forest-0.png": 1, "forest-0-2.png": 2}.items():
         write(tmp_path / name, level, prompt=name, number="0")

@@ -59,7 +59,7 @@ def test_saved_statistics_are_read_back_unchanged(folder):
     assert [file.name for file in folder.iterdir() if file.suffix != ".png"] == ["stats.npz"]
 
 
-def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
+def test_wrong_statistics_are_refused(folder):
     path = folder / "stats.npz"
     write_file(path, statistics_file([statistics_of(folder, reader())]))
     refused_with(

@@ -56,7 +56,7 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
     assert counted == pytest.approx(spent[-1]) and 0 < counted < time.monotonic() - began
 
 
-def test_a_server_whose_warm_up_fails_is_not_warm_and_serves(server, monkeypatch, caplog):
+def test_a_server_whose_warm_up_fails_serves(server, monkeypatch, caplog):
     def fail(*given):
         raise RuntimeError("no compiler")
 

@@ -85,7 +85,7 @@ def test_the_same_worker_twice_is_refused(capsys):
     assert written() == before
 
 
-def test_ctrl_c_keeps_shards_and_says_how_to_continue(capsys, monkeypatch):
+def test_ctrl_c_keeps_shards(capsys, monkeypatch):
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 0)
     refill, calls = lantern_jax.engine.engine.Engine.refill, []
 
@@ -104,7 +104,7 @@ def test_ctrl_c_keeps_shards_and_says_how_to_continue(capsys, monkeypatch):
     assert len(list(read_set(Path("set")))) == 20
 
 
-def test_a_worker_in_a_cluster_says_which_it_is_and_why(monkeypatch, capsys):
+def test_a_worker_in_a_cluster_says_which_it_is(monkeypatch, capsys):
     for name, value in {"ID": "5", "MIN": "4", "MAX": "5", "COUNT": "2", "STEP": "1"}.items():
         monkeypatch.setenv(f"SLURM_ARRAY_TASK_{name}", value)
     for more in ((), ("--worker", "auto")):
@@ -133,7 +133,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("line", REFUSED)
-def test_bad_input_is_a_one_line_error_and_writes_nothing(line, capsys, monkeypatch):
+def test_bad_input_is_refused(line, capsys, monkeypatch):
     Path("holes.txt").write_text("a lake\n\na sea\n")
     Path("unknown.txt").write_text("a lake\na whale\n")
     Path("full").mkdir()

@@ -141,7 +141,7 @@ DAMAGES = {
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
-def test_a_damaged_shard_is_named_and_made_again_once_it_is_removed(whole, tmp_path, damage):
+def test_a_damaged_shard_is_made_again_once_it_is_removed(whole, tmp_path, damage):
     directory = shutil.copytree(whole, tmp_path / "set")
     name, spoil = DAMAGES[damage]
     spoil(directory / name)

@@ -2,7 +2,7 @@
 
 PyTorch's own reader makes every tensor that a file describes before it can be checked, even one that is sparse, nested
 or larger than memory, and some damaged files end the process. Here only the description is read: each tensor must have
-a dtype that NumPy has too and lie inside its storage, which must lie inside the file. The layout is that of
+a dtype that NumPy has too and fit into its storage, which must fit into the file. The layout is that of
 ``torch.save``.
 """
 

@@ -45,7 +45,7 @@ class _Dict(dict):
 
 @dataclass(frozen=True, eq=False)
 class Elsewhere:
-    """Something that lies in the file outside the pickle, under PyTorch's key for it."""
+    """Something in the file but outside the pickle, under PyTorch's key for it."""
 
     key: Any
 

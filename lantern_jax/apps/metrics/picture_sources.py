@@ -109,7 +109,7 @@ def with_prompts(
     """Yields the same pictures, each with its number and its prompt.
 
     A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
-    Without ``prompts`` numbers may repeat: pictures of several calls may lie in one folder.
+    Without ``prompts`` numbers may repeat: pictures of several calls may be in one folder.
 
     Args:
         prompts: None where every picture carries its own.

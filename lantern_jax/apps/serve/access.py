@@ -20,7 +20,7 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
-# These say nothing about pictures.
+# They show no pictures.
 OPEN_PATHS = ("/", "/health", "/openapi.json")
 # Anyone who knows the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"

@@ -141,17 +141,17 @@ class Tools:
         on every group of devices."""
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
 
-    def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
+    def send(self, ticket: Ticket, make: Callable[[], Event]) -> None:
         """Sends the event that ``make`` returns in the encoder's thread, unless the client is gone by then."""
 
-        def send() -> None:
+        def work() -> None:
             try:
                 if not ticket.dropped:
-                    ticket.tell(make())
+                    ticket.send(make())
             except Exception as error:
-                ticket.tell(failure(error))
+                ticket.send(failure(error))
 
-        self.encoder.submit(send)
+        self.encoder.submit(work)
 
 
 class Batch:
@@ -231,7 +231,7 @@ class Batch:
         for order in orders:
             order.ticket.settings = self._settings
             if order.ticket.request.stream and order.ticket.request.details:
-                order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
+                order.ticket.send(Progress(order.index, 0, len(order.free), 0, 0.0))
 
     def advance(self, hurry: bool) -> None:
         """Decodes a piece; with ``hurry`` no longer than until about the next picture is done."""
@@ -260,7 +260,7 @@ class Batch:
                 self._hand_over(order, codes, decoded.round_of_token[slot, order.free], rounds)
             else:
                 why = why_not_finite(self._tools.engine, "the target's logits", "target")
-                order.ticket.tell(Refused(500, why))
+                order.ticket.send(Refused(500, why))
         self._show(watched)
 
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
@@ -269,7 +269,7 @@ class Batch:
         try:
             picture = self._tools.painter.draw(codes)
         except Exception as error:  # Its slot is free already, and the pictures in others may still be drawn.
-            order.ticket.tell(failure(error))
+            order.ticket.send(failure(error))
             return
         counters.pictures += 1
         counters.tokens += len(codes)
@@ -286,7 +286,7 @@ class Batch:
             file, digest = request.output.encode(picture, text), tokens_digest(codes)
             return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)
 
-        self._tools.tell(order.ticket, make)
+        self._tools.send(order.ticket, make)
 
     def _show(self, watched: list[tuple[Order, Int[np.ndarray, " T"], int]]) -> None:
         """Sends the progress of pictures to clients that asked for it; pictures take turns in being drawn."""
@@ -314,12 +314,12 @@ class Batch:
             def make(figures=figures, sketch=sketch, partial=partial, encode=encode) -> Progress:
                 return Progress(*figures, None if sketch is None else encode(sketch), partial)
 
-            self._tools.tell(order.ticket, make)
+            self._tools.send(order.ticket, make)
             order.partials += partial is not None
 
 
 def failure(error: Exception) -> Refused:
-    """Returns the answer to a failure of decoding; logs what the client cannot mend."""
+    """Returns the answer to a failure of decoding; logs bugs."""
     if isinstance(error, NotRefillable):
         return Refused(400, str(error))
     if "RESOURCE_EXHAUSTED" in str(error):

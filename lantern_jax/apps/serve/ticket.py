@@ -92,9 +92,9 @@ class Ticket:
         # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
         # get fewer events, not a longer queue.
         self._events: dict[Hashable, Event] = {}
-        self._told = asyncio.Event()
+        self._sent = asyncio.Event()
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Sends an event, from any thread."""
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._put, event)
@@ -109,7 +109,7 @@ class Ticket:
             if older is not None and event.file is None:
                 event = dataclasses.replace(event, file=older.file)
         self._events[key] = event
-        self._told.set()
+        self._sent.set()
 
     async def events(self, silence: float, seconds: float) -> AsyncIterator[Event | None]:
         """Yields events until all pictures are done, and None after ``silence`` seconds without one.
@@ -124,9 +124,9 @@ class Ticket:
                 message = "the pictures took too long: ask for fewer, or again when the server is less busy"
                 raise Refused(504, message)
             if not self._events:
-                self._told.clear()
+                self._sent.clear()
                 try:
-                    await asyncio.wait_for(self._told.wait(), min(silence, rest))
+                    await asyncio.wait_for(self._sent.wait(), min(silence, rest))
                 except TimeoutError:
                     yield None
                     continue

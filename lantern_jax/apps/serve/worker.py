@@ -186,7 +186,7 @@ class Worker:
         with self._changed:
             tickets = {*self._came, *(order.ticket for order in self._line)}
         for ticket in tickets:
-            ticket.tell(Refused(503, self._stopping))
+            ticket.send(Refused(503, self._stopping))
 
     def _wait(self) -> bool:
         """Waits until there is something to do, or time to compile ahead; returns False if it is to stop."""
@@ -208,7 +208,7 @@ class Worker:
             try:
                 self._line += self._orders(ticket)
             except Exception as error:
-                ticket.tell(failure(error))
+                ticket.send(failure(error))
                 self._leave(ticket, ticket.waiting)
         self._remove([order for order in self._line if order.ticket.dropped])
         return bool(self._line)
@@ -279,11 +279,11 @@ class Worker:
             self._line = [order for order in self._line if id(order) not in gone]
             for order in orders:
                 self._leave(order.ticket, 1)
-            # Clients who watch are told how many pictures wait before theirs.
+            # Clients who watch learn how many pictures wait before theirs.
             places = {order.ticket: place for place, order in reversed(list(enumerate(self._line)))}
             for ticket, place in places.items():
                 if ticket.request.details:
-                    ticket.tell(Queued(place))
+                    ticket.send(Queued(place))
 
     def _leave(self, ticket: Ticket, pictures: int) -> None:
         """Gives places of a ticket in the queue back, unless it was dropped, which gave them all back."""
@@ -294,7 +294,7 @@ class Worker:
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:
         for ticket in {order.ticket for order in orders}:
-            ticket.tell(refusal)
+            ticket.send(refusal)
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_makeable
 
-# What network file systems without locks say: there no process is refused.
+# Errors of network file systems without locks: there no process is refused.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 
