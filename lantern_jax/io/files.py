@@ -1,7 +1,7 @@
 """Reading files within bounds, and writing them whole or not at all.
 
-Only regular files are read. What is read whole is bounded in size, JSON also in depth, and its numbers must be finite
-and of bounded length. Every file that a user names is opened by ``open_file``.
+Only regular files are read. What is read whole is bounded in size; numbers of JSON must be finite and of bounded
+length. Every file that a user names is opened by ``open_file``.
 
 New contents get a short temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written; until then, what was there stays. The system's umask decides who may read them. A process that is killed
@@ -26,8 +26,6 @@ from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
-# Deeper than anything that is read here, and far below Python's own recursion limit.
-_DEEPEST = 32
 # Digits of a whole number in JSON: no number of 64 bits has more.
 _MOST_DIGITS = 20
 
@@ -106,18 +104,11 @@ def parse_json(content: bytes | str, place: str) -> Any:
             too deeply.
     """
     try:
-        value = json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
-        level = [value]
-        for _ in range(_DEEPEST + 1):
-            level = [node for node in level if isinstance(node, dict | list)]
-            if not level:
-                return value
-            level = [part for node in level for part in (node.values() if isinstance(node, dict) else node)]
+        return json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
     except RecursionError:
-        pass
+        raise LanternError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
         raise LanternError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
-    raise LanternError(f"{place} is nested too deeply: give another file")
 
 
 def _finite(word: str) -> float:

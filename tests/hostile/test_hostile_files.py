@@ -122,7 +122,7 @@ def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
     for wrong, read in {
         "larger than 5 bytes": lambda: READERS["prompts"](written(prompts, "forest")),
         r"a\.json is larger than 15 bytes": lambda: files.read_json(written(path, "[[1, {}], [0.5]]"), 15),
-        r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 33 + "]" * 33), 100),
+        r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 10**5), 10**6),
         "no list of arrays": lambda: map_array(tmp_path / "a.npy"),
         "prompts are not a list of texts": lambda: save_encoded(
             tmp_path / "c.npz", "labels", ["207", 207], {}

@@ -46,7 +46,6 @@ def add(commands) -> None:
         "--check", "check that every picture of the set is there, whole, with its prompt and number"
     )
     take("--shard-size", "N", "pictures per folder", SHARD_SIZE, type=whole())
-    command.switch("--resume", "go on with the set in --out, as the same command does without it")
 
 
 def _run(arguments: argparse.Namespace) -> None:

@@ -173,7 +173,7 @@ def read_body(content: bytes) -> dict[str, Any]:
     try:
         fields = parse_json(content, "the body")
     except LanternError as error:
-        raise Refused(400, str(error)) from None
+        raise Refused(400, str(error).replace("give another file", "give an object with a prompt")) from None
     if not isinstance(fields, dict):
         raise Refused(400, "the body is JSON of another kind: give an object with a prompt")
     return fields
