@@ -17,5 +17,5 @@ USER lantern
 VOLUME /cache
 EXPOSE 8000
 HEALTHCHECK --start-period=60s CMD python -c "import urllib.request as u; u.urlopen('http://127.0.0.1:8000/health')"
-ENTRYPOINT ["lantern", "serve", "--host", "0.0.0.0", "--log", "json"]
+ENTRYPOINT ["lantern", "serve", "--host", "0.0.0.0"]
 CMD ["--model", "demo"]

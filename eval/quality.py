@@ -30,7 +30,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt8
 
 from lantern_jax.apps.metrics.distances import bootstrap_draws, interval
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from lantern_jax.models.vq import VQConfig, VQModel, l2_normalize
 
 REPLICATES = 1000
@@ -142,7 +142,7 @@ def frechet_measure(name: str, reader: str, real: Float[np.ndarray, "n R F"]) ->
     def of(made):
         made = made @ scale
         return lambda rows: frechet_distance(
-            Moments.of(made[rows]), Moments.of(real[rows].reshape(-1, width))
+            Normal.of_features(made[rows]), Normal.of_features(real[rows].reshape(-1, width))
         )
 
     return Measure(name, reader, of)

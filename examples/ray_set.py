@@ -10,23 +10,21 @@ and have the same Python and versions of lantern-jax and JAX. ``--gpus 0`` is fo
 """
 
 import argparse
-from functools import partial
 from pathlib import Path
 
 import ray
 
 from lantern_jax.apps.commands.prompt_files import read_prompts
-from lantern_jax.apps.sets.plan import Worker, begin
-from lantern_jax.apps.sets.reading import merge
-from lantern_jax.apps.sets.request import SetRequest, open_set
-from lantern_jax.apps.sets.worker import discard_damaged, make_set
+from lantern_jax.apps.sets.making import make_set
+from lantern_jax.apps.sets.opening import open_set
+from lantern_jax.apps.sets.reading import read_set
+from lantern_jax.apps.sets.set_plan import Part, begin
 
 
-def make_part(request: SetRequest, directory: Path, part: Worker) -> int:
+def make_part(model: str, prompts: tuple[str, ...], given: dict, directory: Path, part: Part) -> int:
     """Makes what is missing from a part of a set, on any machine; returns the number of pictures."""
-    opened = open_set(request)
+    opened = open_set(model, prompts, **given)
     begin(directory, opened.plan)
-    discard_damaged(directory, opened.plan, part.shards(opened.plan), partial(print, flush=True))
     return make_set(opened, directory, part)
 
 
@@ -55,7 +53,7 @@ def main() -> None:
     # A folder's path is made absolute so that workers find it; otherwise it is "demo", or a repository on the hub.
     model = str(Path(given.model).absolute()) if Path(given.model).exists() else given.model
     prompts = read_prompts(given.prompts)
-    request = SetRequest(model, prompts, options={}, seed=given.seed, shard_size=given.shard_size)
+    settings = {"seed": given.seed, "shard_size": given.shard_size}
     directory = given.out.absolute()
 
     ray.init(address=given.address)
@@ -64,7 +62,10 @@ def main() -> None:
         num_gpus=given.gpus, max_retries=given.retries, retry_exceptions=True, max_calls=1, scheduling_strategy="SPREAD"
     )(make_part)  # fmt: skip
     numbers = range(1, given.parts + 1)
-    parts = {task.remote(request, directory, Worker(number, given.parts)): number for number in numbers}
+    parts = {
+        task.remote(model, prompts, settings, directory, Part(number, given.parts)): number
+        for number in numbers
+    }
     waiting, failed = list(parts), []
     while waiting:
         (done,), waiting = ray.wait(waiting)
@@ -75,7 +76,7 @@ def main() -> None:
             print(f"part {parts[done]} of {given.parts} failed: {error}", flush=True)
     if failed:
         raise SystemExit(f"parts {failed} failed, all others are written: give the same command to go on")
-    print(f"{directory} is complete: {merge(directory).pictures} pictures")
+    print(f"{directory} is complete: {sum(1 for _ in read_set(directory))} pictures")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,5 @@
 """A local server that answers as the Hugging Face hub does."""
 
-import base64
 import contextlib
 import hashlib
 import json
@@ -13,12 +12,11 @@ from urllib.parse import unquote, urlsplit
 import pytest
 
 REPO = "someone/model"
-TOKEN = "hf_token"
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
 class Hub(BaseHTTPRequestHandler):
-    """Answers the calls that ``snapshot_download`` makes, of its older and newer versions, and ``create_commit``."""
+    """Answers the calls that ``snapshot_download`` makes, of its older and newer versions."""
 
     protocol_version = "HTTP/1.1"
 
@@ -53,29 +51,6 @@ class Hub(BaseHTTPRequestHandler):
         return self.answer(200, self.server.files[file], headers)
 
     do_HEAD = do_GET
-
-    def do_POST(self):
-        """Answers the calls that make a repository and a commit of small files."""
-        path, content = self.path, self.rfile.read(int(self.headers["Content-Length"]))
-        self.server.asked.append(f"POST {path}")
-        if self.headers["Authorization"] != f"Bearer {TOKEN}" or "gated/model" in path:
-            return self.answer(403)
-        if path == "/api/repos/create":
-            return self.answer_json({"url": f"http://{self.headers['Host']}/{REPO}"})
-        if path == "/api/validate-yaml":
-            assert json.loads(content)["content"].startswith("---\n")
-            return self.answer_json({"errors": [], "warnings": []})
-        if path == f"/api/models/{REPO}/preupload/main":
-            names = [file["path"] for file in json.loads(content)["files"]]
-            modes = [{"path": name, "uploadMode": "regular", "shouldIgnore": False} for name in names]
-            return self.answer_json({"files": modes})
-        if path != f"/api/models/{REPO}/commit/main":
-            return self.answer(404)
-        for line in map(json.loads, content.splitlines()):
-            if line["key"] == "file":
-                self.server.files[line["value"]["path"]] = base64.b64decode(line["value"]["content"])
-        url = f"http://{self.headers['Host']}/{REPO}/commit/{COMMIT}"
-        return self.answer_json({"success": True, "commitOid": COMMIT, "commitUrl": url})
 
     def answer_json(self, content):
         self.answer(200, json.dumps(content).encode(), {"Content-Type": "application/json"})

@@ -22,3 +22,10 @@ def refused_each(calls: Mapping[str, Callable[[], object]]) -> None:
         with pytest.raises(ValueError, match=match) as error:
             call()
         assert "\n" not in str(error.value)
+
+
+def refused_with(work: Callable[[], object], *words: str) -> None:
+    """Expects a one-line LanternError with these words."""
+    with refused(".") as refusal:
+        list(work())
+    assert all(word in str(refusal.value) for word in words), str(refusal.value)

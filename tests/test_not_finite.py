@@ -87,7 +87,7 @@ def test_a_picture_with_wrong_pixels_is_named_where_a_set_stops(tmp_path, monkey
         lantern_jax.pipeline.pipeline, "load", lambda *_, **__: altered_pipeline(tokenizer_params=params)
     )
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
-    monkeypatch.setattr(lantern_jax.apps.sets.request, "checkpoint_digest", lambda _: "", raising=False)
+    monkeypatch.setattr(lantern_jax.apps.sets.opening, "checkpoint_digest", lambda _: "", raising=False)
     (tmp_path / "prompts.txt").write_text("\n".join(PROMPTS))
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")

@@ -23,7 +23,7 @@ from jaxtyping import Array, Float, Int, PyTree, UInt8
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.apps.metrics.agreement import Classifier, read_classifier, shipped_classifier
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load, model_directory
 from lantern_jax.decoding.sampling import apply_guidance
@@ -166,9 +166,9 @@ def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[
     made = {"painted": drawn, "rebuilt": pipeline.draw(pipeline.encode_pictures(drawn))}
     made["generated"] = pipeline.generate_from(vocabulary.label_ids(scenes), seed=SEED).pictures
     shares = {name: accuracy(classifier, part, scenes) for name, part in made.items()}
-    sums = {name: Moments.of(read_features(classifier, part)) for name, part in made.items()}
+    laws = {name: Normal.of_features(read_features(classifier, part)) for name, part in made.items()}
     return {
-        name: shares[name] | {"frechet": round(frechet_distance(sums[name], sums["painted"]), 4)}
+        name: shares[name] | {"frechet": round(frechet_distance(laws[name], laws["painted"]), 4)}
         for name in made
     }
 

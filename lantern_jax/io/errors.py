@@ -12,7 +12,7 @@ MOST_QUOTED = 200
 
 
 class LanternError(ValueError):
-    """An error that the caller can mend, in one line: what was given, what was expected, what to do.
+    """An error that the caller can fix, in one line: what was given, what was expected, what to do.
 
     The command prints it without a traceback; any other error is a bug, and keeps its traceback.
 

@@ -1,7 +1,7 @@
-"""Reading and writing files: strangers' are bounded, and ours appear under their names whole or not at all.
+"""Reading files within bounds, and writing them whole or not at all.
 
-Only regular files are read. What is read whole is bounded in size, JSON also in depth, and its numbers must be finite
-and of bounded length. Every file that a user names is opened by ``open_file``.
+Only regular files are read. What is read whole is bounded in size; numbers of JSON must be finite and of bounded
+length. Every file that a user names is opened by ``open_file``.
 
 New contents get a short temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written; until then, what was there stays. The system's umask decides who may read them. A process that is killed
@@ -9,7 +9,6 @@ outright leaves its temporary files behind.
 """
 
 import contextlib
-import errno
 import filecmp
 import json
 import math
@@ -27,49 +26,30 @@ from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
-# Deeper than anything that is read here, and far below Python's own recursion limit.
-_DEEPEST = 32
 # Digits of a whole number in JSON: no number of 64 bits has more.
 _MOST_DIGITS = 20
-# Opening a pipe waits for its writer, unless told not to. Not all systems have all of these.
-_READING = os.O_RDONLY | sum(
-    getattr(os, name, 0) for name in ("O_NONBLOCK", "O_NOCTTY", "O_CLOEXEC", "O_BINARY")
-)
 
 
 def open_file(path: str | Path, pipe: bool = False) -> BinaryIO:
     """Opens a regular file for reading: a pipe would be waited for, and a device has no end.
 
     Args:
-        pipe: take a pipe too; one without a writer is empty.
+        pipe: take a pipe too.
 
     Raises:
         LanternError: not a regular file, one that is empty (as the endless ones of /proc seem), or one that cannot
             be read.
     """
     try:
-        # Opening a device may do something: the name is checked first, and then what was opened.
-        _check_readable(path, os.stat(path), pipe)
-        file = os.fdopen(os.open(path, _READING), "rb")
+        status = os.stat(path)
+        if not (pipe and stat.S_ISFIFO(status.st_mode)):
+            if not stat.S_ISREG(status.st_mode):
+                raise LanternError(f"{path} is not a file: name one")
+            if not status.st_size:
+                raise LanternError(f"{path} is empty: name another file")
+        return open(path, "rb")
     except OSError as error:
         raise _unreadable(path, error) from None
-    try:
-        _check_readable(path, os.fstat(file.fileno()), pipe)
-    except ValueError:
-        file.close()
-        raise
-    if pipe:
-        os.set_blocking(file.fileno(), True)
-    return file
-
-
-def _check_readable(path: str | Path, status: os.stat_result, pipe: bool) -> None:
-    if pipe and stat.S_ISFIFO(status.st_mode):
-        return
-    if not stat.S_ISREG(status.st_mode):
-        raise LanternError(f"{path} is not a file: name one")
-    if not status.st_size:
-        raise LanternError(f"{path} is empty: name another file")
 
 
 def _unreadable(path: str | Path, error: OSError) -> LanternError:
@@ -124,18 +104,11 @@ def parse_json(content: bytes | str, place: str) -> Any:
             too deeply.
     """
     try:
-        value = json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
-        level = [value]
-        for _ in range(_DEEPEST + 1):
-            level = [node for node in level if isinstance(node, dict | list)]
-            if not level:
-                return value
-            level = [part for node in level for part in (node.values() if isinstance(node, dict) else node)]
+        return json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
     except RecursionError:
-        pass
+        raise LanternError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
         raise LanternError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
-    raise LanternError(f"{place} is nested too deeply: give another file")
 
 
 def _finite(word: str) -> float:
@@ -177,44 +150,32 @@ def write_files(contents: Mapping[Path, Contents], *, overwrite: bool = True, sy
     """
     with contextlib.ExitStack() as renaming:
         # What is entered last is renamed first.
-        waiting = {path: renaming.enter_context(new_file(path, overwrite)) for path in reversed([*contents])}
+        waiting = {path: renaming.enter_context(new_file(path)) for path in reversed([*contents])}
         for path, data in contents.items():
             with _explained(path):
                 fill_file(waiting[path], data, synced)
         for path in () if overwrite else contents:
-            _check_free(path, waiting[path])
+            # A file of the same contents is ours, from before an interruption.
+            if os.path.lexists(path) and not (
+                path.is_file() and filecmp.cmp(waiting[path], path, shallow=False)
+            ):
+                raise errors.exists(path)
 
 
 @contextlib.contextmanager
-def new_file(path: Path, overwrite: bool = True) -> Iterator[Path]:
+def new_file(path: Path) -> Iterator[Path]:
     """Yields a name to write a file under; it is renamed to ``path`` when the block ends, or removed after an error.
 
     Raises:
-        LanternError: as ``write_files``.
+        OSError: one line: the file cannot be written.
     """
     temporary = _beside(path)
     try:
         yield temporary
         with _explained(path):
-            (os.replace if overwrite else _take_name)(temporary, path)
+            os.replace(temporary, path)
     finally:
         temporary.unlink(missing_ok=True)
-
-
-def _take_name(temporary: Path, path: Path) -> None:
-    try:
-        os.link(temporary, path)
-    except OSError:
-        _check_free(path, temporary)
-        if not path.exists():
-            # Some file systems have no links: the last of several writers wins there.
-            os.replace(temporary, path)
-
-
-def _check_free(path: Path, temporary: Path) -> None:
-    """Raises LanternError if there is a file with other contents: the same are ours, from before an interruption."""
-    if os.path.lexists(path) and not (path.is_file() and filecmp.cmp(temporary, path, shallow=False)):
-        raise errors.exists(path) from None
 
 
 @contextlib.contextmanager
@@ -225,31 +186,27 @@ def new_folder(path: str | Path) -> Iterator[Path]:
     system are one line, which names that folder. For a link, the folder that it leads to is replaced.
     """
     path = Path(path).resolve()
-    path.parent.mkdir(parents=True, exist_ok=True)
     temporary, old = _beside(path), _beside(path, "old")
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         temporary.mkdir()
         yield temporary
         if path.exists():
             path.rename(old)
         temporary.rename(path)
-    except BaseException as error:
+    except OSError as error:
+        if error.strerror is None:  # A line of ours.
+            raise
+        raise OSError(errors.unwritable(str(path), error, "folder")) from error
+    finally:
         if old.exists() and not path.exists():
             old.rename(path)
-        if not isinstance(error, OSError):
-            raise
-        # Our errors are lines already; the system's have a reason and a file.
-        place = str(error.filename or path)
-        why = str(error) if error.strerror is None else errors.unwritable(place, error, "folder")
-        raise OSError(why.replace(str(temporary), str(path))) from None
-    finally:
-        for folder in (temporary, old) if path.exists() else (temporary,):
+        for folder in (temporary, old):
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def check_new_file(path: Path, overwrite: bool, new_folder: bool = False) -> None:
     """Raises LanternError unless a file can be written; with ``new_folder`` its folder is made later."""
-    check_link(path)
     if path.is_dir():
         raise LanternError(f"{path} is a folder: name a file in it")
     # Replacing a device would take it away from every program.
@@ -267,23 +224,11 @@ def check_new_folder(path: Path, overwrite: bool, with_parents: bool = False) ->
     Args:
         with_parents: whether folders above it that do not exist are made too.
     """
-    check_link(path)
     if path.exists() and not path.is_dir():
         raise LanternError(f"{path} is not a folder: name a new one")
     if path.exists() and not overwrite:
         raise errors.exists(path)
     (check_makeable if with_parents else check_writable)(path.absolute().parent)
-
-
-def check_link(path: Path) -> None:
-    """Raises LanternError for a link to nothing, or in a loop, and for a name that is too long: no file can be made."""
-    try:
-        path.lstat()
-    except OSError as error:
-        if error.errno == errno.ENAMETOOLONG:
-            raise LanternError(errors.unwritable(str(path), error, "file")) from None
-    if path.is_symlink() and not path.exists():
-        raise LanternError(f"{path} is a link that leads nowhere: remove it, or name another")
 
 
 def check_writable(folder: Path) -> None:

@@ -2,8 +2,7 @@
 
 A process calls ``listen`` before it imports anything that takes time, and works in ``at_work``. Python drops an
 interrupt that arrives in a destructor, so long work calls ``raise_if_signalled`` between its pieces. In the import of a
-C++ module one may cause a crash, so it ends the process there. Little is imported here, so that little time passes
-before ``listen``.
+C++ module one may cause a crash, so it ends the process there.
 """
 
 import contextlib
@@ -23,14 +22,13 @@ class Signals:
 
     Attributes:
         name: of the command.
-        ends: whether they end the process before work begins, and while modules are imported.
-        working: whether work has begun.
+        ends: whether they end the process while modules are imported.
         deferring: whether the first signal waits until ``came`` is checked.
         came: the first signal's number, None before it.
     """
 
     def __init__(self, name: str, ends: bool = False):
-        self.name, self.ends, self.working, self.deferring = name, ends, False, False
+        self.name, self.ends, self.deferring = name, ends, False
         self.came: int | None = None
 
     @property
@@ -47,9 +45,8 @@ class Signals:
         first, self.came = self.came is None, self.came or number
         if first and self.deferring:
             return
-        if self.ends and (not self.working or _imports(frame)):
-            with contextlib.suppress(OSError):
-                os.write(2, f"{self.name}: {self.word}\n".encode())
+        if self.ends and _imports(frame):
+            os.write(2, f"{self.name}: {self.word}\n".encode())
             os._exit(self.status)
         raise KeyboardInterrupt
 
@@ -61,16 +58,15 @@ def _imports(frame: FrameType | None) -> bool:
 
 
 def listen(name: str, ends: bool = True) -> Signals:
-    """Makes both signals end this process with a line and their status; see ``at_work``.
+    """Makes both signals raise KeyboardInterrupt, or end this process with a line in an import.
 
     A signal that is ignored, or that something else handles, stays so; outside the main thread both do.
     """
     signals = standing() or Signals(name, ends)
     signals.name = name
-    if _in_main_thread():
-        for number, usual in _USUAL.items():
-            if signal.getsignal(number) is usual:
-                signal.signal(number, signals)
+    for number, usual in _USUAL.items() if _in_main_thread() else ():
+        if signal.getsignal(number) is usual:
+            signal.signal(number, signals)
     return signals
 
 
@@ -78,12 +74,9 @@ def listen(name: str, ends: bool = True) -> Signals:
 def at_work(name: str) -> Iterator[Signals]:
     """Makes both signals raise KeyboardInterrupt in a block; the caller reports that in one line."""
     before = {number: signal.getsignal(number) for number in _USUAL}
-    signals = listen(name, ends=False)
-    signals.working = True
     try:
-        yield signals
+        yield listen(name, ends=False)
     finally:
-        signals.working = False
         for number, handler in before.items() if _in_main_thread() else ():
             signal.signal(number, handler)
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from lantern_jax.apps.convert.hub import list_files
+from lantern_jax.apps.convert.repository import list_files
 from lantern_jax.tensors.hub import download
 from tests.local_hub import COMMIT, REPO, fetched, local_hub
 from tests.refused import refused

@@ -1,7 +1,5 @@
-"""Checkpoints on the hub, against a local server that answers as the hub does: loaded by name, and uploaded."""
+"""Checkpoints on the hub, against a local server that answers as the hub does: loaded by name."""
 
-import sys
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +7,10 @@ import pytest
 
 import lantern_jax
 from lantern_jax.apps.commands.main import main, make_parser
-from lantern_jax.apps.convert.hub import CARD, model_card
-from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.checkpoints.store import load, model_directory, save
 from lantern_jax.io.errors import LanternError
-from tests.command import assert_refused, must_not_run
-from tests.local_hub import COMMIT, REPO, TOKEN, fetched, local_hub
+from tests.command import assert_refused
+from tests.local_hub import COMMIT, REPO, fetched, local_hub
 from tests.refused import refused
 from tests.tiny_checkpoint import tiny_checkpoint
 
@@ -25,7 +21,7 @@ def hub(tiny_folder, tmp_path, monkeypatch):
     (tmp_path / "work").mkdir()
     monkeypatch.chdir(tmp_path / "work")
     contents = {path.name: path.read_bytes() for path in tiny_folder.iterdir()}
-    contents |= {"huge.bin": bytes(9), CARD: b"a card"}
+    contents |= {"huge.bin": bytes(9), "README.md": b"a card"}
     with local_hub(contents, tmp_path / "cache", monkeypatch) as server:
         yield server
 
@@ -95,16 +91,6 @@ def test_the_same_weights_in_other_repositories_are_recognised_too():
             lantern_jax.load(repository)
 
 
-def test_a_card_shows_what_prompts_look_like():
-    """Labels that a vocabulary names are given as words."""
-    for vocabulary, prompt, task in (
-        (LANDSCAPES, '"a lake', "text-to-image"),
-        (None, "0", "unconditional-image"),
-    ):
-        card = model_card(replace(tiny_checkpoint(), vocabulary=vocabulary), REPO)
-        assert f"pipeline.generate({prompt}" in card and f"pipeline_tag: {task}" in card
-
-
 def test_bytes_other_than_those_uploaded_are_refused(hub):
     name = "model.safetensors"
     hub.files[name] = hub.files[name][:-1] + bytes([hub.files[name][-1] ^ 1])
@@ -115,47 +101,3 @@ def test_bytes_other_than_those_uploaded_are_refused(hub):
     (folder / name).unlink()
     with pytest.raises(LanternError, match=r"model.safetensors has 9 bytes, expected"):
         lantern_jax.load(REPO)
-
-
-@pytest.fixture
-def conversion(hub, published) -> list[str]:
-    files = [f"--{option}={published[option]}" for option in ("gpt", "vq", "config")]
-    return ["convert", "llamagen", *files, "--out", "new"]
-
-
-def test_a_converted_folder_is_pushed_and_loaded(conversion, hub, monkeypatch, capsys):
-    monkeypatch.setenv("HF_TOKEN", TOKEN)
-    hub.files.clear()
-    assert main([*conversion, "--push", REPO]) == 0
-    *_, wrote, pushed, drawn = capsys.readouterr().out.splitlines()
-    assert (wrote, pushed) == ("wrote new", f"pushed it to {REPO}") and drawn.startswith("LlamaGen, ")
-    assert hub.files == {path.name: path.read_bytes() for path in Path("new").iterdir()}
-    assert set(hub.files) == {"config.json", "model.safetensors", CARD}
-    loaded = lantern_jax.load(REPO).checkpoint
-    assert loaded.target_config == load("new").target_config
-    assert main(["info", "new", "--verify"]) == 0, "the card is not part of the checkpoint"
-
-
-@pytest.mark.parametrize(("repo", "token", "why"), [
-    (REPO, "", "log in with `hf auth login` or set HF_TOKEN"),
-    ("model", TOKEN, "give OWNER/NAME"),
-    (f"{REPO}@main", TOKEN, "give OWNER/NAME"),
-    ("no/extra", TOKEN, "pip install huggingface_hub"),
-])  # fmt: skip
-def test_an_impossible_push_is_refused_early(repo, token, why, conversion, hub, monkeypatch, capsys):
-    monkeypatch.setenv("HF_TOKEN", token)
-    monkeypatch.setattr("lantern_jax.apps.convert.convert.open_part", must_not_run)
-    if repo == "no/extra":
-        monkeypatch.setitem(sys.modules, "huggingface_hub", None)
-    assert why in assert_refused([*conversion, "--push", repo], capsys)
-    assert not hub.asked
-
-
-def test_a_failed_push_keeps_the_folder(conversion, hub, monkeypatch, capsys):
-    monkeypatch.setenv("HF_TOKEN", "hf_other")
-    assert main([*conversion, "--push", REPO]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == "wrote new\n" and printed.err.count("\n") == 1
-    assert f"cannot be uploaded to {hub.address}" in printed.err
-    assert f"`hf upload {REPO} new`" in printed.err
-    load("new")

@@ -108,19 +108,6 @@ def test_numbers_too_large_for_a_dtype_are_infinite_without_a_warning():
     assert np.isinf(params["a"]).all() and np.isinf(params["b"]).all()
 
 
-@pytest.mark.parametrize("name", ["a.pt", "old.pt", "a.safetensors"])
-def test_truncated_and_foreign_files_are_refused(name, tmp_path):
-    path = tmp_path / name
-    SAVERS[name](tensors(), path)
-    whole = path.read_bytes()
-    for fraction in (0.02, 0.5, 0.99):
-        path.write_bytes(whole[: int(fraction * len(whole))])
-        refused(path, "truncated|not a whole safetensors file")
-    for content in (b"", b"\x89PNG\r\n\x1a\n" * 9, b"PK\x05\x06" + bytes(18), b"\x80garbage"):
-        path.write_bytes(content)
-        refused(path, "is not a|truncated or not|is empty")
-
-
 @pytest.mark.parametrize("content", [[torch.zeros(2)], {"a": torch.zeros(2), "b": 3}, {}, torch.zeros(2)])
 def test_files_without_named_tensors_are_refused(content, tmp_path):
     torch.save(content, tmp_path / "model.pt")
@@ -153,12 +140,8 @@ def entry(start=0, stop=16, shape=(4,), dtype="F32"):
 WRONG = {
     "model.safetensors": [
         (safetensors_bytes({"a": entry()}, bytes(15)), "15 bytes of tensors, expected 16"),
-        (safetensors_bytes({"a": entry(shape=(5,))}), "16 bytes for shape"),
         (safetensors_bytes({"a": entry(dtype="F4")}), "unknown dtype 'F4'"),
-        (safetensors_bytes({"a": entry(0, 8, (2,)), "b": entry(4, 16, (3,))}), "b starts at byte 4"),
         (safetensors_bytes(b'{"a": '), "header is wrong"),
-        (safetensors_bytes(b'{"a": 1, "a": 2}'), "occurs twice"),
-        (safetensors_bytes({"__metadata__": {"format": "pt"}}, b""), "is empty"),
         (b"version https://git-lfs.github.com/spec/v1\noid sha256:12\nsize 13\n", "git lfs pull"),
     ],
     "model.safetensors.index.json": [
@@ -197,7 +180,7 @@ def sharded(request, tmp_path):
     return tmp_path, index, lambda tensors, i: save(tensors, tmp_path / names[i])
 
 
-def test_shards_are_read_and_need_their_index(sharded):
+def test_shards_need_their_index(sharded):
     folder, index, _ = sharded
     check_read(open_tensors(folder))
     check_read(open_tensors(index))

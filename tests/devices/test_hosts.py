@@ -39,7 +39,7 @@ def processes(count: int, *arguments: str) -> list[subprocess.Popen]:
 def test_a_set_over_two_processes_is_that_of_one(tiny_folder, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     Path("prompts.txt").write_text("\n".join(PROMPTS) + "\n")
-    line = "--prompts prompts.txt --out set --shard-size 3 --no-sums --batch 4 --mesh data=2,model=2 --method gumbel"
+    line = "--prompts prompts.txt --out set --shard-size 3 --batch 4 --mesh data=2,model=2 --method gumbel"
     started = processes(2, "set", "--model", str(tiny_folder), *line.split())
     printed = [process.communicate(timeout=300) for process in started]
     assert [process.returncode for process in started] == [0, 0], printed

@@ -12,9 +12,9 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.serve.answers import model_entry
 from lantern_jax.apps.serve.batch import Painter
 from lantern_jax.apps.serve.limits import Limits
-from lantern_jax.apps.serve.requests import read_request
-from lantern_jax.apps.sets.plan import read_plan
+from lantern_jax.apps.serve.picture_request import read_request
 from lantern_jax.apps.sets.reading import read_set
+from lantern_jax.apps.sets.set_plan import read_plan
 from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.sizes import shape_of

@@ -95,26 +95,18 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
     yield HostileFile("good", suffix, good, True)
     yield from damaged(good, suffix, seed, 40)
     odd = {
-        "shape": ([2**62], [2**31, 2**31, 4], [-4], [4.0], [True], "4", None, [[4]], [0, 2**62], [1] * 100),
-        "data_offsets": (
-            [0, 2**63], [2**63, 2**63], [-16, 0], [16, 0], [0], [0, 16, 32], [0.0, 16.0], "ab", [8, 24],
-        ),
-        "dtype": ("F4", "float32", "f32", 4, None, ["F32"], "F32" * 100_000, "I32" + CONTROL),
+        "shape": ([2**62], [-4], [4.0], "4", [1] * 100), "dtype": ("F4", 4, "F32" * 100_000, "I32" + CONTROL),
+        "data_offsets": ([0, 2**63], [-16, 0], [16, 0], [0], [0.0, 16.0], [8, 24]),
     }  # fmt: skip
     pairs = [(field, value) for field, values in odd.items() for value in values]
     headers = {f"{field} {str(value)[:40]!r}": {"weight": entry | {field: value}} for field, value in pairs}
-    for name in ("", CONTROL, "n" * 1_000_000, "\ud800", "../../etc", "__metadata__"):
-        headers[f"name {name[:10]!r}"] = {name: entry | {"dtype": "F5"}}
-    nothing = b'"%d":{"dtype":"F32","shape":[0],"data_offsets":[0,0]}'
     headers |= {
         "swapped offsets": {"a": entry | {"data_offsets": [16, 0]}, "b": entry | {"data_offsets": [32, 16]}},
-        "twice the same name": b'{"a":%s,"a":%s}' % ((json.dumps(entry).encode(),) * 2),
         "nested objects": b'{"a":' * 200_000,
-        "many empty tensors": b"{%s}" % b",".join(nothing % i for i in range(200_000)),
         "much metadata": b'{"__metadata__":[' + b"[]," * 4_000_000 + b"1]}",
     }
     yield from table(suffix, {name: safetensors(header) for name, header in headers.items()})
-    for length in (0, 2**63, 2**64 - 1, 2**40, 100_000_000):
+    for length in (0, 2**64 - 1, 100_000_000):
         yield HostileFile(f"header of {length}", suffix, length.to_bytes(8, "little") + good[8:])
     yield HostileFile("name that steers a terminal, read", suffix, safetensors({CONTROL: entry}), True)
 
@@ -124,8 +116,7 @@ def index_files(seed: int) -> Iterator[HostileFile]:
     good = as_bytes({"metadata": {}, "weight_map": {"weight": "model-00001-of-00001.safetensors"}})
     yield from table(suffix, JSON)
     yield from damaged(good, suffix, seed, 10, read=False)
-    shards = ("../a.safetensors", "/dev/zero", "", ".", "..", "a\0b.safetensors", CONTROL, "s" * 100_000, 3, None,
-              ["a"], {"a": 1})  # fmt: skip
+    shards = ("../a.safetensors", "/dev/zero", "", "..", CONTROL, 3, ["a"])
     yield from table(suffix, {f"shard {str(shard)[:20]!r}": {"weight_map": {"a": shard}} for shard in shards})
 
 
@@ -135,68 +126,44 @@ def archives(seed: int) -> Iterator[HostileFile]:
     yield HostileFile("good", ".npz", good, True)
     yield from damaged(good, ".npz", seed, 40)
     yield from zip_tricks(good, ".npz")
-    odd = (["a lake", 3], 3, "ab", [None, None], {"a": 1, "b": 2}, [["a"], ["b"]], [True, False], [])
+    odd = (["a lake", 3], "ab", {"a": 1, "b": 2}, [])
     yield from table(".npz", {f"prompts {prompts}": encoded_prompts(prompts) for prompts in odd})
-    for record in ("[" * 9_000, "3", "null", "", "\xff", '{"format": NaN}'):
-        yield HostileFile(f"record {record[:10]!r}", ".npz", zipped({"record": npy(np.array(record))}))
     record = npy(np.array(_record(["a", "b"])))
     objects = io.BytesIO()
     np.save(objects, np.array([Runs(), 3], dtype=object), allow_pickle=True)
     labels = {
         "objects": objects.getvalue(), "text": npy(np.array(["a", "b"])),
-        "structured": npy(np.zeros(2, [("a", "<i4"), ("b", "<f8")])),
         "a terabyte": npy_header("<i4", (2, 2**38)),
         "more than it declares": npy_header("<i4", (2, 4), bytes(1000)),
-        "negative": npy_header("<i4", (-2, 4), bytes(32)), "overflow": npy_header("<i4", (2**62, 2**62), bytes(32)),
-        "empty and endless": npy_header("<i4", (0, 2**62)), "huge letters": npy_header("<U536870911", (0, 2)),
-        "nested header": _raw_header("(" * 8_000),
+        "negative": npy_header("<i4", (-2, 4), bytes(32)),
         "calling header": _raw_header("__import__('os').mkdir('owned')"),
-        "long header": _raw_header("'" + "x" * 60_000 + "'"), "another version": b"\x93NUMPY\x09\x00" + bytes(100),
+        "another version": b"\x93NUMPY\x09\x00" + bytes(100),
     }  # fmt: skip
     for name, array in labels.items():
         yield HostileFile(name, ".npz", zipped({"record": record, "labels": array}))
-    yield from table(".npz", {
-        "packed without a mask": encoded_prompts(["a", "b"], packed=["labels"]),
-        "bfloat16 of other bits": encoded_prompts(["a", "b"], bfloat16=["labels"]),
-        "many entries": archive((f"{i}.npy", b"") for i in range(20_000)),
-    })  # fmt: skip
-    yield HostileFile("another model's kind", ".npz", encoded_prompts(["a", "b"], kind="tokens"), None)
 
 
 def trees(seed: int) -> Iterator[HostileFile]:
     good = as_bytes([[0], [1], [0, 0]])
     chain = [[0] * depth for depth in range(1, 66)]
     yield from table(".json", {"good": good, "as deep as can be": chain[:-1]}, True)
-    yield from table(".json", JSON)
     yield from damaged(good, ".json", seed, 10)
     yield from table(".json", {
-        "too deep": chain, "as deep as none": [[0] * depth for depth in range(1, 257)],
-        "too many": [[rank] for rank in range(4097)], "a long path": [[0] * 200_000], "no parent": [[0, 0]],
-        "no parent of a long path": [[7] * 200], "large rank": [[2**31]], "negative": [[-1]], "fraction": [[0.0]],
-        "truth": [[True]], "words": ["00"], "text": [[CONTROL * 1000]], "objects": [{"0": 1}],
-        "an object": {"0": [0]}, "nothing in it": [[]], "twice": [[0], [0]], "nothing": None,
-        # More digits than Python converts.
-        "endless rank": "[[" + "9" * 10_000 + "]]", "two megabytes": "[[0]]" + " " * 2_000_000,
+        "too deep": chain, "too many": [[rank] for rank in range(4097)], "no parent": [[0, 0]], "negative": [[-1]],
+        "fraction": [[0.0]], "words": ["00"], "an object": {"0": [0]}, "nothing in it": [[]], "twice": [[0], [0]],
     })  # fmt: skip
 
 
 def prompt_lists(seed: int) -> Iterator[HostileFile]:
     yield HostileFile("good", ".txt", b"a lake\na foggy forest\n", True)
     yield from table(".txt", {
-        "nothing": "", "an empty line": "a lake\n\na forest\n", "zero bytes": bytes(1000), "zero byte": "a lake\0\n",
-        "another encoding": "ein grüner See".encode("latin1"), "UTF-16": "a lake".encode("utf-16"),
-        "a surrogate": b"\xed\xa0\x80 lake", "a picture": b"\x89PNG\r\n\x1a\n" * 100,
+        "nothing": "", "an empty line": "a lake\n\na forest\n", "zero byte": "a lake\0\n",
+        "another encoding": "ein grüner See".encode("latin1"), "a picture": b"\x89PNG\r\n\x1a\n" * 100,
     })  # fmt: skip
     yield from table(".txt", {"steering": f"a lake {CONTROL[:-2]}", "one long line": "lake " * 400_000}, None)
-    yield from table(".json", JSON)
-    annotations = {
-        "no list": {"a": 1}, "no captions": [{"image_id": 1}], "a number": [{"image_id": 1, "caption": 3}],
-        "a long list": [{"image_id": 1, "caption": ["x" * 50] * 10_000}], "empty": [],
-    }  # fmt: skip
+    annotations = {"no list": {"a": 1}, "a number": [{"image_id": 1, "caption": 3}], "empty": []}
     yield from table(".json", {name: {"annotations": content} for name, content in annotations.items()})
-    yield from table(".tsv", {
-        "a table without its end": 'a\tb\n"x\t' + "y" * 300_000, "a table of zero bytes": bytes(100)
-    })  # fmt: skip
+    yield HostileFile("a table without its end", ".tsv", b'a\tb\n"x\t' + b"y" * 300_000)
     yield from damaged(as_bytes({"annotations": [{"image_id": 1, "caption": "a lake"}]}), ".json", seed, 10)
 
 
@@ -261,31 +228,16 @@ def zip_tricks(good: bytes, suffix: str) -> Iterator[HostileFile]:
     """Yields archives that lie about their entries."""
     with zipfile.ZipFile(io.BytesIO(good)) as opened:
         entries = {name: opened.read(name) for name in opened.namelist()}
-    first, *others = entries
-    yield from table(suffix, {
-        "a bomb of zeros": zip_bomb(entries, "bomb", b"", 2**27),
-        "a bomb in place of an entry": zip_bomb({name: entries[name] for name in others}, first, b"", 2**27),
-        "every entry twice": archive([*entries.items()] * 2),
-        "bzip2": archive(entries.items(), zipfile.ZIP_BZIP2),
-        "lzma": archive(entries.items(), zipfile.ZIP_LZMA),
-        "nothing in it": b"PK\5\6" + bytes(18),
-    })  # fmt: skip
+    yield HostileFile("a bomb of zeros", suffix, zip_bomb(entries, "bomb", b"", 2**27))
     # Numbers in the directory's last entry and at its end: where, how many bytes, which number.
     for name, mark, at, size, value, read in (
-        ("declared size", b"PK\1\2", 24, 4, 2**32 - 2, False),
-        ("compressed size", b"PK\1\2", 20, 4, 2**32 - 2, False),
-        ("pair of sizes", b"PK\1\2", 20, 8, 2**31 | 2**63, False),
-        ("pair of zip64 sizes", b"PK\1\2", 20, 8, 2**64 - 1, False), ("method", b"PK\1\2", 10, 2, 99, False),
+        ("declared size", b"PK\1\2", 24, 4, 2**32 - 2, False), ("method", b"PK\1\2", 10, 2, 99, False),
         ("set of flags", b"PK\1\2", 8, 2, 1, False), ("place", b"PK\1\2", 42, 4, 2**32 - 2, None),
-        ("place of another", b"PK\1\2", 42, 4, 0, None), ("endless directory", b"PK\5\6", 12, 4, 2**32 - 2, None),
-        ("count of entries", b"PK\5\6", 10, 2, 2**16 - 2, None),
-        ("far directory", b"PK\5\6", 16, 4, 2**32 - 2, None), ("comment", b"PK\5\6", 20, 2, 2**16 - 1, None),
+        ("endless directory", b"PK\5\6", 12, 4, 2**32 - 2, None), ("comment", b"PK\5\6", 20, 2, 2**16 - 1, None),
     ):  # fmt: skip
         start = good.rfind(mark) + at
         changed = good[:start] + value.to_bytes(size, "little") + good[start + size :]
         yield HostileFile(f"a wrong {name}", suffix, changed, read)
-    steering = archive([*entries.items(), (CONTROL * 100, b"\x93NUMPY")])
-    yield HostileFile("a name that steers", suffix, steering, None)
 
 
 def zip_bomb(entries: Mapping[str, bytes], name: str, start: bytes, size: int) -> bytes:
@@ -330,11 +282,8 @@ def _raw_header(text: str) -> bytes:
 
 # No kind of file may hold these.
 JSON = {
-    "JSON: nothing": b"", "JSON: half": b'{"a": ', "JSON: nested lists": b"[" * 300_000,
-    "JSON: closed nested lists": b"[" * 100_000 + b"]" * 100_000, "JSON: nested a little": b"[" * 500 + b"]" * 500,
-    "JSON: nested objects": b'{"a":' * 100_000 + b"1" + b"}" * 100_000, "JSON: a number": b"3",
-    "JSON: an endless number": b"9" * 500_000, "JSON: not a number": b"NaN", "JSON: text": b'"' + b"x" * 500_000 + b'"',
-    "JSON: no text": b"\xff\xfe\x00", "JSON: zero bytes": bytes(1000), "JSON: lists": b"[" + b"[]," * 300_000 + b"[]]",
+    "JSON: half": b'{"a": ', "JSON: nested lists": b"[" * 300_000, "JSON: nested a little": b"[" * 500 + b"]" * 500,
+    "JSON: a number": b"3", "JSON: an endless number": b"9" * 500_000, "JSON: no text": b"\xff\xfe\x00",
 }  # fmt: skip
 
 

@@ -1,37 +1,24 @@
 """Files from strangers: each is read or refused in one line, and none of them runs code, hangs or fills memory."""
 
-import io
 import json
 import os
 import resource
 import shutil
-import signal
 import socket
 import sys
-import tarfile
 import warnings
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-import lantern_jax.pipeline.pipeline
-from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.foreign.torch_pickle import read_pickle
-from lantern_jax.apps.metrics.agreement import read_classifier
-from lantern_jax.apps.metrics.clip_tokenizer import load_clip_tokenizer
-from lantern_jax.apps.sets.plan import SetPlan, shard_paths
-from lantern_jax.apps.sets.shards import open_pictures
-from lantern_jax.decoding.tree import DraftTree, load_tree, resolve_tree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.draftings import DynamicTree
-from lantern_jax.io import archives, errors, files
+from lantern_jax.io import errors, files
 from lantern_jax.text.encoded import save_encoded
-from lantern_jax.text.tokenizers import load_tokenizer
-from tests.command import must_not_run
 from tests.hostile.files import CONTROL, KINDS, READERS
 from train.feature_store import map_array
-from train.picture_folder import PictureFolder
 
 LONGEST = 1000
 
@@ -55,13 +42,11 @@ def test_every_file_is_read_or_refused_in_one_line(kind, tmp_path, memory, monke
     if kind == "torch":
         pytest.importorskip("torch")
     monkeypatch.chdir(tmp_path)
-    # Long pickles are followed to their bound, which takes time.
-    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 20_000)
     wrong = []
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         hostile = list(KINDS[kind](seed=0))
-    assert len({file.name for file in hostile}) == len(hostile) >= 35
+    assert len({file.name for file in hostile}) == len(hostile) >= 20
     for number, file in enumerate(hostile):
         path = tmp_path / f"{number}{file.suffix}"
         path.write_bytes(file.content)
@@ -92,73 +77,13 @@ def special(tmp_path):
         yield [*(tmp_path / name for name in names), *others]
 
 
-def test_nothing_but_a_regular_file_is_opened(special, monkeypatch):
-    """A device is not even opened, and what a path stands for may change before it is opened."""
-    opened, open_, stat_ = [], os.open, os.stat
-    monkeypatch.setattr(files.os, "open", lambda path, flags: opened.append(path) or open_(path, flags))
+def test_nothing_but_a_regular_file_is_opened(special):
     for path in special:
         with pytest.raises(ValueError, match=r"is not a file|cannot be read|is empty"):
             files.open_file(path)
-    assert not opened
-    # A file when it is looked at, a pipe when it is opened.
-    monkeypatch.setattr(files.os, "stat", lambda path: stat_(__file__))
-    with pytest.raises(ValueError, match="is not a file"):
-        files.open_file(special[0])
-    assert opened == [special[0]]
 
 
-def through(name: str, reader):
-    """Returns a reader through a link of that name beside its target."""
-    return lambda path: Path(path.parent, name).symlink_to(path) or reader(path.parent / name)
-
-
-READ_BY_NAME = {
-    "token": lambda path: main(["serve", "--token-file", str(path)]),
-    "tree": lambda path: main(["generate", "lake", "--method", f"gumbel:tree={path}", "--out", "new.png"]),
-    "tree at the end of a name": load_tree, "name of a tree": lambda path: resolve_tree(str(path)),
-    "caption": through("a.txt", lambda path: PictureFolder(path.parent, 8)),
-    "tokenizer": through("a.json", load_tokenizer), "pieces": through("a.model", load_tokenizer),
-    "clip's tokenizer": through("c.json", load_clip_tokenizer), "prompts": through("a.tsv", READERS["prompts"]),
-    "encoded": through("a.npz", READERS["archive"]), "weights": through("a.pt", READERS["torch"]),
-    "picture": through("b.png", READERS["picture"]), "features": map_array,
-    "classifier": read_classifier,
-    "trees to export": lambda path: arguments.file(str(path)),
-}  # fmt: skip
-
-
-class Hung(BaseException):
-    pass
-
-
-@pytest.fixture
-def deadline():
-    """Yields a function that sets how many seconds are left from then on."""
-
-    def hung(*_):
-        raise Hung
-
-    before = signal.signal(signal.SIGALRM, hung)
-    yield signal.alarm
-    signal.alarm(0)
-    signal.signal(signal.SIGALRM, before)
-
-
-@pytest.mark.parametrize("kind", ["pipe", "null"])
-def test_every_reader_refuses_what_is_no_file(kind, special, monkeypatch, deadline):
-    monkeypatch.chdir(special[0].parent)
-    (special[0].parent / "a.png").touch()
-    monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", must_not_run)
-    for name, reader in READ_BY_NAME.items():
-        deadline(3)
-        try:
-            outcome = reader(special[0].with_name(kind))
-        except (ValueError, OSError) as error:
-            outcome = 2
-            assert "\n" not in str(error), name
-        assert outcome == 2, name
-
-
-def test_texts_that_are_quoted_are_short_and_do_not_steer_a_terminal():
+def test_quoted_texts_are_short_and_printable():
     text = "\x1b]0;owned\x07\x9b2J\u202e" + "n" * 500
     for shown in (errors.short(text), errors.listed([text]), errors.printable(text, 200)):
         assert shown.isprintable() and len(shown) < 260
@@ -189,25 +114,19 @@ def test_no_text_of_a_config_steers_a_terminal(text, tiny_folder, tmp_path, caps
 
 def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
     monkeypatch.setattr("lantern_jax.apps.commands.prompt_files._LARGEST", 5)
-    monkeypatch.setattr("lantern_jax.apps.foreign.torch_pickle._MOST_INSTRUCTIONS", 100)
-    monkeypatch.setattr(archives._Archive, "longest", 40)
-    np.savez(tmp_path / "b.npz", mu=np.zeros(3))
     np.save(tmp_path / "a.npy", np.int32(3))
-    path, prompts, code = tmp_path / "a.json", tmp_path / "a.txt", b"\x80\x02" + b"N0" * 48 + b"}."
+    path, prompts = tmp_path / "a.json", tmp_path / "a.txt"
     assert READERS["prompts"](written(prompts, "lakes")) == ("lakes",)
     assert files.read_json(written(path, "[" * 32 + "]" * 32), 64)
     assert files.parse_json("[18446744073709551615, -1.5e300, 1E-400]", "it") == [2**64 - 1, -1.5e300, 0.0]
-    assert read_pickle(io.BytesIO(code), bool) == {}
     for wrong, read in {
         "larger than 5 bytes": lambda: READERS["prompts"](written(prompts, "forest")),
         r"a\.json is larger than 15 bytes": lambda: files.read_json(written(path, "[[1, {}], [0.5]]"), 15),
-        r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 33 + "]" * 33), 100),
-        "more than 100 instructions": lambda: read_pickle(io.BytesIO(code[:2] + b"N0" + code[2:]), bool),
+        r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 10**5), 10**6),
         "no list of arrays": lambda: map_array(tmp_path / "a.npy"),
         "prompts are not a list of texts": lambda: save_encoded(
             tmp_path / "c.npz", "labels", ["207", 207], {}
         ),
-        r"its directory has \d+ bytes": lambda: archives.read_arrays(tmp_path / "b.npz"),
     }.items():
         with pytest.raises(ValueError, match=wrong):
             read()
@@ -221,35 +140,11 @@ def written(path: Path, text: str) -> Path:
     return path
 
 
-def test_trees_have_bounds(memory):
-    """Trees and windows alike, and nodes are counted before one is made."""
-    assert DraftTree.chain(64).max_depth == DraftTree.window(64).max_depth == 64
-    assert DraftTree.window(64, 15, 3).num_nodes == 15 + 15**2 + 15**3 + 61 + 1
-    for make, sizes in (
-        (DraftTree.chain, [(65,), (10**9,)]),
-        (DraftTree.window, [(65,), (10**9,), (64, 8, 8), (64, 16, 3), (64, 10**5000, 64)]),
-        (
-            DraftTree.from_paths,
-            [([(0,) * length for length in range(1, 66)],), (((rank,) for rank in iter(int, 1)),)],
-        ),
-        (DynamicTree, [(10**9, 3), (3, 10**9), (3, 3, 2**70)]),
-    ):
-        for given in sizes:
-            with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes|deeper than 64"):
-                make(*given)
-
-
-def test_shards_of_sets_hold_plain_files(tmp_path):
-    """A link may point at itself, a sparse file be larger than any memory."""
-    plan = SetPlan(("a",), 1, 0, "", "float32", {}, "png", 1, None, tar=True)
-    _, path = shard_paths(tmp_path, plan, 0)
-    for kind, wrong in (
-        (tarfile.SYMTYPE, "is damaged"), (tarfile.LNKTYPE, "is damaged"), (tarfile.DIRTYPE, "is damaged"),
-        (tarfile.FIFOTYPE, "is damaged"), (tarfile.REGTYPE, r"\.tar is damaged \(00000000\.png is not"),
-    ):  # fmt: skip
-        with tarfile.open(path, "w") as tar:
-            entry = tarfile.TarInfo("00000000.png")
-            entry.type, entry.linkname, entry.size = kind, "00000000.png", 9 * (kind == tarfile.REGTYPE)
-            tar.addfile(entry, io.BytesIO(b"%!PS-Adob"))
-        with pytest.raises(ValueError, match=wrong):
-            list(open_pictures(tmp_path, plan, 0))
+@pytest.mark.parametrize("make", [
+    lambda: DraftTree.chain(65), lambda: DraftTree.window(65), lambda: DraftTree.window(64, 10**5000, 64),
+    lambda: DraftTree.from_paths((rank,) for rank in iter(int, 1)), lambda: DynamicTree(10**9, 3),
+])  # fmt: skip
+def test_trees_have_bounds(make, memory):
+    """Nodes are counted before one is made."""
+    with pytest.raises(ValueError, match=r"is not valid|more than 4096 nodes|deeper than 64"):
+        make()

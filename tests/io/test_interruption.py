@@ -191,15 +191,15 @@ def test_the_command_writes_one_file_of_finished_pictures(folder, ctrl_c, capsys
 
 
 def test_ctrl_c_while_files_are_written_keeps_all_pictures(folder, capsys, monkeypatch):
-    name, times = os.link, []
+    replace, times = os.replace, []
 
-    def link(*names):
+    def stop_at_the_second(*names):
         times.append(names)
         if len(times) == 2:
             raise KeyboardInterrupt
-        name(*names)
+        replace(*names)
 
-    monkeypatch.setattr("lantern_jax.io.files.os.link", link)
+    monkeypatch.setattr("lantern_jax.io.files.os.replace", stop_at_the_second)
     assert main(["generate", PROMPT, "--num", "3", "--out", "many/"]) == 130
     assert files(folder) == {"many", *(f"many/{number:02d}-a-lake.png" for number in range(3))}
     assert capsys.readouterr().err == "lantern: interrupted, wrote 3 of 3 pictures to many\n"
@@ -224,7 +224,7 @@ def read(terminal: int) -> bytes:
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform == "win32", reason="no pseudo-terminals")
 @pytest.mark.usefixtures("interruptible")
-def test_a_process_on_a_terminal_shows_progress_and_handles_sigint(tmp_path, tiny_folder):
+def test_sigint_to_a_process_on_a_terminal(tmp_path, tiny_folder):
     """More pictures than could ever be made; SIGINT as soon as the bar shows that one is done."""
     folder, count = tmp_path / "work", 10_000
     folder.mkdir()

@@ -59,7 +59,7 @@ def started(kind: str) -> subprocess.Popen:
 
 
 @pytest.mark.parametrize("number", WORDS)
-def test_a_process_finishes_its_step_and_ends_with_one_line(number):
+def test_a_process_finishes_its_step(number):
     for kind, more in (("waits", ""), ("short", r", step \d+ is saved")):
         process = started(kind)
         process.send_signal(number)

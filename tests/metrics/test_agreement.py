@@ -10,7 +10,7 @@ from lantern_jax.apps.metrics.agreement import (
     demo_features,
     read_classifier,
 )
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from tests.refused import refused_each
 from train.painter.landscapes import render_batch
 from train.painter.scenes import caption
@@ -52,7 +52,9 @@ def test_the_distance_of_features_grows_with_blur(landscapes):
     for radius in (1, 2, 4, 8):
         blur = ImageFilter.GaussianBlur(radius)
         blurred = [np.asarray(Image.fromarray(picture).filter(blur)) for picture in pictures]
-        distances.append(frechet_distance(Moments.of(features), Moments.of(reader.features(blurred))))
+        distances.append(
+            frechet_distance(Normal.of_features(features), Normal.of_features(reader.features(blurred)))
+        )
     assert distances == sorted(distances) and distances[-1] > 100 * distances[1] > 0
 
 

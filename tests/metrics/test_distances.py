@@ -7,7 +7,7 @@ import pytest
 
 from lantern_jax.apps.metrics import distances
 from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from tests.refused import refused_each
 
 
@@ -42,7 +42,7 @@ def test_numbers_match_torch_fidelity():
     kernel = kernel_distance(made, real, subsets=20, size=40)
     assert kernel.mean == pytest.approx(35.626331693077816, rel=1e-6)
     assert kernel.deviation == pytest.approx(17.56426965131802, rel=1e-6)
-    frechet = frechet_distance(Moments.of(made), Moments.of(real))
+    frechet = frechet_distance(Normal.of_features(made), Normal.of_features(real))
     assert frechet == pytest.approx(43.59239362234686, rel=1e-6)
     found = precision_recall(made, real)
     assert (found.precision, found.recall) == (19 / 60, 49 / 70)

@@ -9,8 +9,8 @@ from PIL import Image
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
-from lantern_jax.apps.sets.plan import read_plan
 from lantern_jax.apps.sets.reading import read_set
+from lantern_jax.apps.sets.set_plan import read_plan
 from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.text.encoded import load_encoded, save_encoded
 from tests.command import assert_refused
@@ -103,7 +103,7 @@ def test_commands_take_negative_prompts(tmp_path, monkeypatch, capsys, made):
     assert '"negative_prompt": "snow at night"' in Image.open("one.png").text["settings"]
     rows = zip(PROMPTS, NEGATIVES, strict=True)
     (tmp_path / "table.tsv").write_text("text\tnot\n" + "".join(f"{'	'.join(row)}\n" for row in rows))
-    words = ["set", "--prompts", "table.tsv", "--column", "text", "--out", "set", "--no-sums", *options]
+    words = ["set", "--prompts", "table.tsv", "--column", "text", "--out", "set", *options]
     assert main([*words, "--negative-column", "not"]) == 0
     for number, picture in enumerate(read_set(tmp_path / "set")):
         assert np.abs(picture.picture.astype(int) - made.pictures[number]).max() <= 1

@@ -64,7 +64,7 @@ def painted(page, *asked, **named) -> None:
     done(page)
 
 
-def test_a_picture_and_its_race(server, page):
+def test_a_picture_has_a_race(server, page):
     painted(page)
     with page.expect_download() as download:
         page.click("text=Download PNG")
@@ -92,7 +92,7 @@ def test_a_picture_and_its_race(server, page):
     assert page.locator("#prompt").input_value() == "a lake"
 
 
-def test_rows_appear_and_cancel_keeps_them_and_frees_the_slot(server, page, gate):
+def test_cancel_keeps_the_rows_so_far(server, page, gate):
     paint(page, method="ar")
     api.expect(page.locator("#cancel")).to_be_enabled()
     # The Escape that closes an input method's suggestions cancels nothing.
@@ -202,7 +202,7 @@ def test_the_page_works_by_keyboard_alone(page):
     assert page.locator(":focus").get_attribute("class") == "remove"
 
 
-def test_pictures_stay_and_can_be_continued(server, page):
+def test_pictures_of_the_gallery_can_be_continued(server, page):
     painted(page, method="ar")
     page.reload()
     api.expect(page.locator("#pictures img")).to_have_count(1)
@@ -241,7 +241,7 @@ def test_a_waiting_client_sees_its_place_in_the_queue(server, page, gate):
     done(page)
 
 
-def test_a_lost_server_is_reported_and_looked_for(page):
+def test_a_lost_server_is_looked_for(page):
     painted(page)
     page.route("**/*", lambda route: route.abort())
     page.click("#paint")
@@ -274,7 +274,7 @@ def test_a_proxy_that_does_not_reach_the_server_is_a_lost_server(page):
     assert page.locator("#lost").is_hidden()
 
 
-def test_a_token_is_asked_for_and_tried_once(page):
+def test_a_token_is_asked_for(page):
     """A new token in the middle of a visit changes nothing in the form."""
     painted(page)
     tokens, good = [], ["one"]

@@ -7,7 +7,6 @@ from collections.abc import Iterator
 
 import pytest
 
-from lantern_jax.apps.serve import server as serving
 from tests.serve.running import GET, HEAD, PATH, running, said, until
 
 
@@ -51,17 +50,3 @@ def test_connections_are_bounded(server):
             assert others[0].recv(1000).startswith(b"HTTP/1.1 200 ")
         until(lambda: not small.connections)
         assert small.ask(method="ar").status_code == 200
-
-
-def test_the_limit_of_open_files_bounds_connections(monkeypatch):
-    resource = pytest.importorskip("resource")
-    limit, raised = [256, 600], []
-    monkeypatch.setattr(resource, "getrlimit", lambda kind: tuple(limit))
-    monkeypatch.setattr(resource, "setrlimit", lambda kind, both: raised.append(both))
-    assert serving.connections_of_files(1000) == 600 - 384 and raised == [(600, 600)]
-    limit[:] = [256, resource.RLIM_INFINITY]
-    assert serving.connections_of_files(1000) == 1000 and raised[-1] == (1384, resource.RLIM_INFINITY)
-    limit[:] = [100, 100]
-    assert serving.connections_of_files(1000) == 1
-    limit[:] = [resource.RLIM_INFINITY] * 2
-    assert serving.connections_of_files(1000) == 1000 and len(raised) == 3

@@ -10,20 +10,19 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from PIL import Image, ImageOps
+from PIL import Image
 from starlette.requests import Request
 from starlette.testclient import TestClient
 
-from lantern_jax.apps.serve import kept
+from lantern_jax.apps.serve import linked_pictures
 from lantern_jax.apps.serve.access import Access
 from lantern_jax.apps.serve.application import application
-from lantern_jax.apps.serve.forms import MOST_FIELDS, check_form, read_form, read_start
-from lantern_jax.apps.serve.kept import Kept
-from lantern_jax.apps.serve.outputs import Output
-from lantern_jax.apps.serve.requests import OWN
+from lantern_jax.apps.serve.forms import MOST_FIELDS, read_form, read_start
+from lantern_jax.apps.serve.linked_pictures import LinkedPictures
+from lantern_jax.apps.serve.picture_output import Output
+from lantern_jax.apps.serve.picture_request import FIELDS
 from lantern_jax.apps.serve.server import log_to_stderr
 from lantern_jax.pictures.images import fitted
-from lantern_jax.settings.settings import OPTIONS
 from tests.serve.running import LIMITS, PATH
 from tests.tiny_checkpoint import GRID, SIDE
 
@@ -52,7 +51,7 @@ def scaling(server):
     ({}, "PNG", (SIDE, SIDE)), ({"output_format": "jpeg", "size": "40x24"}, "JPEG", (40, 24)),
     ({"output_format": "webp", "output_compression": 30, "size": "64x64"}, "WEBP", (64, 64)),
 ])  # fmt: skip
-def test_pictures_have_the_size_and_format_that_are_asked_for(scaling, fields, form, size):
+def test_pictures_are_made_as_asked_for(scaling, fields, form, size):
     answer = scaling.post(PATH, json={"prompt": "a lake", **PLAIN, **fields}).json()
     picture = opened(answer["data"][0])
     assert (picture.format, picture.size) == (form, size)
@@ -63,19 +62,7 @@ def test_pictures_have_the_size_and_format_that_are_asked_for(scaling, fields, f
     np.testing.assert_array_equal(picture, Image.open(io.BytesIO(output.encode(plain))))
 
 
-@pytest.mark.parametrize("size", [(48, 32), (40, 40), (60, 90)])
-@pytest.mark.parametrize(("form", "most"), [("png", 0), ("jpeg", 6), ("webp", 6)])
-def test_a_scaled_picture_is_the_same_picture(size, form, most):
-    """It covers the size, its middle is kept, and it is neither mirrored nor turned."""
-    down, right = np.mgrid[0:32, 0:48]
-    picture = np.stack([5 * right, 7 * down, 2 * (down + right)], axis=-1).astype(np.uint8)
-    file = Output("x".join(map(str, size)), form, 90).encode(picture)
-    made = np.asarray(Image.open(io.BytesIO(file)).convert("RGB"), float)
-    expected = ImageOps.fit(Image.fromarray(picture), size, Image.Resampling.LANCZOS)
-    assert np.abs(made - expected).mean() <= most
-
-
-def test_an_unsupported_size_gives_the_nearest_and_says_so(server):
+def test_an_unsupported_size_is_noted(server):
     answer = server.ask(size="1024x1536", **PLAIN).json()
     assert answer["size"] == f"{SIDE}x{SIDE}" and opened(answer["data"][0]).size == (SIDE, SIDE)
     assert answer["lantern"]["notes"] == [
@@ -95,15 +82,15 @@ def test_an_answer_links_to_pictures_that_are_kept_for_an_hour(scaling, monkeypa
     assert Image.open(io.BytesIO(found.content)).size == (SIDE, SIDE)
     assert scaling.get("/pictures/other.png", headers=nobody).status_code == 404
     now = time.monotonic()
-    monkeypatch.setattr(kept.time, "monotonic", lambda: now + 3590)
+    monkeypatch.setattr(linked_pictures.time, "monotonic", lambda: now + 3590)
     assert scaling.get(path, headers=nobody).status_code == 200
-    monkeypatch.setattr(kept.time, "monotonic", lambda: now + 3610)
+    monkeypatch.setattr(linked_pictures.time, "monotonic", lambda: now + 3610)
     gone = scaling.get(path, headers=nobody)
     assert gone.status_code == 404 and "kept for 3600 s" in gone.json()["error"]["message"]
 
 
 def test_of_too_many_files_the_newest_are_kept():
-    files = Kept(most=10)
+    files = LinkedPictures(most=10)
     first, second = files.keep(bytes(6), "png"), files.keep(bytes(4), "jpeg")
     assert files.find(first) == (bytes(6), "image/png")
     third = files.keep(bytes(11), "png")
@@ -163,15 +150,15 @@ COLUMNS = np.dstack([np.zeros((40, 40, 3), np.uint8), np.tile(6 * np.arange(40, 
 PART = b'--x\r\nContent-Disposition: form-data; name="n"\r\n\r\n1\r\n'
 WRONG = {
     "no picture": (LAKE, {"mask": mask(2)}, "send it as the file image"),
-    "no pixels": (LAKE, {"image": b"GIF89a nothing"}, "can be read (none of PNG, JPEG, WEBP, GIF, BMP)"),
+    "no pixels": (LAKE, {"image": b"GIF89a nothing"}, "cannot be read (none of PNG, JPEG, WEBP, GIF, BMP)"),
     "pixels": (LAKE, {"image": png(np.zeros((4097, 4096), np.uint8))}, "4096x4097 pixels, more than 16777216"),
     "columns": (LAKE, {"image": GOOD, "mask": png(COLUMNS)}, "not of whole rows"),
     "below": (LAKE, {"image": GOOD, "mask": png(np.flipud(np.asarray(Image.open(io.BytesIO(mask(2))))))}, "whole rows"),
     "opaque": (LAKE, {"image": GOOD, "mask": GOOD}, "the mask hides nothing"),
-    "all": (LAKE, {"image": GOOD, "mask": mask(4)}, "keeps 4 of 4 rows"),
+    "none": (LAKE, {"image": GOOD, "mask": mask(0)}, "keeps 0 of 4 rows"),
     "another size": (LAKE, {"image": GOOD, "mask": mask(2, 20)}, "20x20, the picture 40x40"),
     "twice": ({**LAKE, "keep_rows": "2"}, {"image": GOOD, "mask": mask(2)}, "give each once"),
-    "no number": ({**LAKE, "n": "two"}, {"image": GOOD}, "'n' of the form cannot be read"),
+    "no number": ({**LAKE, "n": "two"}, {"image": GOOD}, "the form cannot be read (n is not JSON"),
     "unknown": ({**LAKE, "strength": "1"}, {"image": GOOD}, "unknown field 'strength'"),
     "no prompt": ({}, {"image": GOOD}, "prompt"),
 }  # fmt: skip
@@ -184,13 +171,10 @@ def test_wrong_edits_are_refused(server):
 
 
 @pytest.mark.parametrize(("body", "kind", "status"), [
-    (b"{}", "application/json", 415), (b"", "multipart/form-data", 415), (b"", "multipart/form-data; boundary=x", 400),
-    (b"--x--", "multipart/form-data; boundary=x", 400),
+    (b"{}", "application/json", 400), (b"", "multipart/form-data", 400), (b"", "multipart/form-data; boundary=x", 400),
     (PART * (MOST_FIELDS + 1) + b"--x--", "multipart/form-data; boundary=x", 400),
     (b"--x\r\nno: name\r\n\r\n1\r\n--x--", "multipart/form-data; boundary=x", 400),
-    (PART.replace(b'"n"', b'"image"') * 2 + b"--x--", "multipart/form-data; boundary=x", 400),
-    (PART.replace(b"\r\n\r\n1", b"\r\n\r\n\xff") + b"--x--", "multipart/form-data; boundary=x", 400),
-    (bytes(70000), "multipart/form-data; boundary=x", 413), (bytes(70000), "application/json", 415),
+    (bytes(70000), "multipart/form-data; boundary=x", 413),
 ])  # fmt: skip
 def test_bodies_that_are_not_forms_are_refused(scaling, body, kind, status):
     answer = scaling.post(EDITS, content=body, headers={"Content-Type": kind.encode("latin-1")})
@@ -218,7 +202,6 @@ def test_a_form_has_the_same_fields_as_json(kind):
         )
         body = "".join([*parts, "--x--\r\n"]).encode()
         scope = {"type": "http", "headers": [(b"content-type", kind.encode())]}
-        check_form(kind)
         return asyncio.run(read_form(Request(scope, lambda: given_at_once(body)), 16384))[0]
 
     assert read(given) == expected
@@ -246,7 +229,7 @@ def test_the_description_has_every_field_and_path(scaling):
     told = scaling.get("/openapi.json", headers={"Authorization": ""}).json()
     assert told["openapi"] == "3.1.0" and told["info"]["title"] == "lantern serve: pictures"
     (schema,) = told["paths"]["/v1/images/generations"]["post"]["requestBody"]["content"].values()
-    assert {*OWN, *OPTIONS} - {"batch"} <= set(schema["schema"]["properties"])
+    assert set(schema["schema"]["properties"]) == set(FIELDS)
     (form,) = told["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"].values()
     taken = set(schema["schema"]["properties"])
     assert set(form["schema"]["properties"]) == taken - {"start"} | {"image", "mask"}
@@ -263,8 +246,8 @@ def logged(capsys):
     loggers = [logging.getLogger(name) for name in ("lantern_jax", "uvicorn", "asyncio")]
     before = [(one.handlers, one.propagate, one.level) for one in loggers]
 
-    def lines(kind: str, ask) -> list[str]:
-        log_to_stderr(kind)
+    def lines(ask, requests: bool = True) -> list[str]:
+        log_to_stderr(requests)
         ask()
         return capsys.readouterr().err.splitlines()
 
@@ -274,21 +257,14 @@ def logged(capsys):
         one.setLevel(level)
 
 
-def test_requests_are_logged_as_text_or_json(scaling, logged):
+def test_requests_are_logged_without_prompts(scaling, logged):
     def ask():
         scaling.post(PATH, json={"prompt": "a lake", "n": 2, **PLAIN})
         scaling.get("/nowhere%1b%5B2J")
         scaling.get("/health")
 
-    picture, nowhere = logged("text", ask)
-    assert picture.startswith(f"info: POST {PATH} 200 in ") and picture.endswith(
-        "pictures 2, seed 7, stream False"
-    )
+    picture, nowhere = logged(ask)
+    assert picture.startswith(f"info: POST {PATH} 200 in ") and "lake" not in picture
+    assert picture.endswith("pictures 2, seed 7, stream False")
     assert "404" in nowhere and "\x1b" not in nowhere
-    first, second = map(json.loads, logged("json", ask))
-    told = {"method": "POST", "path": PATH, "status": 200, "pictures": 2, "seed": 7, "level": "info"}
-    assert told.items() <= first.items() and first["seconds"] > 0 and second["status"] == 404
-    assert "lake" not in json.dumps(first), "prompts are private"
-    assert not logged("off", ask)
-    stray = logged("json", lambda: logging.getLogger("asyncio").error("a client\nbroke off"))
-    assert [json.loads(line)["message"] for line in stray] == ["a client\\nbroke off"]
+    assert not logged(ask, requests=False)

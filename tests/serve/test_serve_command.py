@@ -1,6 +1,5 @@
 """``lantern serve``: what it refuses before anything is computed, and a whole run of it."""
 
-import json
 import logging
 import os
 import re
@@ -17,7 +16,6 @@ import pytest
 import lantern_jax.devices.compilation
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.serve import server as serving
 from lantern_jax.apps.serve.server import Server
 from tests.command import assert_refused, must_not_run
 from tests.quick_compilation import QUICK_COMPILATION
@@ -37,18 +35,15 @@ def folder(tmp_path, monkeypatch):
     ("--port 70000", "--port 70000 is not valid"),
     *((f"--{name} 0", f"--{name} 0 is not valid") for name in ("batch", "queue", "connections", "programs")),
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
-    ("--allowed-origin example.org", "'example.org' is no origin"), ("--log xml", "--log"),
+    ("--allowed-origin example.org", "'example.org' is no origin"),
     ("--allowed-origin https://example.org/page", "give a scheme and a name"),
-    *((f"--allowed-origin {wrong}", "is no origin") for wrong in (
-        "https://me@example.org", "https://example.org:x", "https://example.org:99999", "https://[x", "https://",
-    )),
-    *((f"--allowed-host {wrong}", f"{wrong!r} is no name of a server") for wrong in (
-        "pictures.example.org:8443", "[::1]:80", "https://example.org", "*",
-    )),
+    ("--allowed-origin https://", "is no origin"),
+    ("--allowed-host 'pictures.example.org:8443'", "is no name of a server"),
+    ("--allowed-host https://example.org", "is no name of a server"),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
-    ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot find no such host"),
-    ("--host ..", "cannot find .. (not a name)"),
-    (f"--host {'a' * 64}.org", f"cannot find {'a' * 64}.org (not a name)"),
+    ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot bind to no such host"),
+    ("--host ..", "cannot bind to ..:8000 (not a name)"),
+    (f"--host {'a' * 64}.org", f"cannot bind to {'a' * 64}.org:8000 (not a name)"),
     ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
 ])  # fmt: skip
 def test_wrong_options_are_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
@@ -73,8 +68,8 @@ def loggers():
         one.handlers, one.propagate, one.level = before[name]
 
 
-@pytest.mark.parametrize(("host", "log"), [("127.0.0.1", "text"), ("0.0.0.0", "text"), ("0.0.0.0", "json")])
-def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host, log):
+@pytest.mark.parametrize("host", ["127.0.0.1", "0.0.0.0"])
+def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, loggers, host):
     served = []
 
     def run(self, sockets):
@@ -83,40 +78,31 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
         raise KeyboardInterrupt
 
     monkeypatch.setattr(Server, "run", run)
-    monkeypatch.setattr(serving, "connections_of_files", lambda wanted: 3 if log == "text" else wanted)
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
     named = ["--served-model-name", "pictures", "--upscale"]
     # As people write them, but browsers do not.
     named += ["--allowed-origin", "https://Example.org:443", "--allowed-origin", "HTTP://example.org:8080"]
     named += ["--allowed-host", "Pictures.example.org", "--allowed-host", "[FE80::1]"]
-    named += ["--host", host, "--log", log]
+    named += ["--host", host]
     assert main(["serve", "--model", "demo", "--port", "0", "--queue", "3", *named]) == 0
     ((app, (address, port)),) = served
     said = capsys.readouterr()
     assert address == host and f"serving pictures at http://{host}:{port}/, Ctrl-C ends it" in said.out
-    if log == "text":
-        assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
-    else:
-        *_, last = map(json.loads, said.err.splitlines())
-        assert (last["level"], last["message"]) == ("info", "stopped")
+    assert r"warning: one\nline" in said.err and said.err.endswith("lantern: stopped\n")
     assert ("give --token-file" in said.err) == (host == "0.0.0.0")
-    assert ("lantern: 3 of 1000 connections, for want of open files: raise ulimit -n" in said.err) == (
-        log == "text"
-    )
     access = app.user_middleware[1].kwargs["access"]
     assert access.origins == {"https://example.org", "http://example.org:8080"}
     assert {"pictures.example.org", "fe80::1"} <= access.hosts
     limits = app.state.worker.limits
     assert (limits.queue, limits.pictures) == (3, 3)
-    assert limits.connections == (3 if log == "text" else 1000)
 
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name == "nt", reason="signals")
 def test_a_process_serves_until_it_is_interrupted(tmp_path, tiny_folder):
     (tmp_path / "token").write_text("secret\n")
-    flags = f"--model {tiny_folder} --port 0 --batch 1 --token-file token --log json".split()
+    flags = f"--model {tiny_folder} --port 0 --batch 1 --token-file token".split()
     environment = os.environ | {
         "PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(QUICK_COMPILATION),
     }  # fmt: skip
@@ -134,6 +120,5 @@ def test_a_process_serves_until_it_is_interrupted(tmp_path, tiny_folder):
             _, errors = process.communicate(timeout=30)
         finally:
             process.kill()
-    *lines, last = map(json.loads, errors.splitlines())
-    assert process.returncode == 0 and last["message"] == "stopped"
-    assert [line["status"] for line in lines if "status" in line] == [401, 200]
+    assert process.returncode == 0 and errors.endswith("lantern: stopped\n")
+    assert re.findall(r"POST \S+ (\d+) in", errors) == ["401", "200"]

@@ -2,15 +2,14 @@
 
 import asyncio
 import threading
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lantern_jax.apps.serve.limits import Refused
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
-from lantern_jax.decoding.methods import Method
-from lantern_jax.settings.settings import Settings
 
 CODES = np.arange(4)
 
@@ -20,13 +19,11 @@ def done(index: int) -> Done:
 
 
 def ticket(num: int) -> Ticket:
-    return Ticket(
-        PictureRequest("a lake", num, 0, {}, stream=True, partial_images=1, details=True),
-        Settings(Method.of("ar")),
-    )
+    plan = SimpleNamespace(call=SimpleNamespace(settings=None))
+    return Ticket(PictureRequest("a lake", num, stream=True, partial_images=1, details=True), plan)
 
 
-def test_only_the_newest_progress_is_heard_and_only_once():
+def test_newer_progress_replaces_older():
     told = [
         Progress(0, 1, 4, 1, 0.1, b"first"), Progress(0, 2, 4, 2, 0.2, b"asked for", partial=0),
         Progress(1, 1, 4, 1, 0.1), Progress(0, 3, 4, 3, 0.3), done(0), done(1),
@@ -34,7 +31,7 @@ def test_only_the_newest_progress_is_heard_and_only_once():
 
     async def listen():
         wanted = ticket(2)
-        thread = threading.Thread(target=lambda: [wanted.tell(event) for event in told])
+        thread = threading.Thread(target=lambda: [wanted.send(event) for event in told])
         thread.start()
         thread.join()
         await asyncio.sleep(0.01)
@@ -50,7 +47,7 @@ def test_silence_is_reported():
         wanted = ticket(1)
         listener = wanted.events(0.01, 60)
         first = await anext(listener)
-        wanted.tell(done(0))
+        wanted.send(done(0))
         return first, [event async for event in listener if event is not None]
 
     first, rest = asyncio.run(listen())
@@ -60,7 +57,7 @@ def test_silence_is_reported():
 def test_a_slow_reader_of_events_is_told_that_time_is_up():
     async def listen():
         wanted = ticket(1)
-        wanted.tell(Progress(0, 1, 4, 1, 0.1))
+        wanted.send(Progress(0, 1, 4, 1, 0.1))
         listener = wanted.events(5.0, 0.05)
         assert (await anext(listener)).tokens == 1
         await asyncio.sleep(0.1)

@@ -16,8 +16,8 @@ import pytest
 
 from lantern_jax.apps.commands.main import make_parser
 from lantern_jax.apps.sets.cluster import assigned
-from lantern_jax.apps.sets.plan import Worker
 from lantern_jax.apps.sets.reading import read_set
+from lantern_jax.apps.sets.set_plan import Part
 from lantern_jax.devices.partition import mesh_sizes
 from tests.tiny_checkpoint import PROMPTS
 
@@ -75,7 +75,7 @@ def test_slurm(script, run):
     else:
         count = int(asked["ntasks"])
         environment = {"SLURM_PROCID": str(count - 1), "SLURM_NTASKS": str(count), "SLURM_STEP_ID": "0"}
-    assert assigned(environment) == Worker(count, count)
+    assert assigned(environment) == Part(count, count)
 
 
 def test_one_model_over_a_slurm_job(run):
@@ -103,7 +103,7 @@ def test_an_indexed_job():
     assert all(isinstance(word, str) for word in container["command"] + container["args"])
     environment = {entry["name"]: entry["value"] for entry in container["env"]}
     count = job["spec"]["completions"]
-    assert assigned(environment | {"JOB_COMPLETION_INDEX": "0"}) == Worker(1, count)
+    assert assigned(environment | {"JOB_COMPLETION_INDEX": "0"}) == Part(1, count)
     assert pod["restartPolicy"] == "Never", "podFailurePolicy requires it"
     mounted, volumes = (
         {part["name"] for part in parts} for parts in (container["volumeMounts"], pod["volumes"])

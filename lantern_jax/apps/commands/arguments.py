@@ -3,22 +3,18 @@
 Arguments are checked before any work is done; ``command_line.Parser`` says which one a LanternError is about.
 """
 
-import contextlib
-import ipaddress
 import math
-import re
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from lantern_jax.decoding.fields import MOST_INT, MOST_SEED, Range
 from lantern_jax.io.errors import LanternError, quoted
 from lantern_jax.io.files import check_makeable, check_new_file, open_file
 
 MOST = MOST_INT
-# Browsers send names with other letters in this form too (xn--...).
-_NAME = "[a-z0-9._-]+"
-_PORTS, _MOST_PORT = {"http": 80, "https": 443}, 65535
+_PORTS = {"http": 80, "https": 443}
 
 
 def typed(allowed: Range) -> Callable[[str], int | float]:
@@ -81,24 +77,25 @@ def model(text: str) -> str:
 
 def host_name(text: str) -> str:
     """Returns a server's name or address as requests carry it: in lower case, without a port."""
-    with contextlib.suppress(ValueError):
-        return str(ipaddress.ip_address(text.strip("[]")))
-    if not re.fullmatch(_NAME, text.lower()):
+    name = urlsplit(f"//{text}").hostname
+    if name is None or text.lower() not in (name, f"[{name}]"):
         raise LanternError(
             f"{quoted(text)} is no name of a server: give it without a scheme or port, pictures.example.org say"
         )
-    return text.lower()
+    return name
 
 
 def origin(text: str) -> str:
     """Returns the origin of a web page as browsers send it, such as "https://example.org": in lower case, without its
     scheme's default port."""
-    found = re.fullmatch(rf"(https?)://({_NAME}|\[[0-9a-f:.]+\])(?::(\d{{1,5}}))?", text.lower(), re.ASCII)
-    if found is None or int(found[3] or 0) > _MOST_PORT:
+    parts = urlsplit(text.lower())
+    if (
+        parts.scheme not in _PORTS
+        or not parts.hostname
+        or parts.geturl() != f"{parts.scheme}://{parts.netloc}"
+    ):
         raise LanternError(f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say")
-    scheme, name, port = found.groups()
-    is_said = port and int(port) != _PORTS[scheme]
-    return f"{scheme}://{name}:{int(port)}" if is_said else f"{scheme}://{name}"
+    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{_PORTS[parts.scheme]}')}"
 
 
 def new_file(text: str) -> Path:

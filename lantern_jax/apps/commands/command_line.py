@@ -174,7 +174,7 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
         if line is None:
             traceback.print_exception(error)
             return _say(f"{name}: {_BUG}", 1)
-        if isinstance(error, BrokenPipeError) and streams.unread():
+        if isinstance(error, BrokenPipeError):
             return _UNREAD
         return _say(f"{name}: error: {_shortened(line, words)}", 2)
     return 0

@@ -39,7 +39,6 @@ def add(commands, chosen: bool = True) -> None:
         take("--from-hub", "REPO", hub)
         take("--revision", "NAME", "branch, tag or commit of the repository")
         command.shared("--overwrite")
-        take("--push", "OWNER/NAME", "upload the folder to the Hugging Face hub, with a model card")
 
 
 def _run(kind: Format, arguments: argparse.Namespace) -> None:
@@ -48,10 +47,6 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
     if arguments.from_hub is None and arguments.revision is not None:
         raise LanternError("--revision is that of a repository: give --from-hub too")
     # Everything that can be refused without fetching is refused first.
-    if arguments.push is not None:
-        from lantern_jax.apps.convert.hub import check_upload
-
-        check_upload(arguments.push)
     for file in kind.files:
         path = given[file.argument]
         if file.argument in remote:
@@ -71,13 +66,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
         _convert(kind, given, arguments, out)
         say(f"wrote {out}")
-        made = load_shapes(out)
-        if arguments.push is not None:
-            from lantern_jax.apps.convert.hub import push
-
-            push(made, arguments.push)
-            say(f"pushed it to {arguments.push}")
-        show_drawn(made)
+        show_drawn(load_shapes(out))
 
 
 def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
@@ -104,7 +93,7 @@ def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, 
 
 def _fetched(remote: dict[str, str], repo: str, revision: str | None) -> dict[str, str]:
     """Fetches files from a repository; returns where they are."""
-    from lantern_jax.apps.convert.hub import list_files
+    from lantern_jax.apps.convert.repository import list_files
 
     files = list_files(repo, revision)
     wanted = {path: _wanted(files, path, repo) for path in remote.values()}

@@ -57,9 +57,9 @@ def _run(arguments: argparse.Namespace) -> None:
     prompts = _check_pictures(arguments, bool(scores))
 
     from lantern_jax.apps.commands.report import working
-    from lantern_jax.apps.sets.comparison import build_reader, check_sizes, compare, score_pictures
-    from lantern_jax.apps.sets.sources import read_pictures, with_prompts
-    from lantern_jax.apps.sets.statistics import Statistics, is_statistics, statistics_file, statistics_of
+    from lantern_jax.apps.metrics.comparison import build_reader, check_sizes, compare, score_pictures
+    from lantern_jax.apps.metrics.picture_sources import read_pictures, with_prompts
+    from lantern_jax.apps.metrics.statistics import Statistics, is_statistics, statistics_file, statistics_of
     from lantern_jax.devices.compilation import keep_compiled_programs
 
     keep_compiled_programs()
@@ -144,7 +144,7 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
     for path in outputs:
         check_new_file(path, arguments.overwrite)
     if arguments.save_reference is not None:
-        from lantern_jax.apps.sets.statistics import check_counted
+        from lantern_jax.apps.metrics.statistics import check_counted
 
         if not arguments.save_reference.endswith(".npz"):
             raise LanternError(f"--save-reference {arguments.save_reference}: end its name in .npz")
@@ -154,8 +154,8 @@ def _check_outputs(arguments: argparse.Namespace) -> None:
 def _check_pictures(arguments: argparse.Namespace, scored: bool) -> list[str] | None:
     """Returns the prompts of --prompts; raises LanternError for unreadable sets before any network is read."""
     from lantern_jax.apps.commands.prompt_files import read_prompts
-    from lantern_jax.apps.sets.sources import read_pictures, with_prompts
-    from lantern_jax.apps.sets.statistics import is_statistics
+    from lantern_jax.apps.metrics.picture_sources import read_pictures, with_prompts
+    from lantern_jax.apps.metrics.statistics import is_statistics
 
     for path in filter(None, (arguments.set, arguments.reference)):
         if not is_statistics(path):

@@ -140,9 +140,6 @@ class Command:
         for name, read in self._reads.items():
             if getattr(arguments, name) is not None:
                 setattr(arguments, name, read(getattr(arguments, name)))
-        if getattr(arguments, "log", "text") != "text":
-            # A program that reads this log takes no other lines.
-            leave_to_another()
         # Of several processes only one prints, and they learn which one when they join.
         alone = getattr(arguments, "hosts", None) is None
         with telling("loading JAX and the model") if alone else nullcontext():

@@ -1,7 +1,6 @@
 """``lantern serve``: a page and an image endpoint."""
 
 import argparse
-import logging
 import os
 import socket
 import warnings
@@ -33,10 +32,10 @@ def add(commands) -> None:
     take("--queue", "N", "pictures that may wait", 64, type=whole())
     take("--most", "N", "pictures per request, at most", 10, type=whole())
     take("--seconds", "S", "seconds that a request may take", 600, type=number(0, MOST_SECONDS, above=True))
-    take("--connections", "N", "open connections, of all clients", 1000, type=whole())
+    take("--connections", "N", "open connections, of all clients", 500, type=whole())
     programs = "compiled programs that are kept besides those of the default settings"
     take("--programs", "N", programs, 16, type=whole())
-    token = f"holds a token that requests must bear (default: the variable {TOKEN}, else none)"
+    token = f"holds the bearer token that requests must send (default: the variable {TOKEN}, else none)"
     take("--token-file", "FILE", token)
     name = "a name by which browsers may call the server, behind a proxy say; may be given again"
     take("--allowed-host", "NAME", name, action="append", type=host_name)
@@ -44,7 +43,7 @@ def add(commands) -> None:
     take("--allowed-origin", "ORIGIN", page, action="append", type=origin)
     take("--served-model-name", "NAME", "what clients call the model (default: its folder's name)")
     command.switch("--upscale", "scale pictures to the size that is asked for")
-    take("--log", None, "a line for each request on stderr, or none", "text", choices=("text", "json", "off"))
+    command.switch("--quiet", "no line for each request on stderr")
 
 
 def _run(arguments: argparse.Namespace) -> None:
@@ -64,21 +63,17 @@ def _run(arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.serve.access import Access, is_local
     from lantern_jax.apps.serve.application import application
     from lantern_jax.apps.serve.limits import Limits
-    from lantern_jax.apps.serve.server import Server, connections_of_files, log_to_stderr
+    from lantern_jax.apps.serve.server import Server, log_to_stderr
 
-    log_to_stderr(arguments.log)
+    log_to_stderr(not arguments.quiet)
     with bound:
         pipeline = open_pipeline(arguments)
         # A request for more pictures than the queue holds could never be served.
         most = min(arguments.most, arguments.queue)
-        connections = connections_of_files(arguments.connections)
         limits = Limits(
-            queue=arguments.queue,
-            pictures=most,
-            seconds=arguments.seconds,
-            programs=arguments.programs,
-            connections=connections,
-        )
+            queue=arguments.queue, pictures=most, seconds=arguments.seconds, programs=arguments.programs,
+            connections=arguments.connections,
+        )  # fmt: skip
         own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
         name = arguments.served_model_name or own
         access = Access.of(
@@ -87,27 +82,13 @@ def _run(arguments: argparse.Namespace) -> None:
         batch = arguments.batch or (4 if pipeline.platform == "cpu" else 8)
         app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
         if token is None and not is_local(arguments.host):
-            warning = "anybody who reaches this address may send requests: give --token-file"
-            _tell(arguments.log, logging.WARNING, warning)
-        if connections < arguments.connections:
-            warning = f"{connections} of {arguments.connections} connections, for want of open files: raise ulimit -n"
-            _tell(arguments.log, logging.WARNING, warning)
-        # Requests from here on are answered as soon as the server runs.
-        bound.listen()
+            say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host
         say(f"lantern: serving {name} at http://{host}:{bound.getsockname()[1]}/, Ctrl-C ends it")
         # uvicorn handles the signals itself, and raises them again at its end.
         with telling(None), as_the_end():
             Server(app).run(sockets=[bound])
-        _tell(arguments.log, logging.INFO, "stopped")
-
-
-def _tell(log: str, level: int, line: str) -> None:
-    """Prints a line on stderr; if the log is for programs, as one of its records."""
-    if log == "json":
-        logging.getLogger(__name__).log(level, line)
-    else:
-        say(f"lantern: {line}", error=True)
+        say("lantern: stopped", error=True)
 
 
 def _token(file: str | None) -> str | None:
@@ -123,24 +104,12 @@ def _token(file: str | None) -> str | None:
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Returns a socket bound to an address. Raises OSError, in one line, where that is impossible."""
+    """Returns a socket that listens at an address. Raises OSError, in one line, where that is impossible."""
     try:
-        family, kind, protocol, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        bound = socket.socket(family, kind, protocol)
+        family, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        return socket.create_server(address[:2], family=family)
     except (OSError, UnicodeError) as error:
         # Parts of a name that are empty or have over 63 letters cannot be encoded.
         why = "not a name" if isinstance(error, UnicodeError) else error.strerror or error
         shown = errors.printable(host, 100)
-        raise OSError(
-            f"cannot find {shown} ({why}): give --host a name or an address of this machine"
-        ) from None
-    try:
-        if os.name == "posix":  # A port that was just freed can be bound immediately.
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        bound.bind(address)
-    except OSError as error:
-        bound.close()
-        raise OSError(
-            f"cannot bind to {host}:{port} ({error.strerror or error}): give another --port"
-        ) from None
-    return bound
+        raise OSError(f"cannot bind to {shown}:{port} ({why}): give another --host or --port") from None

@@ -4,7 +4,6 @@ import argparse
 import contextlib
 import os
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 
 from lantern_jax.apps.commands.arguments import whole
@@ -12,15 +11,15 @@ from lantern_jax.apps.commands.command_line import hosts_joined
 from lantern_jax.apps.commands.options import Command, join_hosts, keep_programs, say_notes
 from lantern_jax.apps.commands.prompt_files import class_list, read_columns, read_prompts
 from lantern_jax.apps.sets.cluster import chosen
-from lantern_jax.apps.sets.plan import PICTURE_FORMATS, Worker, begin
-from lantern_jax.apps.sets.request import SHARD_SIZE, OpenedSet, SetRequest, open_set
+from lantern_jax.apps.sets.opening import SHARD_SIZE, OpenedSet, open_set
+from lantern_jax.apps.sets.set_plan import Part, begin
 from lantern_jax.apps.terminal import locks
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io.errors import LanternError
 
 _EXAMPLES = (
     "lantern set --prompts prompts.txt --out pictures",
-    "lantern set --prompts table.tsv --column caption --num 4 --out pictures --tar",
+    "lantern set --prompts table.tsv --column caption --num 4 --out pictures",
     "lantern set --classes 0-999 --model llamagen-b --out classes --worker 1/2",
 )
 
@@ -43,24 +42,27 @@ def add(commands) -> None:
     take("--out", "DIR", "folder of the set: new, or one to resume", required=True)
     part = "make the i-th of N parts; auto: as the cluster says (default: auto in a cluster, else all)"
     take("--worker", "i/N|auto", part)
-    command.switch("--merge", "check that all parts are there; merge the sums of features")
-    take("--format", None, "of pictures", PICTURE_FORMATS[0], choices=PICTURE_FORMATS)
-    command.switch("--tar", "write the pictures of a shard into one file (default: files in a folder)")
-    take("--shard-size", "N", "pictures per folder or file", SHARD_SIZE, type=whole())
-    command.switch("--resume", "go on with the set in --out, as the same command does without it")
-    sums = "keep sums of the demo's picture features with each shard (default: for the demo)"
-    command.switch("--sums", sums, action=argparse.BooleanOptionalAction)
+    command.switch(
+        "--check", "check that every picture of the set is there, whole, with its prompt and number"
+    )
+    take("--shard-size", "N", "pictures per folder", SHARD_SIZE, type=whole())
 
 
 def _run(arguments: argparse.Namespace) -> None:
     directory = Path(arguments.out)
-    if arguments.merge:
-        _merge(arguments, directory)
+    if arguments.check:
+        _check(arguments, directory)
         return
-    names = "num", "seed", "format", "shard_size", "dtype", "mesh", "sums", "strict_words", "tar", "tuned"
+    names = "num", "seed", "shard_size", "dtype", "mesh", "tuned", "strict_words"
     fields = {name: getattr(arguments, name) for name in names}
     prompts, negatives = _prompts(arguments)
-    request = SetRequest(
+    # Without a mesh, joined processes are separate workers, each with its own devices.
+    writes = join_hosts(arguments.hosts) or arguments.mesh is None
+    part = _part(arguments)
+    if part.why:
+        say(f"worker {part}: {part.why}", error=True)
+    keep_programs(arguments)
+    opened = open_set(
         arguments.model,
         prompts,
         arguments.options,
@@ -68,23 +70,16 @@ def _run(arguments: argparse.Namespace) -> None:
         size=arguments.picture_size,
         **fields,
     )
-    # Without a mesh, joined processes are separate workers, each with its own devices.
-    writes = join_hosts(arguments.hosts) or arguments.mesh is None
-    worker = _worker(arguments)
-    if worker.why:
-        say(f"worker {worker}: {worker.why}", error=True)
-    keep_programs(arguments)
-    opened = open_set(request, directory)
     if writes:
         begin(directory, opened.plan)
-        say_notes(opened.notes)
-    _make(opened, directory, worker, writes)
+        say_notes(filter(None, [opened.note]))
+    _make(opened, directory, part, writes)
 
 
-def _worker(arguments: argparse.Namespace) -> Worker:
-    """Returns the worker that this process is; processes that share one mesh form one worker."""
+def _part(arguments: argparse.Namespace) -> Part:
+    """Returns the part that this process makes; processes that share one mesh make all of it together."""
     if arguments.hosts is not None and arguments.mesh is not None and arguments.worker in (None, "auto"):
-        return Worker()
+        return Part()
     processes = None
     if hosts_joined():
         import jax
@@ -114,52 +109,47 @@ def _prompts(arguments: argparse.Namespace) -> tuple[tuple[str, ...], tuple[str,
     return prompts, () if negative is None else (negative,)
 
 
-def _make(opened: OpenedSet, directory: Path, worker: Worker, writes: bool) -> None:
+def _make(opened: OpenedSet, directory: Path, part: Part, writes: bool) -> None:
     from lantern_jax.apps.commands.report import decoding_progress
-    from lantern_jax.apps.sets.worker import discard_damaged, make_set
+    from lantern_jax.apps.sets.making import make_set
 
     plan = opened.plan
-    busy = f"worker {worker} is at work on {directory} already: wait for it, or be another worker"
-    mine = directory / f"worker-{worker.number}-of-{worker.count}"
+    busy = f"worker {part} is at work on {directory} already: wait for it, or be another worker"
+    mine = directory / f"worker-{part.number}-of-{part.count}"
     with contextlib.ExitStack() as stack:
         if writes:
             stack.enter_context(locks.sole(mine, busy))
-            discard_damaged(directory, plan, worker.shards(plan), partial(say, error=True))
-        left = plan.missing(directory, worker.shards(plan))
+        left = plan.missing(directory, part.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
         stack.enter_context(_resumable(opened, directory, left))
         shown = {"progress": stack.enter_context(decoding_progress())} if writes else {}
         try:
-            make_set(opened, directory, worker, **shown)
+            make_set(opened, directory, part, **shown)
         except LanternError as error:
             raise LanternError(f"{error}; the set stops here, and what was made stays") from None
     missing = plan.missing(directory)
-    say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {worker}")
+    say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {part}")
     if missing:
         say(f"{len(missing)} of {plan.shards} shards are left to other workers")
 
 
 @contextlib.contextmanager
 def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[None]:
-    """Reports after Ctrl-C what was written, what is kept and how to go on."""
+    """Reports after Ctrl-C what was written, and how to go on."""
     try:
         yield
     except KeyboardInterrupt:
-        from lantern_jax.apps.sets.worker import known_pictures
-
-        missing = opened.plan.missing(directory, left)
-        known = len(known_pictures(opened, directory, missing))
-        more = f", {known} other pictures are kept" if known else ""
-        wrote = f"{len(left) - len(missing)} of {len(left)} shards were written to {directory}{more}"
-        raise KeyboardInterrupt(f"interrupted, {wrote}: give the same command to go on") from None
+        done = len(left) - len(opened.plan.missing(directory, left))
+        raise KeyboardInterrupt(
+            f"interrupted, {done} of {len(left)} shards were written to {directory}, other finished pictures are kept: "
+            "give the same command to go on"
+        ) from None
 
 
-def _merge(arguments: argparse.Namespace, directory: Path) -> None:
+def _check(arguments: argparse.Namespace, directory: Path) -> None:
     if arguments.prompts is not None or arguments.classes is not None:
-        raise LanternError("--merge reads the plan in the folder: give it only --out")
+        raise LanternError("--check reads the plan in the folder: give it only --out")
 
-    from lantern_jax.apps.sets.reading import SUMS_FILE, merge
+    from lantern_jax.apps.sets.reading import read_set
 
-    merged = merge(directory)
-    sums = "" if merged.sums is None else f"; sums of their features are in {directory / SUMS_FILE}"
-    say(f"{directory} is complete: {merged.pictures} pictures in {merged.shards} shards{sums}")
+    say(f"{directory} is complete: {sum(1 for _ in read_set(directory))} pictures")

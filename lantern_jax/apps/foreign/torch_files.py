@@ -2,7 +2,7 @@
 
 PyTorch's own reader makes every tensor that a file describes before it can be checked, even one that is sparse, nested
 or larger than memory, and some damaged files end the process. Here only the description is read: each tensor must have
-a dtype that NumPy has too and lie inside its storage, which must lie inside the file. The layout is that of
+a dtype that NumPy has too and fit into its storage, which must fit into the file. The layout is that of
 ``torch.save``.
 """
 
@@ -16,7 +16,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from lantern_jax.apps.foreign.torch_pickle import Call, Elsewhere, Name, RefusedError, described, read_pickle
+from lantern_jax.apps.foreign.torch_pickle import Call, Elsewhere, described, name_of, read_pickle
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, place_of
 from lantern_jax.io.errors import LanternError
@@ -42,25 +42,9 @@ _DTYPES = {
     "Long": np.int64, "Int": np.int32, "Short": np.int16, "Char": np.int8, "Byte": np.uint8, "Bool": np.bool_,
 }  # fmt: skip
 _STORAGES = {f"torch.{name}Storage": np.dtype(dtype) for name, dtype in _DTYPES.items()}
-_UNTYPED = "torch.storage.UntypedStorage"
-# Tensors of these dtypes lie in storages without a dtype.
-_LATER_DTYPES = {
-    "torch.uint16": np.dtype(np.uint16), "torch.uint32": np.dtype(np.uint32), "torch.uint64": np.dtype(np.uint64),
-    "torch.float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fn), "torch.float8_e5m2": np.dtype(ml_dtypes.float8_e5m2),
-}  # fmt: skip
 _PARAMETERS = ("torch._utils._rebuild_parameter", "torch._utils._rebuild_parameter_with_state")
-# What may stand beside the weights: attribute bags, which LlamaGen's training script keeps, sets, bytes and the like.
-_HARMLESS = {
-    "collections.OrderedDict", "collections.Counter", "argparse.Namespace", "_codecs.encode", "builtins.dict",
-    "builtins.set", "builtins.frozenset", "builtins.bytearray", "builtins.complex", "torch.Size", "torch.device",
-    "torch.Tensor", "torch.serialization._get_layout", "torch.nn.parameter.Parameter",
-    "torch._tensor._rebuild_from_type_v2",
-}  # fmt: skip
-_HARMLESS_STARTS = ("torch._utils._rebuild_", "torch.nested._internal.nested_tensor._rebuild_")
 # The most bytes of the describing pickle; a hundred thousand tensors take a quarter of that.
 _LONGEST_PICKLE = 16 * 2**20
-# Tied weights, such as T5's embeddings under four names, are stored once.
-_MOST_SHARING = 4
 _MOST_KEYS = 3
 _MAGIC, _PROTOCOL = 0x1950A86A20F9469CFC6C, 1001
 
@@ -77,7 +61,7 @@ def open_torch(path: Path, weights: str | None = None) -> dict[str, StoredTensor
         weights: the set to take, by its key or keys with dots between them: "ema", "model.state_dict".
 
     Raises:
-        LanternError: the file is damaged, wants to run code, or holds something other than named plain tensors.
+        LanternError: the file is damaged, or holds something other than named plain tensors.
     """
     try:
         with open_file(path) as file:
@@ -86,14 +70,9 @@ def open_torch(path: Path, weights: str | None = None) -> dict[str, StoredTensor
             raise _OthersError("is not a PyTorch checkpoint: give a file of torch.save")
         content, places = _read_archive(path) if start[:2] == b"PK" else _read_older(path)
         return _tensors(path, _chosen(path, content, weights), places)
-    except RefusedError as error:
-        raise LanternError(
-            f"{path} is a pickle that wants to run code: refused; name a file of tensors only "
-            f"(it names {errors.short(error)})"
-        ) from error
     except _OthersError as error:
         raise LanternError(f"{path} {error}") from None
-    except ValueError as error:
+    except LanternError as error:
         raise LanternError(
             f"{path} is truncated or not a PyTorch checkpoint ({errors.short(error, 240)}): "
             "fetch it again or name another"
@@ -113,10 +92,7 @@ def _read_archive(path: Path) -> tuple[Any, _Places]:
         folder = found[0].removesuffix("data.pkl")
         if entries[found[0]].file_size > _LONGEST_PICKLE:
             raise LanternError(f"its description is larger than {_LONGEST_PICKLE} bytes")
-        order = entries.get(f"{folder}byteorder")
-        if order is not None and (order.file_size > 16 or archive.read(order) != b"little"):
-            raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
-        content = read_pickle(io.BytesIO(archive.read(found[0])), _known)
+        content = read_pickle(io.BytesIO(archive.read(found[0])))
         start = f"{folder}data/"
         places = {
             name.removeprefix(start): (place_of(archive, entry), entry.file_size)
@@ -133,7 +109,7 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
     """
     with open_file(path) as file:
         start = io.BytesIO(file.read(_LONGEST_PICKLE))
-    declared: dict[str, np.dtype | None] = {}
+    declared: dict[str, np.dtype] = {}
 
     def note(key: Any) -> Elsewhere:
         words = Elsewhere(key)
@@ -141,12 +117,10 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
         declared.setdefault(name, dtype)
         return words
 
-    magic, protocol, machine, content = (read_pickle(start, _known, note) for _ in range(4))
+    magic, protocol, _, content = (read_pickle(start, note) for _ in range(4))
     if (magic, protocol) != (_MAGIC, _PROTOCOL):
         raise LanternError("it is another pickle")
-    if isinstance(machine, Mapping) and machine.get("little_endian") is not True:
-        raise _OthersError("has numbers in an unusual order of bytes: save it on another machine")
-    keys = read_pickle(start, _known)
+    keys = read_pickle(start)
     if not isinstance(keys, list) or not all(isinstance(key, str) for key in keys):
         raise LanternError("it has no list of storages")
     with open_file(path) as file:
@@ -157,7 +131,7 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
             place += 8
             if key not in declared or count > size:
                 raise LanternError(f"storage {errors.short(key)} is not described, or truncated")
-            places[key] = place, count * _bytes(declared[key])
+            places[key] = place, count * declared[key].itemsize
             place += places[key][1]
             if place > size:
                 raise LanternError(f"storage {errors.short(key)} is truncated")
@@ -165,22 +139,18 @@ def _read_older(path: Path) -> tuple[Any, _Places]:
     return content, places
 
 
-def _storage_words(words: Any) -> tuple[np.dtype | None, str, int]:
-    """Returns (dtype, key, count of numbers) of a storage; (None, key, count of bytes) if tensors tell the dtype."""
+def _storage_words(words: Any) -> tuple[np.dtype, str, int]:
+    """Returns (dtype, key, count of numbers) of a storage."""
     key = words.key if isinstance(words, Elsewhere) else None
     # An older format has a sixth word, for a storage that is a part of another.
     if not isinstance(key, tuple) or len(key) not in (5, 6) or key[0] != "storage" or any(key[5:]):
         raise LanternError("it has an invalid storage")
     kind, name, count = key[1], key[2], key[4]
-    if not isinstance(kind, Name) or not isinstance(name, str) or type(count) is not int or count < 0:
+    if not name_of(kind) or not isinstance(name, str) or type(count) is not int or count < 0:
         raise LanternError("it has an invalid storage")
-    if kind.name != _UNTYPED and kind.name not in _STORAGES:
+    if kind.name not in _STORAGES:
         raise LanternError(f"it has a {errors.short(kind.name)}, which has no NumPy equivalent")
-    return _STORAGES.get(kind.name), name, count
-
-
-def _bytes(dtype: np.dtype | None) -> int:
-    return 1 if dtype is None else dtype.itemsize
+    return _STORAGES[kind.name], name, count
 
 
 def _chosen(path: Path, content: Any, weights: str | None) -> Mapping[Any, Any]:
@@ -232,15 +202,12 @@ def _tensors(path: Path, content: Mapping[Any, Any], places: _Places) -> dict[st
             f"holds things that are not plain tensors ({errors.listed(foreign)})" if foreign else "is empty"
         )
         raise _OthersError(f"{what}: name a checkpoint of tensors only")
-    tensors, taken, size = {}, 0, path.stat().st_size
+    tensors = {}
     for name, value in content.items():
         try:
-            tensors[name], bytes_taken = _tensor(path, name, value, places)
-        except ValueError as error:
+            tensors[name] = _tensor(path, name, value, places)
+        except LanternError as error:
             raise LanternError(f"{errors.short(name, 80)}: {error}") from error
-        taken += bytes_taken
-    if taken > _MOST_SHARING * size:
-        raise LanternError(f"it has {size} bytes and its tensors declare {taken}")
     return tensors
 
 
@@ -255,8 +222,7 @@ def _is_tensor(value: Any) -> bool:
     return isinstance(_plain(value), Call) and _plain(value).name in _REBUILD
 
 
-def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredTensor, int]:
-    """Returns a tensor, and how many bytes of the file it takes up."""
+def _tensor(path: Path, name: str, value: Any, places: _Places) -> StoredTensor:
     call = _plain(value)
     fewest = _REBUILD[call.name]
     if len(call.arguments) < fewest:
@@ -266,39 +232,18 @@ def _tensor(path: Path, name: str, value: Any, places: _Places) -> tuple[StoredT
     if key not in places:
         raise LanternError(f"it lacks the storage {errors.short(key)}")
     start, size = places[key]
-    if count * _bytes(dtype) > size:
+    if count * dtype.itemsize > size:
         raise LanternError(f"storage {errors.short(key)} has {size} bytes and declares {count} numbers")
-    later = call.arguments[6:7] if call.name.endswith("_v3") else ()
-    notes = call.arguments[fewest:]
-    if any(notes):
+    if any(call.arguments[fewest:]):
         raise LanternError("is conjugated, negated or of another device's layout")
-    named = later[0].name if later and isinstance(later[0], Name) else ""
-    if bool(later) != (dtype is None):
-        raise LanternError("has two dtypes or none")
-    if dtype is None:
-        dtype = _LATER_DTYPES.get(named)
-        if dtype is None:
-            raise LanternError(f"is of {errors.short(named) or 'a dtype'} that has no NumPy equivalent")
-        count //= dtype.itemsize
     taken = span(shape, strides)
     if type(offset) is not int or offset < 0 or (taken and offset + taken > count):
         raise LanternError(f"takes numbers from {errors.short(offset)} on in a storage of {count}")
     start += offset * dtype.itemsize if taken else 0
-    return stored_tensor(path, name, start, shape, dtype, strides), taken * dtype.itemsize
+    return stored_tensor(path, name, start, shape, dtype, strides)
 
 
 # How many arguments come before notes on conjugation and the like.
 _REBUILD = {
-    "torch._utils._rebuild_tensor": 4, "torch._utils._rebuild_tensor_v2": 6, "torch._utils._rebuild_tensor_v3": 7,
+    "torch._utils._rebuild_tensor": 4, "torch._utils._rebuild_tensor_v2": 6,
 }  # fmt: skip
-
-
-def _known(name: str) -> bool:
-    return (
-        name in _HARMLESS
-        or name in _STORAGES
-        or name.startswith(_HARMLESS_STARTS)
-        # Dtypes and storages, including those that are not read: torch.float32, torch.QInt8Storage.
-        or (name.startswith("torch.") and name.count(".") == 1 and name.removeprefix("torch.").isidentifier())
-        or name == _UNTYPED
-    )

@@ -20,9 +20,9 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
-# These say nothing about pictures.
+# They show no pictures.
 OPEN_PATHS = ("/", "/health", "/openapi.json")
-# Anyone who was told the name of a picture may have it.
+# Anyone who knows the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
 # The entry of a request's scope with additional fields for its line in the log.
 LOGGED = "lantern"
@@ -46,9 +46,9 @@ class Access:
     """Who may send requests.
 
     Attributes:
-        token: the one that a request must bear, or None.
-        hosts: names by which the server may be called; None for any. A page elsewhere whose name was made to point
-            here (DNS rebinding) calls it by the page's name.
+        token: bearer token that requests must send, or None.
+        hosts: names that a request's Host may be, None for any: guards against DNS rebinding, in which a page elsewhere
+            sends its own name.
         origins: of pages elsewhere that may send requests, such as "https://example.org".
     """
 
@@ -138,19 +138,11 @@ class Guard:
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Logs a request as a line, with its parts for logs that programs read; status 0 is a client that left."""
-    method, path, more = scope["method"], errors.short(scope["path"], 200), scope.get(LOGGED, {})
+    """Logs a request as a line; status 0 is a client that left."""
     client, _ = scope.get("client") or ("", 0)
-    fields = {
-        "method": method,
-        "path": path,
-        "status": status,
-        "seconds": round(seconds, 4),
-        "client": client,
-    }
-    told = "".join(f", {name} {value}" for name, value in more.items())
-    line = f"{method} {path} {status} in {seconds:.2f} s, {client}{told}"
-    _log.info("%s", line, extra={"fields": fields | more})
+    more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
+    path = errors.short(scope["path"], 200)
+    _log.info("%s %s %d in %.2f s, %s%s", scope["method"], path, status, seconds, client, more)
 
 
 def is_local(host: str) -> bool:

@@ -12,8 +12,8 @@ from PIL import Image
 from starlette.responses import Response
 
 from lantern_jax.apps.serve.limits import Refused
-from lantern_jax.apps.serve.outputs import Output
-from lantern_jax.apps.serve.requests import PictureRequest
+from lantern_jax.apps.serve.picture_output import Output
+from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
 from lantern_jax.checkpoints.checkpoint import picture_size
 from lantern_jax.decoding.choices import meanings
@@ -58,10 +58,10 @@ def whole_answer(
     """Returns the answer with all pictures of a request; ``lead_to`` keeps a file and returns its address."""
     output = ticket.request.output
 
-    def told(file: bytes) -> dict[str, str]:
+    def linked(file: bytes) -> dict[str, str]:
         return {"url": lead_to(file, output.format)} if output.as_url else {"b64_json": _text(file)}
 
-    data = [{**told(done.file), "lantern": _figures(ticket.request, done)} for done in made]
+    data = [{**linked(done.file), "lantern": _figures(ticket.request, done)} for done in made]
     return {
         "created": int(time.time()),
         **_common(output),
@@ -113,8 +113,8 @@ def _common(output: Output) -> dict[str, str]:
 def _settings(ticket: Ticket) -> dict[str, Any]:
     """Returns the seed, the settings, and notes on parts of the request that change nothing or are not done."""
     request = ticket.request
-    told: dict[str, Any] = {"seed": request.seed, "settings": ticket.settings.to_json()}
-    return told | ({"notes": list(request.notes)} if request.notes else {})
+    found: dict[str, Any] = {"seed": request.seed, "settings": ticket.settings.to_json()}
+    return found | ({"notes": list(request.notes)} if request.notes else {})
 
 
 def _figures(request: PictureRequest, done: Done) -> dict[str, Any]:

@@ -23,11 +23,11 @@ from starlette.types import Message, Receive, Scope, Send
 from lantern_jax.apps.serve import answers
 from lantern_jax.apps.serve.access import LOGGED, Access, Guard, content_policy
 from lantern_jax.apps.serve.counters import Counters
-from lantern_jax.apps.serve.forms import check_form, read_form, read_start
-from lantern_jax.apps.serve.kept import Kept
+from lantern_jax.apps.serve.forms import read_form, read_start
 from lantern_jax.apps.serve.limits import Limits, Refused
+from lantern_jax.apps.serve.linked_pictures import LinkedPictures
 from lantern_jax.apps.serve.openapi import document
-from lantern_jax.apps.serve.requests import PictureRequest, decoded, read_request
+from lantern_jax.apps.serve.picture_request import PictureRequest, read_body, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
 from lantern_jax.checkpoints.checkpoint import picture_size, size_text
@@ -66,7 +66,7 @@ def application(
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     page = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
-    server = _Server(worker, entry, size, scales, page, Kept())
+    server = _Server(worker, entry, size, scales, page, LinkedPictures())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -111,8 +111,8 @@ class _Server:
     size: str
     scales: bool
     html: str
-    kept: Kept
-    # Limits how many forms' pictures are read at a time: a picture of a few KB may take 64 MB, several times over.
+    linked: LinkedPictures
+    # Bounds how many forms' pictures are read at a time: a picture of a few KB may take 64 MB, several times over.
     reading: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(2))
 
     async def page(self, request: Request) -> Response:
@@ -120,8 +120,8 @@ class _Server:
 
     async def health(self, request: Request) -> Response:
         failed = self.worker.has_failed
-        told = {"status": "failed" if failed else "ok", "warm": self.worker.is_warm}
-        return answers.json_answer(told, 503 if failed else 200)
+        health = {"status": "failed" if failed else "ok", "warm": self.worker.is_warm}
+        return answers.json_answer(health, 503 if failed else 200)
 
     async def metrics(self, request: Request) -> Response:
         worker = self.worker
@@ -148,15 +148,13 @@ class _Server:
         return answers.json_answer(document(self.entry["id"]))
 
     async def picture(self, request: Request) -> Response:
-        found = self.kept.find(request.path_params["name"])
+        found = self.linked.find(request.path_params["name"])
         if found is None:
-            raise Refused(
-                404, f"there is no such picture, or it is gone: they are kept for {self.kept.seconds:g} s"
-            )
-        # Any page may show a picture whose name it was told.
-        return Response(
-            found[0], media_type=found[1], headers={"Cross-Origin-Resource-Policy": "cross-origin"}
-        )
+            message = f"there is no such picture, or it is gone: they are kept for {self.linked.seconds:g} s"
+            raise Refused(404, message)
+        # Any page may show a picture whose name it knows.
+        headers = {"Cross-Origin-Resource-Policy": "cross-origin"}
+        return Response(found[0], media_type=found[1], headers=headers)
 
     async def generations(self, request: Request) -> Response:
         began = time.perf_counter()
@@ -165,7 +163,7 @@ class _Server:
             raise Refused(415, "the body is not announced as JSON: send Content-Type: application/json")
         limits = self.worker.limits
         async with _arriving(request, limits, limits.body_bytes) as arriving:
-            fields = decoded(await arriving.body())
+            fields = read_body(await arriving.body())
         return await self._images(request, self._read(fields), began)
 
     async def edits(self, request: Request) -> Response:
@@ -174,17 +172,12 @@ class _Server:
 
     async def _edit(self, request: Request) -> PictureRequest:
         """Reads a form. Its files are released here, before the pictures wait for their turn."""
-        check_form(request.headers.get("content-type", ""))
         limits, rows = self.worker.limits, self.entry["lantern"]["rows"]
-        with self.worker.place():
-            async with _arriving(request, limits, limits.form_bytes) as arriving:
-                fields, files = await read_form(arriving, limits.body_bytes)
-            await _unless_gone(request.receive, self.reading.acquire())
-            try:
-                # These may be megabytes of anything: no other client should wait for them.
-                picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
-            finally:
-                self.reading.release()
+        async with _arriving(request, limits, limits.form_bytes) as arriving:
+            fields, files = await read_form(arriving, limits.body_bytes)
+        async with self.reading:
+            # These may be megabytes of anything: no other client should wait for them.
+            picture, keep_rows = await run_in_threadpool(read_start, files, rows, self.size)
         if "start" in fields or (keep_rows is not None and "keep_rows" in fields):
             raise Refused(400, "start is the picture, and keep_rows its mask: give each once", "start")
         return self._read({"keep_rows": keep_rows, **fields}, picture)
@@ -208,7 +201,7 @@ class _Server:
     def _lead_to(self, request: Request, file: bytes, ending: str) -> str:
         """Keeps a file; returns its address, under the name that the client called the server by, if it gave one."""
         secure = request.headers.get("x-forwarded-proto", request.url.scheme) == "https"
-        name = self.kept.keep(file, ending)
+        name = self.linked.keep(file, ending)
         return f"{'https' if secure else 'http'}://{request.url.netloc}/pictures/{name}"
 
     async def _all(self, ticket: Ticket) -> list[Done]:

@@ -7,11 +7,10 @@ Axes: n slots, T codes of a picture, H W height and width, h w rows and columns 
 
 import itertools
 import logging
-import threading
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import jax
@@ -36,8 +35,6 @@ _log = logging.getLogger(__name__)
 PIECE_SECONDS = 0.2
 # The largest share of the time that drawing unfinished pictures takes.
 SHARE = 0.15
-# The most events that wait to be encoded: encoding a large picture may take longer than decoding it.
-MOST_UNENCODED = 32
 # Shown for unknown codes.
 GREY = 128
 
@@ -131,7 +128,6 @@ class Tools:
         engine, painter, counters: used by the device's thread alone.
         encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
         batch: the most slots of a run.
-        room: for events that wait to be encoded.
     """
 
     engine: Engine
@@ -139,28 +135,23 @@ class Tools:
     counters: Counters
     encoder: Executor
     batch: int
-    room: threading.Semaphore = field(default_factory=lambda: threading.Semaphore(MOST_UNENCODED))
 
     def slots(self, count: int) -> int:
         """Returns the slots of a run for ``count`` pictures: the next power of two up to the batch, and at least one
         on every group of devices."""
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
 
-    def tell(self, ticket: Ticket, make: Callable[[], Event]) -> None:
-        """Sends the event that ``make`` returns, which runs in the encoder's thread, unless the client is gone by then;
-        waits if there is too much to encode already."""
+    def send(self, ticket: Ticket, make: Callable[[], Event]) -> None:
+        """Sends the event that ``make`` returns in the encoder's thread, unless the client is gone by then."""
 
-        def send() -> None:
+        def work() -> None:
             try:
                 if not ticket.dropped:
-                    ticket.tell(make())
+                    ticket.send(make())
             except Exception as error:
-                ticket.tell(failure(error))
-            finally:
-                self.room.release()
+                ticket.send(failure(error))
 
-        self.room.acquire()
-        self.encoder.submit(send)
+        self.encoder.submit(work)
 
 
 class Batch:
@@ -240,7 +231,7 @@ class Batch:
         for order in orders:
             order.ticket.settings = self._settings
             if order.ticket.request.stream and order.ticket.request.details:
-                order.ticket.tell(Progress(order.index, 0, len(order.free), 0, 0.0))
+                order.ticket.send(Progress(order.index, 0, len(order.free), 0, 0.0))
 
     def advance(self, hurry: bool) -> None:
         """Decodes a piece; with ``hurry`` no longer than until about the next picture is done."""
@@ -269,7 +260,7 @@ class Batch:
                 self._hand_over(order, codes, decoded.round_of_token[slot, order.free], rounds)
             else:
                 why = why_not_finite(self._tools.engine, "the target's logits", "target")
-                order.ticket.tell(Refused(500, why))
+                order.ticket.send(Refused(500, why))
         self._show(watched)
 
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
@@ -278,7 +269,7 @@ class Batch:
         try:
             picture = self._tools.painter.draw(codes)
         except Exception as error:  # Its slot is free already, and the pictures in others may still be drawn.
-            order.ticket.tell(failure(error))
+            order.ticket.send(failure(error))
             return
         counters.pictures += 1
         counters.tokens += len(codes)
@@ -295,7 +286,7 @@ class Batch:
             file, digest = request.output.encode(picture, text), tokens_digest(codes)
             return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)
 
-        self._tools.tell(order.ticket, make)
+        self._tools.send(order.ticket, make)
 
     def _show(self, watched: list[tuple[Order, Int[np.ndarray, " T"], int]]) -> None:
         """Sends the progress of pictures to clients that asked for it; pictures take turns in being drawn."""
@@ -323,12 +314,12 @@ class Batch:
             def make(figures=figures, sketch=sketch, partial=partial, encode=encode) -> Progress:
                 return Progress(*figures, None if sketch is None else encode(sketch), partial)
 
-            self._tools.tell(order.ticket, make)
+            self._tools.send(order.ticket, make)
             order.partials += partial is not None
 
 
 def failure(error: Exception) -> Refused:
-    """Returns the answer to a failure of decoding; logs what the client cannot mend."""
+    """Returns the answer to a failure of decoding; logs bugs."""
     if isinstance(error, NotRefillable):
         return Refused(400, str(error))
     if "RESOURCE_EXHAUSTED" in str(error):

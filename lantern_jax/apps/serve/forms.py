@@ -4,40 +4,28 @@ Axes: H W height and width.
 """
 
 import io
-import json
 from typing import Any
 
 import numpy as np
 from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from python_multipart.exceptions import FormParserError
-from python_multipart.multipart import parse_options_header
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
 from lantern_jax.apps.serve.limits import Refused
+from lantern_jax.apps.serve.picture_request import FIELDS, Text
+from lantern_jax.decoding.fields import Names
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import parse_json
 from lantern_jax.pictures.images import fitted, open_image, upright
-from lantern_jax.settings.settings import NUMBERS
 
 MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.
 MOST_PIXELS = 2**24
-# Fields that are not text.
-_JSON = ("details", "keep_rows", "n", "output_compression", "partial_images", "seed", "stream", *NUMBERS)
 _FILES = {"image": "image", "image[]": "image", "mask": "mask"}
-
-
-def check_form(media_type: str) -> None:
-    """Checks a body's media type. Raises Refused if it is not that of a form in UTF-8."""
-    kind, options = parse_options_header(media_type)
-    # Any other charset would be one of Python's codecs, some of which are slow, or fail in ways of their own.
-    readable = options.get(b"boundary") and options.get(b"charset", b"utf-8").lower() == b"utf-8"
-    if kind != b"multipart/form-data" or not readable:
-        raise Refused(
-            415, "the body is no form with files: send Content-Type: multipart/form-data; boundary=..."
-        )
+_LINE = "make it opaque above a line and clear below, where the picture is painted anew"
 
 
 async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[str, bytes]]:
@@ -51,33 +39,19 @@ async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[s
     try:
         async with request.form(max_files=2, max_fields=MOST_FIELDS, max_part_size=most) as form:
             for name, value in form.multi_items():
-                if isinstance(value, str) == (name in _FILES):
-                    wanted = "a file, with a filename" if name in _FILES else "text, without a filename"
-                    raise _unreadable(name, wanted)
                 if isinstance(value, str):
-                    fields[name] = _value(name, value)
-                elif _FILES[name] in files:
-                    message = f"there are several files {name}: this server goes on with one picture"
-                    raise Refused(400, message, name)
+                    is_text = name not in FIELDS or isinstance(FIELDS[name][0], Text | Names)
+                    fields[name] = value if is_text else parse_json(value, name)
+                elif name not in _FILES or _FILES[name] in files:
+                    raise LanternError(
+                        f"file {errors.quoted(name, 60)}: give one image, and its mask or none"
+                    )
                 else:
                     files[_FILES[name]] = await value.read()
-    except (FormParserError, HTTPException) as error:
-        why = error.detail.rstrip(".") if isinstance(error, HTTPException) else errors.short(error)
-        wanted = f"at most {MOST_FIELDS} fields of {most} bytes, and the files image and mask"
-        raise Refused(400, f"the form cannot be read ({why}): send {wanted}") from None
+    except (FormParserError, HTTPException, LanternError) as error:
+        why = errors.short(error.detail if isinstance(error, HTTPException) else error)
+        raise Refused(400, f"the form cannot be read ({why}): send fields and the file image") from None
     return fields, files
-
-
-def _value(name: str, text: str) -> Any:
-    try:
-        return json.loads(text) if name in _JSON else text
-    except (ValueError, RecursionError):
-        raise _unreadable(name, "a number, true or false") from None
-
-
-def _unreadable(name: str, wanted: str) -> Refused:
-    message = f"{errors.quoted(name, 60)} of the form cannot be read: give {wanted}"
-    return Refused(400, message, errors.printable(name[:60]))
 
 
 def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Image, int | None]:
@@ -98,18 +72,13 @@ def read_start(files: dict[str, bytes], rows: int, size: str) -> tuple[Image.Ima
     if mask.size != picture.size:
         sizes = f"{mask.width}x{mask.height}, the picture {picture.width}x{picture.height}"
         raise Refused(400, f"the mask has {sizes}: send one of the picture's size", "mask")
-    kept = None
-    if "A" in mask.getbands() or "transparency" in mask.info:
-        opacity = np.asarray(mask.convert("RGBA").getchannel("A"))
-        if opacity.min() < 255 or mask is not picture:
-            kept = _kept_rows(opacity, rows, wanted)
+    opacity, kept = np.asarray(mask.convert("RGBA").getchannel("A")), None
+    if opacity.min() < 255:
+        kept = _kept_rows(opacity, rows, wanted)
     elif mask is not picture:
         raise Refused(400, f"the mask hides nothing: {_LINE}", "mask")
     # The picture that was sent may have hundreds of times the pixels, which would be kept until its turn comes.
     return Image.fromarray(fitted(picture, *wanted)), kept
-
-
-_LINE = "make it opaque above a line and clear below, where the picture is painted anew"
 
 
 def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: tuple[int, ...]) -> int:
@@ -120,9 +89,8 @@ def _kept_rows(opacity: UInt8[np.ndarray, "H W"], rows: int, size: tuple[int, ..
         raise Refused(400, f"the mask is not of whole rows: {_LINE}", "mask")
     count = kept * rows // len(drawn)
     if not 0 < count < rows:
-        raise Refused(
-            400, f"the mask keeps {count} of {rows} rows of codes: keep one at least, and not all", "mask"
-        )
+        message = f"the mask keeps {count} of {rows} rows of codes: keep one at least, and not all"
+        raise Refused(400, message, "mask")
     return count
 
 
@@ -132,9 +100,7 @@ def _picture(content: bytes, name: str) -> Image.Image:
         if picture.width * picture.height > MOST_PIXELS:
             raise LanternError(f"{picture.width}x{picture.height} pixels, more than {MOST_PIXELS}")
         picture.load()
-    except Exception as error:
-        why = str(error) if isinstance(error, LanternError) else errors.short(error)
-        raise Refused(
-            400, f"the file {name} is no picture that can be read ({why}): send another one", name
-        ) from None
+    except Exception as error:  # A damaged file makes Pillow's readers raise anything.
+        why = errors.short(error)
+        raise Refused(400, f"the file {name} cannot be read ({why}): send another one", name) from None
     return upright(picture)

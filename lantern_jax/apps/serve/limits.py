@@ -30,7 +30,7 @@ class Limits:
     body_bytes: int = 65_536
     form_bytes: int = 8_388_608
     body_seconds: float = 10.0
-    connections: int = 1000
+    connections: int = 500
     prompt_letters: int = 1000
     pictures: int = 10
     queue: int = 64

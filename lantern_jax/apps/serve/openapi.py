@@ -1,47 +1,35 @@
-"""The endpoint's description at ``/openapi.json``, in OpenAPI 3.1, from the tables that requests are checked with."""
+"""The endpoint's description at ``/openapi.json``, in OpenAPI 3.1, from the table that requests are checked with."""
 
+import math
 from typing import Any
 
 import lantern_jax
-from lantern_jax.apps.serve.outputs import FORMATS
-from lantern_jax.apps.serve.requests import HARMLESS, METHOD, PARTIAL_IMAGES
-from lantern_jax.decoding.choices import meanings
-from lantern_jax.settings.settings import NUMBERS, SAMPLING, Settings
+from lantern_jax.apps.serve.picture_request import FIELDS, Codes, Text
+from lantern_jax.decoding.fields import Allowed, Names, Range, Switch
 
-# Schemas of the endpoint's own fields, with a line each.
-_WHOLE, _TEXT, _FLAG = {"type": "integer"}, {"type": "string"}, {"type": "boolean"}
-_FIELDS: dict[str, dict[str, Any]] = {
-    "details": {**_FLAG, "description": "tell tokens and the round of every token"},
-    "keep_rows": {**_WHOLE, "minimum": 1, "description": "how many rows of codes to keep of a picture to continue"},
-    "model": {**_TEXT, "description": "the model that is served"},
-    "n": {**_WHOLE, "minimum": 1, "default": 1, "description": "pictures"},
-    "negative_prompt": {**_TEXT, "description": "what guidance leads away from"},
-    "output_compression": {**_WHOLE, "minimum": 0, "maximum": 100, "description": "quality of jpeg and webp"},
-    "output_format": {**_TEXT, "enum": list(FORMATS), "default": "png"},
-    "partial_images": {**_WHOLE, "minimum": 0, "maximum": PARTIAL_IMAGES, "description": "unfinished pictures"},
-    "prompt": {"type": ["string", "integer"], "description": "what to draw; a class number for models of classes"},
-    "response_format": {**_TEXT, "enum": ["b64_json", "url"], "default": "b64_json"},
-    "seed": {**_WHOLE, "minimum": 0, "maximum": 2**32 - 1, "description": "without it a new one every time"},
-    "size": {**_TEXT, "default": "auto", "description": "WIDTHxHEIGHT, or auto for the model's own"},
-    "start": {"type": "array", "items": _WHOLE, "description": "codes of a picture to go on with"},
-    "stream": {**_FLAG, "default": False, "description": "send events while the pictures are made"},
-}  # fmt: skip
+_TEXT = {"type": "string"}
+
+
+def schema(allowed: Allowed) -> dict[str, Any]:
+    """Returns the JSON schema of what a field may hold."""
+    match allowed:
+        case Range(type=kind, low=low, high=high):
+            bounds = {"minimum": low} | ({"maximum": high} if math.isfinite(high) else {})
+            return {"type": "integer" if kind is int else "number", **bounds}
+        case Names(names=names):
+            return {**_TEXT, "enum": list(names)}
+        case Switch():
+            return {"type": "boolean"}
+        case Codes():
+            return {"type": "array", "items": {"type": "integer"}}
+        case Text(or_number=True):
+            return {"type": ["string", "integer"]}
+    return _TEXT
 
 
 def document(name: str) -> dict[str, Any]:
     """Returns the description of a server of the model ``name``."""
-    fields = {
-        name: {**_TEXT, "description": f"the {name}: its name, or name:field=value,field=value"} for name in METHOD
-    }  # fmt: skip
-    about = meanings(Settings)
-    for number in SAMPLING:
-        allowed = NUMBERS[number].metadata["allowed"]
-        kind = "integer" if allowed.type is int else "number"
-        fields[number] = {"type": kind, "description": f"{about[number]}: {allowed.words}"}
-    fields |= {
-        name: _TEXT | ({} if some is None else {"enum": list(some)}) for name, some in HARMLESS.items()
-    }
-    fields |= _FIELDS
+    fields = {name: {**schema(allowed), "description": about} for name, (allowed, about) in FIELDS.items()}
     asked = {"type": "object", "required": ["prompt"], "additionalProperties": False, "properties": fields}
     file = {**_TEXT, "format": "binary"}
     # A form continues its picture rather than codes.
@@ -50,10 +38,10 @@ def document(name: str) -> dict[str, Any]:
     answer = {"description": "the pictures", "content": {"application/json": {}, "text/event-stream": {}}}
     refused = {"description": "an error in OpenAI's shape", "content": {"application/json": {}}}
 
-    def post(summary: str, media_type: str, schema: dict[str, Any]) -> dict[str, Any]:
-        body = {"required": True, "content": {media_type: {"schema": schema}}}
+    def post(summary: str, media_type: str, body: dict[str, Any]) -> dict[str, Any]:
+        content = {"required": True, "content": {media_type: {"schema": body}}}
         responses = {"200": answer, "default": refused}
-        return {"post": {"summary": summary, "requestBody": body, "responses": responses}}
+        return {"post": {"summary": summary, "requestBody": content, "responses": responses}}
 
     def get(summary: str, *parameters: str) -> dict[str, Any]:
         named = [{"name": one, "in": "path", "required": True, "schema": _TEXT} for one in parameters]

@@ -1,23 +1,16 @@
 """uvicorn as this application runs on it, and the server's log."""
 
-import contextlib
 import logging
 import socket
 import sys
-from typing import Any
 
 import uvicorn
 from starlette.applications import Starlette
 
-from lantern_jax.apps.serve.answers import encode_json
 from lantern_jax.io import errors
 
-# The time in which connections must end after the worker has told them that the server is stopping.
+# Seconds in which connections must end once the worker has said that the server is stopping.
 _PARTING_SECONDS = 3
-# Connections that may come in one turn of the loop.
-_BACKLOG = 256
-# Other open files.
-_OTHER_FILES = 128
 # The most letters of a line of the log.
 _LETTERS = 2000
 
@@ -33,7 +26,6 @@ class Server(uvicorn.Server):
                 http="h11",
                 # Of this many uvicorn refuses the last.
                 limit_concurrency=self._worker.limits.connections + 1,
-                backlog=_BACKLOG,
                 log_config=None,  # The command decides where the log goes.
                 access_log=False,
                 ws="none",
@@ -49,25 +41,6 @@ class Server(uvicorn.Server):
         await super().shutdown(sockets)
 
 
-def connections_of_files(wanted: int) -> int:
-    """Returns how many connections this process can have, at most ``wanted``: each is an open file. Raises the
-    system's soft limit of open files if it is too low."""
-    try:
-        import resource
-    except ImportError:  # On Windows sockets are not files.
-        return wanted
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY:
-        return wanted
-    needed = wanted + _BACKLOG + _OTHER_FILES
-    if soft < needed:
-        best = needed if hard == resource.RLIM_INFINITY else min(needed, hard)
-        with contextlib.suppress(ValueError, OSError):
-            resource.setrlimit(resource.RLIMIT_NOFILE, (best, hard))
-            soft = best
-    return max(1, min(wanted, soft - _BACKLOG - _OTHER_FILES))
-
-
 class Escaped(logging.Formatter):
     """Escapes what is not printable, and indents tracebacks, so that every line at the margin begins a record."""
 
@@ -78,27 +51,11 @@ class Escaped(logging.Formatter):
         return "\n  ".join(errors.printable(one, _LETTERS) for one in (line, *traceback))
 
 
-class Lines(logging.Formatter):
-    """Makes a JSON object of every record: time, level, message, and the fields that a program reads."""
-
-    def format(self, record: logging.LogRecord) -> str:
-        """Returns the record as one line."""
-        told: dict[str, Any] = {
-            "time": self.formatTime(record, "%Y-%m-%dT%H:%M:%S%z"),
-            "level": record.levelname.lower(),
-            "message": errors.printable(record.getMessage(), _LETTERS),
-            **getattr(record, "fields", {}),
-        }
-        if record.exc_info:
-            told["traceback"] = self.formatException(record.exc_info)
-        return encode_json(told).decode("ascii")
-
-
-def log_to_stderr(log: str = "off") -> None:
-    """Shows warnings and errors of this package, uvicorn and asyncio, and requests unless ``log`` is off."""
+def log_to_stderr(requests: bool) -> None:
+    """Shows warnings and errors of this package, uvicorn and asyncio, and a line for each request if asked to."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(Lines() if log == "json" else Escaped())
+    handler.setFormatter(Escaped())
     for name in ("lantern_jax", "uvicorn", "asyncio"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
-        logger.setLevel(logging.INFO if name == "lantern_jax" and log != "off" else logging.WARNING)
+        logger.setLevel(logging.INFO if name == "lantern_jax" and requests else logging.WARNING)

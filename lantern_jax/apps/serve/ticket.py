@@ -15,8 +15,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.serve.limits import Refused
-from lantern_jax.apps.serve.requests import PictureRequest
-from lantern_jax.settings.settings import Settings
+from lantern_jax.apps.serve.picture_request import PictureRequest
+from lantern_jax.pipeline.plan import Plan
 
 
 @dataclass(frozen=True)
@@ -79,21 +79,22 @@ class Ticket:
     """Carries events of a request from any thread to the loop it was made in.
 
     Attributes:
-        request: what to draw.
+        request, plan: what to draw, and the call that draws it.
         settings: how it is decoded; the batch decides, once it has begun.
         waiting: its pictures that have places in the queue; the worker counts them.
         dropped: whether the client is gone; the device's thread then skips what is not done yet.
     """
 
-    def __init__(self, request: PictureRequest, settings: Settings):
-        self.request, self.settings, self.waiting, self.dropped = request, settings, 0, False
+    def __init__(self, request: PictureRequest, plan: Plan):
+        self.request, self.plan, self.settings = request, plan, plan.call.settings
+        self.waiting, self.dropped = 0, False
         self._loop = asyncio.get_running_loop()
         # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
         # get fewer events, not a longer queue.
         self._events: dict[Hashable, Event] = {}
-        self._told = asyncio.Event()
+        self._sent = asyncio.Event()
 
-    def tell(self, event: Event) -> None:
+    def send(self, event: Event) -> None:
         """Sends an event, from any thread."""
         with contextlib.suppress(RuntimeError):  # The loop is closed.
             self._loop.call_soon_threadsafe(self._put, event)
@@ -108,7 +109,7 @@ class Ticket:
             if older is not None and event.file is None:
                 event = dataclasses.replace(event, file=older.file)
         self._events[key] = event
-        self._told.set()
+        self._sent.set()
 
     async def events(self, silence: float, seconds: float) -> AsyncIterator[Event | None]:
         """Yields events until all pictures are done, and None after ``silence`` seconds without one.
@@ -123,9 +124,9 @@ class Ticket:
                 message = "the pictures took too long: ask for fewer, or again when the server is less busy"
                 raise Refused(504, message)
             if not self._events:
-                self._told.clear()
+                self._sent.clear()
                 try:
-                    await asyncio.wait_for(self._told.wait(), min(silence, rest))
+                    await asyncio.wait_for(self._sent.wait(), min(silence, rest))
                 except TimeoutError:
                     yield None
                     continue

@@ -1,13 +1,12 @@
 """The thread that owns the devices: it takes pictures from a bounded queue and decodes them in batches."""
 
 import collections
-import contextlib
 import dataclasses
 import logging
 import math
 import threading
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,7 +16,7 @@ import numpy as np
 from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
-from lantern_jax.apps.serve.requests import METHOD, PictureRequest
+from lantern_jax.apps.serve.picture_request import FIELDS, METHOD, PictureRequest
 from lantern_jax.apps.serve.ticket import Queued, Ticket
 from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
@@ -25,15 +24,17 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import Pipeline
+from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.settings import Settings, steers
+from lantern_jax.text.encoders import Conditioning
 
 _log = logging.getLogger(__name__)
 # Requests that come together are decoded together: how long the first one waits for others.
 GATHERING_SECONDS = 0.02
 # How long compiling ahead waits after a request: its client may send another, which would wait for the compiler.
 QUIET_SECONDS = 10.0
-# Besides options, words that an error can begin with, and the fields that they blame.
-_NAMED = ("keep_rows", "n", "negative_prompt", "prompt", "seed")
+# Fields of a method that decide how much memory a round takes.
+_SIZES = ("nodes", "depth", "frontier", "children", "window", "branches", "levels", "refine", "samples")
 _STOPPING = "the server is stopping: ask again later"
 _FAILED = "the server has failed: start it again, and please report the lines of its log"
 
@@ -116,32 +117,44 @@ class Worker:
         """Whether the programs of the default settings are compiled."""
         return not self._cold and not self._warm_failed
 
-    def check(self, request: PictureRequest) -> tuple[PictureRequest, Settings]:
-        """Returns a request, with notes on what is ignored of its prompts, and its settings, from any thread. Raises
-        Refused where it does not fit the model."""
-        part = next((name for name in METHOD if name in request.options), None)
-        blame = part
+    def check(self, request: PictureRequest) -> tuple[PictureRequest, Plan]:
+        """Returns a request, with notes on what is ignored of its prompts, and its plan, from any thread.
+
+        Raises Refused where it does not fit the model."""
         try:
-            self.pipeline.settings(request.options)
-            blame = None
             plan = self.pipeline.plan(
                 request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
-        except (LanternError, TypeError, OverflowError) as error:
-            param = _blamed(str(error), request.options, part) or blame
+            self._check_size(plan.call.settings)
+        except LanternError as error:
+            param = _blamed(str(error), request.options)
             raise Refused(422 if param in METHOD else 400, str(error), param) from None
-        nodes = plan.call.settings.tree.num_nodes - 1
-        if nodes > self.limits.nodes:
-            message = f"the draft tree or window has {nodes} nodes: this server takes {self.limits.nodes}"
-            raise Refused(422, message, part)
-        return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan.call.settings
+        return dataclasses.replace(request, notes=(*request.notes, *plan.call.ignored)), plan
+
+    def _check_size(self, settings: Settings) -> None:
+        """Raises LanternError for a round that takes more memory than a server gives to one request."""
+        parts = vars(settings.method).values()
+        sizes = [(name, getattr(part, name, None)) for part in parts for name in _SIZES]
+        for name, size in (*sizes, ("nodes of its tree", settings.tree.num_nodes - 1)):
+            if isinstance(size, int) and size > self.limits.nodes:
+                raise LanternError(
+                    f"{name} {size} is more than this server takes: give at most {self.limits.nodes}"
+                )
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
         with self._changed:
-            ahead = self._enter(ticket.request.num)
-            ticket.waiting = ticket.request.num
+            if self._stopping:
+                raise Refused(503, self._stopping)
+            ahead, pictures = self._count, ticket.request.num
+            if ahead + pictures > self.limits.queue:
+                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
+                message = f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later"
+                headers = {"Retry-After": str(min(max(wait, 1), 600))}
+                raise Refused(429, message, code="queue_full", headers=headers)
+            ticket.waiting = pictures
+            self._count += pictures
             self._came.append(ticket)
             self._changed.notify()
         return ahead
@@ -154,16 +167,6 @@ class Worker:
             self._leave(ticket, ticket.waiting)
             if ticket in self._came:
                 self._came.remove(ticket)
-
-    @contextlib.contextmanager
-    def place(self) -> Iterator[None]:
-        """Keeps a picture's place in the queue while a block reads its request. Raises Refused without room."""
-        self._enter(1)
-        try:
-            yield
-        finally:
-            with self._changed:
-                self._count -= 1
 
     def _work(self) -> None:
         try:
@@ -183,7 +186,7 @@ class Worker:
         with self._changed:
             tickets = {*self._came, *(order.ticket for order in self._line)}
         for ticket in tickets:
-            ticket.tell(Refused(503, self._stopping))
+            ticket.send(Refused(503, self._stopping))
 
     def _wait(self) -> bool:
         """Waits until there is something to do, or time to compile ahead; returns False if it is to stop."""
@@ -205,29 +208,20 @@ class Worker:
             try:
                 self._line += self._orders(ticket)
             except Exception as error:
-                ticket.tell(failure(error))
+                ticket.send(failure(error))
                 self._leave(ticket, ticket.waiting)
         self._remove([order for order in self._line if order.ticket.dropped])
         return bool(self._line)
 
     def _orders(self, ticket: Ticket) -> list[Order]:
-        request, now = ticket.request, time.perf_counter()
-        row, plan = self._prepared(
-            request.prompt, negative_prompt=request.negative_prompt, num=request.num, start=request.start,
-            keep_rows=request.keep_rows, **request.options,
-        )  # fmt: skip
+        request, plan, now = ticket.request, ticket.plan, time.perf_counter()
+        row = _first_row(plan)
         # If a request leaves open how to guess, its batch decides; others get what they ask for.
         kind = (ticket.settings, steers(request.options), [leaf.shape for leaf in jax.tree.leaves(row)])
         return [
             Order(ticket, index, kind, row, plan.free, plan.call.keep_rows, now)
             for index in range(request.num)
         ]
-
-    def _prepared(self, prompt: str | int, **call: Any):
-        """Returns a prompt's conditioning, leaves [1, ...], and its plan."""
-        plan = self.pipeline.plan(prompt, **call)
-        first = np.zeros(1, np.int64)
-        return jax.tree.map(lambda leaf: leaf[first], plan.conditioning), plan
 
     def _settings(self, size: int, options: Mapping[str, Any], alone: Settings) -> Settings:
         """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
@@ -285,27 +279,11 @@ class Worker:
             self._line = [order for order in self._line if id(order) not in gone]
             for order in orders:
                 self._leave(order.ticket, 1)
-            # Clients who watch are told how many pictures wait before theirs.
+            # Clients who watch learn how many pictures wait before theirs.
             places = {order.ticket: place for place, order in reversed(list(enumerate(self._line)))}
             for ticket, place in places.items():
                 if ticket.request.details:
-                    ticket.tell(Queued(place))
-
-    def _enter(self, pictures: int) -> int:
-        with self._changed:
-            if self._stopping:
-                raise Refused(503, self._stopping)
-            ahead = self._count
-            if ahead + pictures > self.limits.queue:
-                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
-                raise Refused(
-                    429,
-                    f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later",
-                    code="queue_full",
-                    headers={"Retry-After": str(min(max(wait, 1), 600))},
-                )
-            self._count += pictures
-        return ahead
+                    ticket.send(Queued(place))
 
     def _leave(self, ticket: Ticket, pictures: int) -> None:
         """Gives places of a ticket in the queue back, unless it was dropped, which gave them all back."""
@@ -316,7 +294,7 @@ class Worker:
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:
         for ticket in {order.ticket for order in orders}:
-            ticket.tell(refusal)
+            ticket.send(refusal)
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""
@@ -331,18 +309,16 @@ class Worker:
             return
         self._cold.popleft()
         if not self._cold:
-            _log.info(
-                "ready: the programs of the default settings are compiled", extra={"fields": {"ready": True}}
-            )
+            _log.info("ready: the programs of the default settings are compiled")
 
     def _run_all(self, size: int) -> None:
         """Runs every program of a size, unless so few pictures are decoded one after the other."""
         engine, numbers = self._tools.engine, np.arange(size)
-        alone = self.pipeline.check(self._example, batch=1)
-        ways = {each: self._settings(each, {}, alone) for each in self._sizes if each <= size}
+        plan = self.pipeline.plan(self._example, batch=1)
+        ways = {each: self._settings(each, {}, plan.call.settings) for each in self._sizes if each <= size}
         if self._tools.slots(ways[size].batch) < size:
             return
-        row, plan = self._prepared(self._example)
+        row = _first_row(plan)
 
         def rows(count: int):
             return jax.tree.map(lambda leaf: np.repeat(leaf, count, axis=0), row)
@@ -369,9 +345,16 @@ class Worker:
             return_memory()
 
 
-def _blamed(message: str, options: Mapping[str, Any], part: str | None) -> str | None:
+def _first_row(plan: Plan) -> Conditioning:
+    """Returns what the pictures of a plan's one prompt are conditioned on, leaves [1, ...]."""
+    return jax.tree.map(lambda leaf: leaf[:1], plan.conditioning)
+
+
+def _blamed(message: str, options: Mapping[str, Any]) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
-    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    part = next((name for name in METHOD if name in options), None)
     # A method has parts that the request does not name.
-    fields = {"codes": "start"} | dict.fromkeys(METHOD, part) | {name: name for name in (*_NAMED, *options)}
-    return next((fields[word] for word in words if word in fields), None)
+    known = {"codes": "start"} | {name: name for name in FIELDS} | dict.fromkeys(METHOD, part)
+    known |= {name: name for name in options}
+    words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
+    return next((known[word] for word in words if word in known), part)

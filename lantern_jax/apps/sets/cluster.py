@@ -1,4 +1,4 @@
-"""Which worker a process is, according to the environment in which a cluster started it.
+"""Which part of a set a process makes, according to the environment in which a cluster started it.
 
     SLURM array       SLURM_ARRAY_TASK_ID, _MIN, _MAX, _STEP, _COUNT
     SLURM step        SLURM_PROCID of SLURM_STEP_NUM_TASKS or SLURM_NTASKS; srun sets SLURM_STEP_ID with them
@@ -8,21 +8,17 @@
 If each task of an array runs a step of several tasks, these are numbered consecutively through the array.
 """
 
-import contextlib
 from collections.abc import Mapping
-from dataclasses import replace
 
-from lantern_jax.apps.sets.plan import Worker
+from lantern_jax.apps.sets.set_plan import Part
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 _GIVE = "give --worker i/N"
-# No cluster gives longer numbers.
-_DIGITS = 9
 
 
-def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Worker | None:
-    """Returns the worker that the cluster makes of this process; None if nothing says so.
+def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None = None) -> Part | None:
+    """Returns the part that the cluster assigns to this process; None outside any cluster.
 
     Args:
         environment: variables by name.
@@ -34,17 +30,18 @@ def assigned(environment: Mapping[str, str], processes: tuple[int, int] | None =
     array, step = _array(environment), _step(environment)
     if processes is not None:
         step = _place("jax.distributed", *processes)
-    slurm = _nested(array, step)
-    indexed = _indexed(environment) if processes is None else None
-    if slurm is not None and indexed is not None and slurm != indexed:
-        raise LanternError(f"this is worker {slurm} for {slurm.why}, {indexed} for {indexed.why}: {_GIVE}")
-    return slurm or indexed
+    if array is None or step is None:
+        return array or step or _indexed(environment)
+    number = (array.number - 1) * step.count + step.number
+    return Part(
+        number, array.count * step.count, f"{step.why} in {array.why}" if step.count > 1 else array.why
+    )
 
 
 def chosen(
     given: str | None, environment: Mapping[str, str], processes: tuple[int, int] | None = None
-) -> Worker:
-    """Returns the worker that a process should be: the given one, or the cluster's for "auto" and None.
+) -> Part:
+    """Returns the part that a process should make: the given one, or the cluster's for "auto" and None.
 
     Args:
         given: i/N, "auto" or None; with None a process outside any cluster makes the whole set.
@@ -54,90 +51,55 @@ def chosen(
         LanternError: as ``assigned``; an i/N that is not valid; or "auto" outside any cluster.
     """
     if given not in (None, "auto"):
-        worker, found = Worker.parse(given), None
-        with contextlib.suppress(ValueError):
-            found = assigned(environment, processes)
-        if found is None or found == worker:
-            return worker
-        return replace(worker, why=f"as --worker says, not {found} for {found.why}")
+        return Part.parse(given)
     found = assigned(environment, processes)
     if found is not None or given is None:
-        return found or Worker()
-    if _number(environment, "SLURM_NTASKS", 1) > 1:
-        raise LanternError(
-            f"this job of {environment['SLURM_NTASKS']} tasks started one process: put srun before the command, "
-            f"or {_GIVE}"
-        )
+        return found or Part()
+    if "SLURM_NTASKS" in environment:
+        raise LanternError(f"this job of SLURM started no step: put srun before the command, or {_GIVE}")
     raise LanternError(
         "--worker auto found no SLURM array or step, no indexed job of Kubernetes and no jax.distributed here: "
         + _GIVE
     )
 
 
-def _array(environment: Mapping[str, str]) -> Worker | None:
+def _array(environment: Mapping[str, str]) -> Part | None:
     if not environment.get("SLURM_ARRAY_TASK_ID"):
         return None
-    task = _number(environment, "SLURM_ARRAY_TASK_ID")
-    count = _number(environment, "SLURM_ARRAY_TASK_COUNT", least=1)
-    first = _number(environment, "SLURM_ARRAY_TASK_MIN")
-    step = _number(environment, "SLURM_ARRAY_TASK_STEP", 1, least=1)
-    last = _number(environment, "SLURM_ARRAY_TASK_MAX", first + (count - 1) * step)
+    names = ("ID", "COUNT", "MIN", "MAX", "STEP")
+    task, count, first, last, step = (_number(environment, f"SLURM_ARRAY_TASK_{name}") for name in names)
     # In a list such as 1,5,7 a task cannot know how many come before it.
-    if last != first + (count - 1) * step or task not in range(first, last + 1, step):
+    if task not in range(first, last + 1, step) or count != (last - first) // step + 1:
         raise LanternError(
             f"task {task} of a SLURM array of {count} tasks from {first} to {last}, step {step}, has no place in a "
             f"row: submit the array as a range such as 0-{count - 1}, or {_GIVE}"
         )
     shown = f"{first}-{last}" + (f":{step}" if step > 1 else "")
-    return Worker((task - first) // step + 1, count, f"task {task} of the SLURM array {shown}")
+    return Part((task - first) // step + 1, count, f"task {task} of the SLURM array {shown}")
 
 
-def _step(environment: Mapping[str, str]) -> Worker | None:
-    if not environment.get("SLURM_PROCID"):
-        return None
-    task = _number(environment, "SLURM_PROCID")
+def _step(environment: Mapping[str, str]) -> Part | None:
     # A batch script is process 0 of a job of many tasks; only srun makes a step.
-    if task == 0 and not (environment.get("SLURM_STEP_ID") or environment.get("SLURM_STEPID")):
+    if not environment.get("SLURM_STEP_ID"):
         return None
-    name = "SLURM_STEP_NUM_TASKS" if environment.get("SLURM_STEP_NUM_TASKS") else "SLURM_NTASKS"
-    return _place("the SLURM step", task, _number(environment, name, least=1))
+    name = "SLURM_STEP_NUM_TASKS" if "SLURM_STEP_NUM_TASKS" in environment else "SLURM_NTASKS"
+    return _place("the SLURM step", _number(environment, "SLURM_PROCID"), _number(environment, name))
 
 
-def _indexed(environment: Mapping[str, str]) -> Worker | None:
+def _indexed(environment: Mapping[str, str]) -> Part | None:
     if not environment.get("JOB_COMPLETION_INDEX"):
         return None
-    index = _number(environment, "JOB_COMPLETION_INDEX")
-    if not environment.get("JOB_COMPLETIONS"):
-        raise LanternError(
-            f"JOB_COMPLETION_INDEX is {index} and JOB_COMPLETIONS is not set: set it to the job's completions in the "
-            f"container's env, or {_GIVE}"
-        )
-    count = _number(environment, "JOB_COMPLETIONS", least=1)
-    return _place("the indexed job", index, count, "index")
+    names = ("JOB_COMPLETION_INDEX", "JOB_COMPLETIONS")
+    return _place("the indexed job", *(_number(environment, name) for name in names))
 
 
-def _place(of: str, index: int, count: int, name: str = "process") -> Worker:
-    if not 0 <= index < count:
-        raise LanternError(f"{name} {index} of {of} is not one of its {count}, counted from 0: {_GIVE}")
-    return Worker(index + 1, count, f"{name} {index} of {count} of {of}")
+def _place(of: str, index: int, count: int) -> Part:
+    return Part(index + 1, count, f"process {index} of {count} of {of}")
 
 
-def _nested(outer: Worker | None, inner: Worker | None) -> Worker | None:
-    """Returns worker j of M inside worker i of N; a step of one process says nothing."""
-    if outer is None or inner is None:
-        return outer or inner
-    if inner.count == 1:
-        return outer
-    number = (outer.number - 1) * inner.count + inner.number
-    return Worker(number, outer.count * inner.count, f"{inner.why} in {outer.why}")
-
-
-def _number(environment: Mapping[str, str], name: str, default: int | None = None, least: int = 0) -> int:
-    text = environment.get(name)
-    if not text:
-        if default is None:
-            raise LanternError(f"{name} is not set, so this worker does not know its place: {_GIVE}")
-        return default
-    if not (text.isascii() and text.isdecimal() and len(text) <= _DIGITS and int(text) >= least):
-        raise LanternError(f"{name} is {errors.quoted(text)}, not a whole number from {least} on: {_GIVE}")
-    return int(text)
+def _number(environment: Mapping[str, str], name: str) -> int:
+    try:
+        return int(environment[name])
+    except (KeyError, ValueError):
+        given = errors.quoted(environment.get(name))
+        raise LanternError(f"{name} is {given}, not a number: set it, or {_GIVE}") from None

@@ -1,1 +1,1 @@
-"""What programs say on a terminal, and their standard streams."""
+"""Printed lines and progress, standard streams, and locks between processes."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_makeable
 
-# What network file systems without locks say: there no process is refused.
+# Errors of network file systems without locks: there no process is refused.
 _NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP)
 
 
@@ -17,7 +17,7 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
     """Keeps other processes away from ``place``, a file or folder that need not exist, in a block.
 
     The lock is a hidden file beside it, which is removed at the end of the block, or taken over from a killed process.
-    Missing folders above are made; those still empty at the end are removed.
+    Missing folders above are made.
 
     Raises:
         LanternError: another process is in such a block; the message is ``busy`` if given. Or the folder around it
@@ -28,7 +28,7 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
 
     place = Path(place).absolute()
     check_makeable(place.parent)
-    file, missing = place.with_name(f".{place.name}.lock"), [one for one in place.parents if not one.exists()]
+    file = place.with_name(f".{place.name}.lock")
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
@@ -46,6 +46,3 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
         with contextlib.suppress(OSError):
             file.unlink()
         lock.release()
-        for folder in missing:
-            with contextlib.suppress(OSError):
-                folder.rmdir()

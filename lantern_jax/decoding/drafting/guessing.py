@@ -27,7 +27,7 @@ class ModelParts(NamedTuple):
         >>> from lantern_jax.families.llamagen.model import published_config
         >>> from lantern_jax.families.registry import target_of
         >>> target = target_of(published_config("B"))
-        >>> parts = lantern_jax.ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
+        >>> parts = ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
         >>> lantern_jax.draftings.Jacobi(window=8).make(parts).max_depth
         8
     """

@@ -5,10 +5,10 @@ import types
 import numpy as np
 from PIL import Image, PngImagePlugin
 
-from lantern_jax.apps.sets import sources
+from lantern_jax.apps.metrics import picture_sources as sources
+from lantern_jax.apps.metrics.picture_sources import read_pictures, with_prompts
 from lantern_jax.apps.sets.reading import SetPicture
-from lantern_jax.apps.sets.sources import read_pictures, with_prompts
-from tests.sets.making import refused
+from tests.refused import refused_with
 
 
 def picture(level, height=4, width=5):
@@ -68,27 +68,27 @@ def test_a_picture_set_is_read_as_one(tmp_path, monkeypatch):
 
 
 def test_what_is_not_a_set_is_refused(tmp_path):
-    refused(lambda: read_pictures(tmp_path / "nowhere"), "nowhere is not a folder of pictures")
-    refused(lambda: read_pictures(tmp_path), "holds no pictures")
+    refused_with(lambda: read_pictures(tmp_path / "nowhere"), "nowhere is not a folder of pictures")
+    refused_with(lambda: read_pictures(tmp_path), "holds no pictures")
     (tmp_path / "a.png").write_text("no picture")
-    refused(lambda: read_pictures(tmp_path), "a.png", "not a readable picture")
+    refused_with(lambda: read_pictures(tmp_path), "a.png", "not a readable picture")
     write(tmp_path / "a.png", 1)
     whole = (tmp_path / "a.png").read_bytes()
     (tmp_path / "a.png").write_bytes(whole[: len(whole) // 2])
-    refused(lambda: read_pictures(tmp_path), "a.png")
+    refused_with(lambda: read_pictures(tmp_path), "a.png")
     write(tmp_path / "a.png", 1, number="two")
-    refused(lambda: read_pictures(tmp_path), "'two'")
+    refused_with(lambda: read_pictures(tmp_path), "'two'")
     for array, word in (
         (np.full((2, 4, 4, 3), np.nan), "float64"),
         (np.zeros((2, 4, 4), np.uint8), "[2, 4, 4]"),
         (np.zeros((0, 4, 4, 3), np.uint8), "at least one"),
     ):
         np.savez(tmp_path / "a.npz", array)
-        refused(lambda: read_pictures(tmp_path / "a.npz"), word, "uint8 [n, H, W, 3]")
+        refused_with(lambda: read_pictures(tmp_path / "a.npz"), word, "uint8 [n, H, W, 3]")
     np.savez(tmp_path / "a.npz", pictures=np.zeros((2, 4, 4, 3), np.uint8))
-    refused(lambda: read_pictures(tmp_path / "a.npz"), "arr_0")
+    refused_with(lambda: read_pictures(tmp_path / "a.npz"), "arr_0")
     (tmp_path / "a.npz").write_text("no archive")
-    refused(lambda: read_pictures(tmp_path / "a.npz"), "a.npz")
+    refused_with(lambda: read_pictures(tmp_path / "a.npz"), "a.npz")
 
 
 def numbered(*numbers, prompts=None):
@@ -107,16 +107,13 @@ def test_numbers_decide_which_prompt_belongs_to_a_picture():
 
 def test_prompts_that_do_not_match_are_refused():
     pictures = numbered(0, 1, prompts=["a lake", "a hill"])
-    refused(lambda: with_prompts(pictures, ["a lake", "a house"]), "1 is of 'a hill'", "say 'a house'")
-    refused(lambda: with_prompts(numbered(0, 5), ["a", "b"]), "picture 5 has no prompt among 2")
-    refused(lambda: with_prompts(numbered(None, None), ["a"]), "more than 1 pictures")
-    refused(lambda: with_prompts(numbered(None), ["a", "b"]), "1 pictures without numbers for 2 prompts")
-    refused(lambda: with_prompts(numbered(3)), "picture 3 does not carry its prompt", "--prompts")
-    refused(lambda: with_prompts(numbered(3, None), ["a"] * 5), "some pictures carry a number")
-    refused(lambda: with_prompts(numbered(3, 3), ["a"] * 5), "two pictures carry the number 3")
+    refused_with(lambda: with_prompts(pictures, ["a lake", "a house"]), "1 is of 'a hill'", "say 'a house'")
+    refused_with(lambda: with_prompts(numbered(0, 5), ["a", "b"]), "picture 5 has no prompt")
+    refused_with(lambda: with_prompts(numbered(None), ["a", "b"]), "1 pictures for 2 prompts")
+    refused_with(lambda: with_prompts(numbered(3)), "picture 3 has no prompt", "--prompts")
 
 
-def test_pictures_of_several_calls_and_one_alone(tmp_path):
+def test_pictures_of_several_calls_are_read_together(tmp_path):
     """Each call begins with number 0, as `lantern generate` writes them."""
     for name, level in {"forest-0.png": 1, "forest-0-2.png": 2}.items():
         write(tmp_path / name, level, prompt=name, number="0")

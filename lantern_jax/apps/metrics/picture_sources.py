@@ -109,49 +109,26 @@ def with_prompts(
     """Yields the same pictures, each with its number and its prompt.
 
     A picture with number j has prompt j of ``prompts``; pictures without numbers take prompts in order, one each.
-    Without ``prompts`` numbers may repeat: pictures of several calls may lie in one folder.
+    Without ``prompts`` numbers may repeat: pictures of several calls may be in one folder.
 
     Args:
         prompts: None where every picture carries its own.
 
     Raises:
-        LanternError: a picture carries another prompt, has none, or prompts and pictures differ in number.
+        LanternError: a picture carries another prompt, has none, or pictures and prompts differ in number.
     """
-    seen: set[int] = set()
-    numbered = None
-    for count, picture in enumerate(pictures):
-        if prompts is not None and numbered not in (None, picture.number is not None):
-            raise LanternError("some pictures carry a number and some do not: give all of one kind")
+    count, numbered = 0, True
+    for count, picture in enumerate(pictures, 1):
         numbered = picture.number is not None
-        number = picture.number if numbered else count
-        if prompts is not None and number in seen:
-            raise LanternError(f"two pictures carry the number {number}: give the pictures of one set")
-        seen.add(number)
-        yield SetPicture(number, _prompt(picture, number, prompts), picture.picture)
-    if prompts is not None and not numbered and len(seen) != len(prompts):
-        raise _unequal(len(seen), prompts)
-
-
-def _prompt(picture: SetPicture, number: int, prompts: Sequence[str] | None) -> str:
-    if prompts is None:
-        if picture.prompt is None:
+        number = picture.number if numbered else count - 1
+        prompt = picture.prompt if prompts is None else prompts[number] if number < len(prompts) else None
+        if prompt is None:
+            raise LanternError(f"picture {number} has no prompt: give --prompts FILE, one per picture")
+        if picture.prompt not in (None, prompt):
             raise LanternError(
-                f"picture {number} does not carry its prompt: give --prompts FILE, one per line"
+                f"picture {number} is of {picture.prompt!r}, the prompts say {prompt!r}: give the prompts that the "
+                "pictures were made from"
             )
-        return picture.prompt
-    if number >= len(prompts):
-        if picture.number is None:
-            raise _unequal(f"more than {len(prompts)}", prompts)
-        raise LanternError(f"picture {number} has no prompt among {len(prompts)}: give the set's own prompts")
-    if picture.prompt not in (None, prompts[number]):
-        raise LanternError(
-            f"picture {number} is of {picture.prompt!r}, the prompts say {prompts[number]!r}: give the prompts "
-            "that the pictures were made from"
-        )
-    return prompts[number]
-
-
-def _unequal(count: int | str, prompts: Sequence[str]) -> LanternError:
-    return LanternError(
-        f"{count} pictures without numbers for {len(prompts)} prompts: give one prompt per picture, in order"
-    )
+        yield SetPicture(number, prompt, picture.picture)
+    if prompts is not None and not numbered and count != len(prompts):
+        raise LanternError(f"{count} pictures for {len(prompts)} prompts: give one prompt per picture")

@@ -18,7 +18,6 @@ from lantern_jax.io import errors
 from lantern_jax.pictures.images import encode_png
 
 FORMATS = ("png", "jpeg", "webp")
-_SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 # The fewest and the most pixels of a side that a picture is scaled to.
 LEAST_SIDE, MOST_SIDE = 16, 2048
 
@@ -52,33 +51,32 @@ class Output:
         return buffer.getvalue()
 
 
-def read_output(fields: Mapping[str, Any], drawn: str, scales: bool) -> tuple[Output, tuple[str, ...]]:
+def read_output(given: Mapping[str, Any], drawn: str, scales: bool) -> tuple[Output, tuple[str, ...]]:
     """Reads the fields of a request that say what becomes of its pictures; also returns notes for people.
 
     Args:
+        given: fields, each of which is valid by itself.
         drawn: the size that the model draws.
         scales: whether pictures are scaled to the requested size; if not, they keep the model's own.
 
     Raises:
-        Refused: a value that is not served.
+        Refused: a size that is none, or fields that do not fit together.
     """
-    size, notes = fields.get("size", "auto"), ()
+    size, notes = given.get("size", "auto"), ()
+    parts = re.fullmatch(r"([1-9]\d{0,4})x([1-9]\d{0,4})", size)
     if size == "auto":
         size = drawn
-    elif size != drawn:
-        parts = _SIZE.fullmatch(size) if isinstance(size, str) else None
-        if parts is None or not all(LEAST_SIDE <= int(part) <= MOST_SIDE for part in parts.groups()):
-            wanted = f"auto, or WIDTHxHEIGHT of {LEAST_SIDE} to {MOST_SIDE}"
-            message = f"size {errors.quoted(size, 60)} is not one: give {wanted}"
-            raise Refused(400, message, "size")
-        if not scales:
-            size, notes = drawn, (f"size {size} is not drawn by this model: the pictures have {drawn}",)
-    form, quality = fields.get("output_format", "png"), fields.get("output_compression")
+    elif parts is None or not all(LEAST_SIDE <= int(part) <= MOST_SIDE for part in parts.groups()):
+        wanted = f"auto, or WIDTHxHEIGHT of {LEAST_SIDE} to {MOST_SIDE}"
+        raise Refused(400, str(errors.invalid("size", size, wanted)), "size")
+    elif size != drawn and not scales:
+        size, notes = drawn, (f"size {size} is not drawn by this model: the pictures have {drawn}",)
+    form, quality = given.get("output_format", "png"), given.get("output_compression")
     if quality is not None and form == "png":
         message = "output_compression is of jpeg and webp: give one as output_format, or leave it out"
         raise Refused(400, message, "output_compression")
-    as_url = fields.get("response_format", "b64_json") == "url"
-    if as_url and fields.get("stream"):
+    as_url = given.get("response_format") == "url"
+    if as_url and given.get("stream"):
         message = "a stream holds its pictures: leave response_format or stream out"
         raise Refused(400, message, "response_format")
     return Output(size, form, 100 if quality is None else quality, as_url), notes

@@ -5,10 +5,10 @@ import pytest
 from PIL import Image
 
 from lantern_jax.apps.metrics.features import FeatureReader
-from lantern_jax.apps.metrics.moments import Moments, frechet_distance
-from lantern_jax.apps.sets.statistics import is_statistics, statistics_file, statistics_of
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
+from lantern_jax.apps.metrics.statistics import is_statistics, statistics_file, statistics_of
 from lantern_jax.io.files import write_file
-from tests.sets.making import refused
+from tests.refused import refused_with
 
 WIDTH = 3
 PICTURES = np.random.default_rng(0).integers(0, 256, (9, 6, 8, 3), np.uint8)
@@ -34,7 +34,9 @@ def test_a_folder_and_an_array_of_the_same_pictures(folder):
     found = statistics_of(folder, reader())
     expected = PICTURES.mean((1, 2))
     np.testing.assert_allclose(found.features, expected, rtol=1e-6)
-    np.testing.assert_allclose(found.normal.covariance, np.cov(expected, rowvar=False), rtol=1e-5)
+    np.testing.assert_allclose(
+        found.normal.root.T @ found.normal.root, np.cov(expected, rowvar=False), rtol=1e-5
+    )
     assert (found.count, found.size, found.reader) == (9, (6, 8), "colours")
     np.savez(folder / "all.npz", PICTURES)
     assert not is_statistics(folder / "all.npz")
@@ -53,32 +55,30 @@ def test_saved_statistics_are_read_back_unchanged(folder):
         back = statistics_of(path, kind)
         assert (back.reader, back.count, back.size) == (one.reader, 9, (6, 8))
         np.testing.assert_array_equal(back.features, one.features)
-        np.testing.assert_array_equal(back.normal.outer, one.normal.outer)
-        assert back.normal.outer.dtype == np.float64
+        np.testing.assert_array_equal(back.normal.root, one.normal.root)
     assert [file.name for file in folder.iterdir() if file.suffix != ".png"] == ["stats.npz"]
 
 
-def test_statistics_of_another_reader_and_damaged_ones_are_refused(folder):
+def test_wrong_statistics_are_refused(folder):
     path = folder / "stats.npz"
     write_file(path, statistics_file([statistics_of(folder, reader())]))
-    refused(lambda: statistics_of(path, reader("inception")), "was read by 'colours'", "not by 'inception'")
+    refused_with(
+        lambda: statistics_of(path, reader("inception")), "was read by 'colours'", "not by 'inception'"
+    )
     # Nor are damaged ones read.
     whole = dict(np.load(path))
     for change, word in (
-        ({"0/outer": None}, "0/outer"),
-        ({"0/total": np.zeros(2)}, "do not fit together"),
-        ({"0/features": np.zeros((8, WIDTH))}, "do not fit together"),
-        ({"0/size": np.array(6)}, "do not fit together"),
-        ({"0/size": np.array([6.0, 8.0])}, "do not fit together"),
-        ({"0/outer": np.full((WIDTH, WIDTH), np.nan)}, "not finite"),
+        ({"0/features": None}, "lacks features"),
+        ({"0/features": np.zeros((9, WIDTH + 1))}, "lacks features"),
+        ({"0/features": np.full((9, WIDTH), np.nan)}, "not finite"),
         ({"readers": np.array([{}], dtype=object)}, "readers"),
     ):
         np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
-        refused(lambda: statistics_of(path, reader()), "stats.npz is not a complete file", word)
+        refused_with(lambda: statistics_of(path, reader()), "stats.npz is not a complete file", word)
     path.write_bytes(path.read_bytes()[:300])
-    refused(lambda: statistics_of(path, reader()), "stats.npz")
+    refused_with(lambda: statistics_of(path, reader()), "stats.npz")
     np.savez(path, PICTURES[:1])
-    refused(lambda: statistics_of(path, reader()), "1 picture(s) have no covariance: give at least 2")
+    refused_with(lambda: statistics_of(path, reader()), "1 picture(s) have no covariance: give at least 2")
 
 
 def test_mean_and_covariance_of_another_program(folder):
@@ -90,12 +90,10 @@ def test_mean_and_covariance_of_another_program(folder):
     found, made = statistics_of(path, reader()), statistics_of(folder, reader())
     assert found.count is None and found.size == (6, 8)
     np.testing.assert_array_equal(found.features, made.features)
-    expected = frechet_distance(made.normal, Moments.of(values))
+    expected = frechet_distance(made.normal, Normal.of_features(values))
     assert frechet_distance(made.normal, found.normal) == pytest.approx(expected, rel=1e-9)
     np.savez(path, **statistics)
     assert statistics_of(path, reader()).features is None
-    refused(lambda: statistics_of(path, reader("reds", 1)), "are [3] and [3, 3]", "gives 1 numbers")
+    refused_with(lambda: statistics_of(path, reader("reds", 1)), "are [3] and [3, 3]", "gives 1 numbers")
     np.savez(path, mu=statistics["mu"], sigma=statistics["sigma"] * np.nan)
-    refused(lambda: statistics_of(path, reader()), "sigma not finite")
-    with pytest.raises(ValueError, match="use that one"):
-        statistics_file([found])
+    refused_with(lambda: statistics_of(path, reader()), "sigma not finite")

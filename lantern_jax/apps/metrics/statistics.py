@@ -1,28 +1,28 @@
 """Statistics of a set of pictures, to measure others against: computed once, saved, read again.
 
-The file is an .npz archive: "readers" names the readers of the pictures, and "0/count", "0/total", "0/outer",
-"0/features" and "0/size" belong to the first, and so on. Files of ADM and pytorch-fid ("mu" and "sigma") are read too.
+The file is an .npz archive: "readers" names the readers of the pictures, and "0/features" and "0/size" belong to the
+first, and so on. Files of ADM and pytorch-fid ("mu" and "sigma") are read too.
 
 Axes: n pictures, F features, H W height and width.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float, UInt8
 
 from lantern_jax.apps.metrics.features import FeatureReader
-from lantern_jax.apps.metrics.moments import Moments, Normal
-from lantern_jax.apps.sets.sources import ARRAY, read_pictures
+from lantern_jax.apps.metrics.frechet import Normal
+from lantern_jax.apps.metrics.picture_sources import ARRAY, read_pictures
 from lantern_jax.io import errors
 from lantern_jax.io.archives import open_archive, read_arrays
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import Contents
 
 _READERS = "readers"
-_FIELDS = ("count", "total", "outer", "features", "size")
 
 
 @dataclass(frozen=True)
@@ -31,23 +31,30 @@ class Statistics:
 
     Attributes:
         reader: the reader's name.
-        normal: sums, or mean and covariance if a file holds no more.
-        features: float32 [n, F], for distances that need every picture; None if a file does not hold them.
+        features: float32 [n, F]; None if a file of another program does not hold them.
         size: (H, W) of all pictures; None where they differ or it is unknown.
+        given: the distribution in a file of another program, which may be of more pictures than ``features``.
     """
 
     reader: str
-    normal: Moments | Normal
     features: Float[np.ndarray, "n F"] | None = None
     size: tuple[int, int] | None = None
+    given: Normal | None = None
 
     @property
     def count(self) -> int | None:
-        """n; None if a file does not say."""
-        return self.normal.count if isinstance(self.normal, Moments) else None
+        """The number of pictures; None if a file does not say."""
+        return len(self.features) if self.given is None else None
+
+    @cached_property
+    def normal(self) -> Normal:
+        """The distribution of the features."""
+        return Normal.of_features(self.features) if self.given is None else self.given
 
 
-def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, "H W 3"]]) -> Statistics:
+def read_statistics(
+    reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, "H W 3"]], given: Normal | None = None
+) -> Statistics:
     """Reads the statistics of at least two pictures; raises LanternError for fewer."""
     sizes = set()
 
@@ -57,10 +64,9 @@ def read_statistics(reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, 
             yield picture
 
     features = reader.features(watched())
-    if len(features) < 2:
-        raise LanternError(f"{len(features)} picture(s) have no covariance: give at least 2")
+    Normal.of_features(features[:2])  # Fewer than two have none.
     size = sizes.pop() if len(sizes) == 1 else None
-    return Statistics(reader.name, Moments.of(features), features.astype(np.float32), size)
+    return Statistics(reader.name, features.astype(np.float32), size, given)
 
 
 def statistics_of(path: str | Path, reader: FeatureReader) -> Statistics:
@@ -94,18 +100,11 @@ def check_counted(path: str | Path) -> None:
 
 
 def statistics_file(statistics: Sequence[Statistics]) -> Contents:
-    """Returns the contents of a file with a set's statistics by one or several readers.
-
-    Raises:
-        LanternError: statistics that hold only mean and covariance, which are in a file already.
-    """
+    """Returns the contents of a file with a set's statistics by one or several readers."""
     arrays = {_READERS: np.array([one.reader for one in statistics])}
     for number, one in enumerate(statistics):
-        if not isinstance(one.normal, Moments):
-            raise LanternError(f"{one.reader}: mean and covariance alone are in a file already: use that one")
-        others = {f"{number}/features": one.features, f"{number}/size": one.size}
-        arrays |= one.normal.to_arrays(f"{number}/")
-        arrays |= {name: np.asarray(value) for name, value in others.items() if value is not None}
+        arrays |= {f"{number}/features": one.features}
+        arrays |= {} if one.size is None else {f"{number}/size": np.array(one.size)}
     return lambda file: np.savez(file, **arrays)
 
 
@@ -117,37 +116,26 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
             "give statistics or pictures read alike"
         )
     start = f"{names.index(reader.name)}/"
-    arrays = _arrays(path, {f"{start}{field}" for field in _FIELDS})
-    features, size = (arrays.get(f"{start}{field}") for field in ("features", "size"))
-    try:
-        moments = Moments.from_arrays(arrays, start)
-    except (ValueError, KeyError) as error:
-        raise _damaged(path, errors.short(error)) from error
-    counted = features is None or features.shape == (moments.count, reader.width)
-    sized = size is None or (size.shape == (2,) and size.dtype.kind == "i")
-    if moments.total.shape != (reader.width,) or not (counted and sized):
-        raise _damaged(path, "its arrays do not fit together")
-    _check_finite(path, arrays)
-    size = None if size is None else tuple(map(int, size))
-    return Statistics(reader.name, moments, features, size)
+    arrays = _arrays(path, {f"{start}features", f"{start}size"})
+    features, size = arrays.get(f"{start}features"), arrays.get(f"{start}size")
+    if features is None or features.shape[1:] != (reader.width,):
+        raise _damaged(path, "it lacks features of this reader")
+    return Statistics(reader.name, features, None if size is None else tuple(map(int, size)))
 
 
 def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
     """Returns another program's mean and covariance, with features of the pictures in the same file, if any."""
     found = _arrays(path, {"mu", "sigma"})
-    _check_finite(path, found)
-    arrays = {name: np.asarray(found[name], np.float64) for name in ("mu", "sigma")}
-    shapes = [list(array.shape) for array in arrays.values()]
+    shapes = [list(found[name].shape) for name in ("mu", "sigma")]
     if shapes != [[reader.width], [reader.width, reader.width]]:
         raise LanternError(
             f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
             "give statistics of this reader"
         )
-    normal = Normal.of_covariance(arrays["mu"], arrays["sigma"])
+    normal = Normal.of_covariance(*(np.asarray(found[name], np.float64) for name in ("mu", "sigma")))
     if ARRAY not in names:
-        return Statistics(reader.name, normal)
-    pictures = (one.picture for one in read_pictures(path))
-    return replace(read_statistics(reader, pictures), normal=normal)
+        return Statistics(reader.name, given=normal)
+    return read_statistics(reader, (one.picture for one in read_pictures(path)), normal)
 
 
 def _names(path: Path) -> set[str]:
@@ -155,19 +143,18 @@ def _names(path: Path) -> set[str]:
         return {name.removesuffix(".npy") for name in archive.namelist()}
 
 
-def _arrays(path: Path, names: set[str]) -> dict[str, np.ndarray]:
+def _arrays(path: Path, names: set[str]) -> Mapping[str, np.ndarray]:
+    """Reads arrays; raises LanternError for damaged ones, and numbers that are not finite."""
     try:
-        return read_arrays(path, names)
-    except ValueError as error:
+        arrays = read_arrays(path, names)
+    except LanternError as error:
         raise _damaged(path, errors.short(error)) from error
-
-
-def _check_finite(path: Path, arrays: Mapping[str, np.ndarray]) -> None:
     wrong = [
-        name for name, array in arrays.items() if array.dtype.kind == "U" or not np.isfinite(array).all()
+        name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
     ]
     if wrong:
         raise _damaged(path, f"{', '.join(wrong)} not finite")
+    return arrays
 
 
 def _damaged(path: Path, why: str) -> LanternError:

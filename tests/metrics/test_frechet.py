@@ -1,11 +1,11 @@
-"""Moments and the Fréchet distance, against SciPy and closed forms in float64."""
+"""The Fréchet distance, against SciPy and closed forms in float64."""
 
 import numpy as np
 import pytest
 import scipy.linalg
 
 from lantern_jax.apps.metrics.distances import bootstrap_draws, interval
-from lantern_jax.apps.metrics.moments import Moments, Normal, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 
 
 def features(seed, count, width):
@@ -22,26 +22,18 @@ def published(left, right):
     return np.sum((means[0] - means[1]) ** 2) + np.trace(spreads[0] + spreads[1] - 2 * root.real)
 
 
-def test_merged_moments_are_those_of_all():
-    values = features(1, 90, 5)
-    parts = [Moments.of(part) for part in np.split(values, [7, 8, 50])]
-    merged, whole = parts[2] + parts[0] + parts[3] + parts[1], Moments.of(values)
-    assert merged.count == 90
-    np.testing.assert_allclose(merged.covariance, whole.covariance, rtol=1e-10)
-    other = Moments.of(features(2, 40, 5))
-    assert frechet_distance(merged, other) == pytest.approx(frechet_distance(whole, other), rel=1e-10)
-
-
 def test_one_picture_has_no_covariance():
     with pytest.raises(ValueError, match="at least 2"):
-        _ = Moments.of(np.zeros((1, 2))).covariance
+        Normal.of_features(np.zeros((1, 2)))
 
 
 @pytest.mark.parametrize("width", [2, 16, 64])
 def test_the_frechet_distance_matches_scipy(width):
     left, right = features(3, 300, width), features(4, 200, width)
     expected = published(left, right)
-    assert frechet_distance(Moments.of(left), Moments.of(right)) == pytest.approx(expected, rel=1e-6)
+    assert frechet_distance(Normal.of_features(left), Normal.of_features(right)) == pytest.approx(
+        expected, rel=1e-6
+    )
 
 
 def test_the_frechet_distance_with_fewer_pictures_than_features():
@@ -51,13 +43,12 @@ def test_the_frechet_distance_with_fewer_pictures_than_features():
     expected = np.sum((left.mean(axis=0) - right.mean(axis=0)) ** 2)
     expected += sum(np.sum(root**2) for root in roots)
     expected -= 2 * np.linalg.svd(roots[0] @ roots[1].T, compute_uv=False).sum()
-    moments = [Moments.of(x) for x in (left, right)]
-    assert frechet_distance(*moments) == pytest.approx(expected, rel=1e-6)
     quick = [Normal.of_features(x) for x in (left, right)]
-    assert frechet_distance(quick[0], moments[1]) == pytest.approx(expected, rel=1e-6)
+    whole = [Normal.of_covariance(x.mean(axis=0), np.cov(x, rowvar=False)) for x in (left, right)]
+    assert frechet_distance(*whole) == pytest.approx(expected, rel=1e-6)
+    assert frechet_distance(quick[0], whole[1]) == pytest.approx(expected, rel=1e-6)
     assert frechet_distance(*quick) == pytest.approx(expected, rel=1e-9)
-    assert frechet_distance(moments[1], moments[0]) == pytest.approx(expected, rel=1e-6)
-    assert frechet_distance(moments[0], moments[0]) == pytest.approx(0, abs=1e-6 * expected)
+    assert frechet_distance(whole[0], whole[0]) == pytest.approx(0, abs=1e-6 * expected)
 
 
 def test_the_interval_of_a_mean_is_the_normal_distributions():

@@ -1,4 +1,4 @@
-"""Pictures that are kept for a while, so that an answer can link to them: in memory, until the server ends."""
+"""Pictures that answers link to, kept in memory for a while."""
 
 import secrets
 import time
@@ -7,7 +7,7 @@ SECONDS = 3600.0
 _MOST_BYTES = 2**28
 
 
-class Kept:
+class LinkedPictures:
     """Files under names that cannot be guessed; used by the event loop alone.
 
     Attributes:

@@ -9,15 +9,14 @@ from dataclasses import asdict
 from typing import Any
 
 import numpy as np
-from jaxtyping import Float
 
 from lantern_jax.apps.metrics.distances import bootstrap_draws, interval, kernel_distance, precision_recall
 from lantern_jax.apps.metrics.features import FeatureReader, Score
-from lantern_jax.apps.metrics.moments import Moments, Normal, frechet_distance
+from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from lantern_jax.apps.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
 from lantern_jax.apps.metrics.registry import READERS
+from lantern_jax.apps.metrics.statistics import Statistics
 from lantern_jax.apps.sets.reading import SetPicture
-from lantern_jax.apps.sets.statistics import Statistics
 from lantern_jax.io.errors import LanternError
 
 # Bootstrap replicates of a Fréchet distance, and the most features for them: a replicate must take little time.
@@ -79,27 +78,13 @@ def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict
         replicates = 0
     elif replicates is None:
         replicates = REPLICATES if made.features.shape[1] <= WIDEST else 0
-    reference = _law(real)
-    distance = frechet_distance(_law(made), reference)
+    distance = frechet_distance(made.normal, real.normal)
     if not replicates:
         return {"frechet": distance}
     draws = bootstrap_draws(len(made.features), replicates)[1:]
-    drawn = [frechet_distance(_of_features(made.features[draw]), reference) for draw in draws]
+    drawn = [frechet_distance(Normal.of_features(made.features[draw]), real.normal) for draw in draws]
     _, low, high = interval(np.array([distance, *drawn]))
     return {"frechet": distance, "frechet_interval": [low, high]}
-
-
-def _law(statistics: Statistics) -> Moments | Normal:
-    """Returns the law of a set; a file's own if it describes more pictures than the file holds features of."""
-    if isinstance(statistics.normal, Normal) or statistics.features is None:
-        return statistics.normal
-    return _of_features(statistics.features)
-
-
-def _of_features(features: Float[np.ndarray, "n F"]) -> Moments | Normal:
-    """Returns the cheaper description."""
-    few = len(features) < features.shape[1]
-    return Normal.of_features(features) if few else Moments.of(features)
 
 
 def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
