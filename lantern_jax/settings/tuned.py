@@ -130,6 +130,8 @@ class Tuned:
         relaxed = "" if is_strict else f", {self.substituted:.1%} of tokens substituted"
         how = "when tuned" if self.confirmed else "in a single turn, not confirmed"
         name = errors.short(" ".join(self.options.values()), 200)
+        if self.options.get("method") == "ar":
+            return f"plain decoding, the fastest {how}"
         return f"{name}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
 

@@ -196,6 +196,7 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
         "examples": examples,
         "negative_prompt": _takes(pipeline, examples[0], negative_prompt=examples[0]),
         "words": words,
+        "impossible": [] if vocabulary is None else vocabulary.impossible,
         "methods": able,
         "numbers": numbers,
     }
