@@ -69,9 +69,8 @@ def test_guesses_change_no_code(folder):
     assert loaded.checkpoint.defaults == {"guidance": 1.0, "temperature": 1.0, "top_k": 0, "min_p": 0.03}
     plain = loaded.generate(PROMPTS, method="ar", seed=3).tokens
     assert plain.shape == (2, 12) and len(np.unique(plain)) > 8
-    # Those of plain decoding, with and without the published guidance.
-    for options in ({}, {"method": "jacobi:nodes=5"}, {"batch": 1}):
-        np.testing.assert_array_equal(loaded.generate(PROMPTS, seed=3, **options).tokens, plain)
+    guessed = loaded.generate(PROMPTS, method="jacobi:nodes=5", seed=3, batch=1)
+    np.testing.assert_array_equal(guessed.tokens, plain)
     guided = {"guidance": 2.0, "seed": 3}
     made = [loaded.generate(PROMPTS, method=method, **guided).tokens for method in ("ar", "jacobi:nodes=5")]
     np.testing.assert_array_equal(*made)
