@@ -131,7 +131,7 @@ class Tuned:
         how = "when tuned" if self.confirmed else "in a single turn, not confirmed"
         name = errors.short(" ".join(self.options.values()), 200)
         if self.options.get("method") == "ar":
-            return f"plain decoding, the fastest {how}"
+            return f"{name}, plain decoding is the fastest {how}"
         return f"{name}, {self.speedup:.2f} times as fast as plain decoding {how}{relaxed}"
 
 

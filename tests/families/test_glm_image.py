@@ -152,7 +152,7 @@ def test_sizes_are_in_pixels(folder):
         ),
     ],
 )
-def test_other_models_are_refused(changes, said, tmp_path, capsys):
+def test_other_models_are_refused(changes, said, folder, tmp_path, capsys):
     assert said in assert_refused([*write(tmp_path, **changes), "--out", str(tmp_path / "out")], capsys)
 
 

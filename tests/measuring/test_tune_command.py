@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -41,9 +42,7 @@ def test_what_was_tuned_is_used(folder, capsys):
     printed = capsys.readouterr()
     (file,) = folder.glob("tuned-*.json")
     lines = printed.out.splitlines()
-    assert (
-        lines[-1].startswith(f"wrote {file}: ") and "times as fast as plain decoding when tuned" in lines[-1]
-    )
+    assert lines[-1].startswith(f"wrote {file}: ") and re.search("plain decoding .*when tuned", lines[-1])
     assert sum("(default)" in line for line in lines) == 1 == sum(" * " in line for line in lines)
     written = json.loads(file.read_text())
     assert written["key"]["batch"] == 2 and written["key"]["dtype"] == "float32" and written["budget"] is None
