@@ -152,8 +152,9 @@ def test_sizes_are_in_pixels(folder):
         ),
     ],
 )
-def test_other_models_are_refused(changes, said, folder, tmp_path, capsys):
-    assert said in assert_refused([*write(tmp_path, **changes), "--out", str(tmp_path / "out")], capsys)
+def test_other_models_are_refused(changes, said, folder, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert said in assert_refused([*write(tmp_path, **changes), "--out", "out"], capsys)
 
 
 def test_a_diffusion_decoder_draws_the_codes():
