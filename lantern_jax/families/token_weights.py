@@ -82,6 +82,11 @@ def language_table(
     return table
 
 
+def code_columns(config: GuidedTokensConfig, rows: int) -> Entry:
+    """Returns the Entry of a published head [rows, D] whose first rows are the codes; other rows are never sampled."""
+    return Entry(("head", "kernel"), (rows, config.dim), lambda weight: transpose(weight[: config.num_codes]))
+
+
 def published_table(
     names: Mapping[str, str],
     config: Any,

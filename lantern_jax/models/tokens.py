@@ -6,6 +6,7 @@ the codes' columns, since other ids are never sampled.
 Axes: G guidance rows, B batch, P prefix, V codes, D width.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -63,7 +64,7 @@ class GuidedTokensConfig:
 
     @property
     def num_tokens(self) -> int:
-        return self.grid * self.grid if self.forced_tokens is None else len(self.forced_tokens)
+        return math.prod(shape_of(self)) if self.forced_tokens is None else len(self.forced_tokens)
 
     @property
     def text_size(self) -> int:

@@ -5,9 +5,15 @@ from typing import Any
 
 from lantern_jax.families.config_files import Dialect, config_from, heads_of
 from lantern_jax.families.glm_image.model import GlmImageConfig
-from lantern_jax.families.token_weights import key_heads, language_names, language_table, read_model
+from lantern_jax.families.token_weights import (
+    code_columns,
+    key_heads,
+    language_names,
+    language_table,
+    read_model,
+)
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, transpose
+from lantern_jax.tensors.matching import Entry
 
 WHAT = "GLM-Image model"
 DIALECT = Dialect(
@@ -33,11 +39,8 @@ def convert_glm_image(
     head = deciding_shapes(tensors, {NAMES["head"]: 2}, WHAT)[NAMES["head"]]
     table = {
         NAMES["tokens"]: Entry(("tokens", "embedding"), (config.vocab_size, config.dim)),
-        NAMES["head"]: Entry(
-            ("head", "kernel"), (max(head[0], config.num_codes), config.dim),
-            lambda weight: transpose(weight[: config.num_codes]),
-        ),
-    } | language_table(NAMES, config, rotated=2 * sum(config.sections))  # fmt: skip
+        NAMES["head"]: code_columns(config, max(head[0], config.num_codes)),
+    } | language_table(NAMES, config, rotated=2 * sum(config.sections))
     return config, read_model(tensors, table, WHAT, OTHERS, **reading)
 
 

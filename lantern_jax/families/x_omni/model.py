@@ -63,11 +63,6 @@ class XOmniConfig(GuidedTokensConfig):
             )
 
     @property
-    def num_tokens(self) -> int:
-        rows, columns = shape_of(self)
-        return rows * columns
-
-    @property
     def text_size(self) -> int:
         """The number of published ids, those of pictures included, which prompts have too."""
         return self.vocab_size

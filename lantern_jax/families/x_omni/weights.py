@@ -8,10 +8,16 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.families.config_files import Dialect, config_from, heads_of
-from lantern_jax.families.token_weights import key_heads, language_names, language_table, read_model
+from lantern_jax.families.token_weights import (
+    code_columns,
+    key_heads,
+    language_names,
+    language_table,
+    read_model,
+)
 from lantern_jax.families.x_omni.model import XOmniConfig
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, transpose
+from lantern_jax.tensors.matching import Entry
 
 WHAT = "X-Omni model"
 DIALECT = Dialect(
@@ -38,10 +44,8 @@ def convert_x_omni(
     table = {
         PICTURES: Entry(at, (pictures, config.dim), whole=whole, index=(slice(0, pictures),)),
         TEXT: Entry(at, (whole[0] - pictures, config.dim), whole=whole, index=(slice(pictures, None),)),
-        NAMES["head"]: Entry(
-            ("head", "kernel"), (pictures, config.dim), lambda weight: transpose(weight[: config.num_codes])
-        ),
-    } | language_table(NAMES, config)  # fmt: skip
+        NAMES["head"]: code_columns(config, pictures),
+    } | language_table(NAMES, config)
     return config, read_model(tensors, table, WHAT, OTHERS, **reading)
 
 
