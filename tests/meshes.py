@@ -10,20 +10,27 @@ import jax
 import numpy as np
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.devices.partition import place
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.emu3_5.model import Emu35Config
+from lantern_jax.families.glm_image.model import GlmImageConfig
 from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.registry import family_of
+from lantern_jax.families.x_omni.model import XOmniConfig
 from lantern_jax.settings.recipe import Recipe
 from tests.decoding.toy_models import drafter_config
 from tests.tiny_checkpoint import random_leaves
 
 DIM, HEADS, HIDDEN, CODES, LAYERS = 32, 8, 64, 256, 2
 TREE = "0.0.0+0.1+1+2"
+GUIDED = {
+    "dim": DIM, "num_layers": LAYERS, "num_heads": 4, "hidden_dim": HIDDEN, "vocab_size": CODES + 24,
+    "num_codes": CODES, "grid": 4, "kv_heads": 4,
+}  # fmt: skip
 TARGETS = {
     "llamagen": LlamaGenConfig(
         DIM, LAYERS, HEADS, vocab_size=CODES, grid=4, hidden_dim=HIDDEN, num_labels=8, qk_norm="rms"
@@ -32,6 +39,11 @@ TARGETS = {
     "lumina": ChameleonConfig(
         DIM, LAYERS, HEADS, HIDDEN, vocab_size=CODES + 24, num_codes=CODES, grid=4, layout="lumina"
     ),
+    "glm_image": GlmImageConfig(**GUIDED, sections=(1, 1, 2)),
+    "x_omni": XOmniConfig(
+        **GUIDED | {"num_layers": 4}, picture_tokens=CODES + 2, front_layers=1, back_layers=1
+    ),
+    "emu3_5": Emu35Config(**GUIDED, head_width=12, row_end=6, image_end=5),
     # Neither heads, feed-forward columns nor codes divide over four or eight.
     "odd": LlamaGenConfig(36, LAYERS, 3, vocab_size=75, grid=4, hidden_dim=42, num_labels=8),
 }
@@ -110,7 +122,9 @@ def prompts(family: str, count: int):
     tokens = CODES + 2 + np.arange(5 * count, dtype=np.int32).reshape(count, 5) % 20
     mask = np.ones(tokens.shape, bool)
     mask[: count // 2, 0] = False
-    return TokenConditioning(tokens, mask)
+    if family in ("anole", "lumina"):
+        return TokenConditioning(tokens, mask)
+    return GuidedTokens(tokens, mask, np.full_like(tokens, CODES + 2), mask)
 
 
 def started(family: str, data: int, model: int, count: int = 4, **options):

@@ -126,7 +126,8 @@ class Recipe:
         name = method.drafting.drafter
         target = self.target(name)
         drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
-        parts = ModelParts(target, shape_of(self.config)[1], drafter, method.coupling)
+        columns, enlarged = shape_of(self.config)[1], family_of(self.config).enlarged(self.config)
+        parts = ModelParts(target, columns, drafter, method.coupling, enlarged)
         made = method.drafting.make(parts)
         if method.drafting.verifies:
             program = Program(target, made, method.coupling)

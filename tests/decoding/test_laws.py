@@ -127,7 +127,7 @@ def changed(settings: Window, change):
 
     def propose(params, state, pending, draws, sampling):
         draft, after = drafting.propose(params, state, pending, draws, sampling)
-        log_p = windows.coming(settings, state, pending.position)
+        log_p, _ = windows.coming(settings, state, pending.position)
         old = windows.old_guesses(settings, state, pending.position)
         return change(draft, old, log_p, draws), after
 

@@ -61,6 +61,7 @@ REFUSED = {
     "a gap tree needs the shared noise: give led_window": lambda: jacobi(12, GapTree(6, 8), "maximal"),
     "unknown initial 'below': choose one of repeat, left, above, mixed, random": lambda: jacobi(12, initial="below"),
     "row None is not valid: initial 'above' needs the length of a row": lambda: jacobi(12, initial="above"),
+    "initial 'preview' needs a model that samples a preview first": lambda: jacobi(12, initial="preview"),
     "row 0 is not valid: give a whole number >= 1": lambda: jacobi(12, initial="mixed", row=0),
     "unknown redraw 'new': choose one of independent, maximal, shared": lambda: jacobi(12, 4, "new"),
     "levels 5 is not valid: give a whole number from 0 to 4 .no more": lambda: DraftTree.window(4, 2, 5),

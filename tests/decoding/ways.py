@@ -75,8 +75,12 @@ class Way:
         return self.kind is None and (self.tree is not None or led)
 
 
+# Every second place shows the same as one before it.
+ENLARGED = (-1, -1, *(place // 2 for place in range(2, 64)))
+
+
 def window(width, redraw=None, initial="left"):
-    return lambda codes, row: jacobi(codes, width, redraw, initial, row)
+    return lambda codes, row: jacobi(codes, width, redraw, initial, row, ENLARGED)
 
 
 def bushy(width, branches, levels, redraw=None, initial="left"):

@@ -106,9 +106,8 @@ def test_the_whole_model_is_converted(loaded):
 
 def test_guesses_change_no_code(loaded, plain):
     assert plain.shape == (2, 19 * 13 + 6) and len(np.unique(plain)) > CODES // 2
-    for options in ({"method": "jacobi:nodes=9"}, {"method": "jacobi:window=5,initial=above", "batch": 1}):
-        made = loaded.generate(PROMPTS, seed=3, **options)
-        np.testing.assert_array_equal(made.tokens, plain)
+    made = loaded.generate(PROMPTS, seed=3, method="jacobi:window=5,initial=preview", batch=1)
+    np.testing.assert_array_equal(made.tokens, plain)
     assert made.pictures is None
 
 

@@ -18,7 +18,6 @@ Axes: B batch, W window (positions guessed), F first positions that may have sev
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
@@ -32,7 +31,6 @@ from lantern_jax.decoding.drafting.window import (
     WindowState,
     coming,
     init_window,
-    newest,
     observe_window,
     old_guesses,
     on_tree,
@@ -42,6 +40,7 @@ from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax
+from lantern_jax.decoding.stream import point_masses
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
@@ -53,6 +52,7 @@ def jacobi(
     redraw: str | None = None,
     initial: str = "left",
     row: int | None = None,
+    enlarged: tuple[int, ...] | None = None,
 ) -> Drafting:
     """Makes a window without a drafter, which has no parameters; arguments and errors as of ``Window``.
 
@@ -73,7 +73,7 @@ def jacobi(
         >>> lantern_jax.draftings.jacobi(16384, window, "maximal").max_depth
         8
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial, row))
+    return drafting_of(Window(vocab_size, window, redraw, initial, row, enlarged))
 
 
 @lru_cache(MOST_RECORDS)
@@ -110,8 +110,7 @@ def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
     last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
     last = jnp.take_along_axis(jnp.concatenate([code, tokens], axis=1), last, axis=1)
     if settings.redraw is not None:
-        point = jnp.where(jax.nn.one_hot(last, settings.vocab_size, dtype=bool), jnp.float32(0), -jnp.inf)
-        log_q = jnp.where(is_new[..., None], point, log_q)
+        log_q = point_masses(log_q, jnp.where(is_new, last, -1))
     return jnp.where(is_new, last, tokens), log_q
 
 
@@ -140,7 +139,7 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
     tokens, log_q = outcome.draft.tokens[:, settings.spine[1:]], None
     if settings.redraw is not None:
         log_q = outcome.draft.log_q[:, settings.tree.draft_rows[settings.spine[:-1]]]
-    state = observe_window(settings, state, newest(settings, outcome))
+    state = observe_window(settings, state, outcome)
     return state.replace(tokens=tokens, log_q=log_q)
 
 

@@ -38,7 +38,6 @@ from lantern_jax.decoding.drafting.window import (
     WindowState,
     coming,
     init_window,
-    newest,
     observe_window,
     window_draft,
 )
@@ -240,7 +239,7 @@ def _drafting_of(led: LedWindow) -> Drafting:
         return LedState(
             committed=state.committed.after(outcome),
             memory=remember(outcome, with_features=True),
-            window=observe_window(settings, state.window, newest(settings, outcome)),
+            window=observe_window(settings, state.window, outcome),
         )
 
     return Drafting(led.init, propose, observe, settings.width)

@@ -1,7 +1,7 @@
 """What all windows share: their settings, what a round leaves them, and how their guesses are put on a tree.
 
 Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
-positions that may have several, H rows remembered, V codes.
+positions that may have several, H rows remembered, P places of a preview, V codes.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,14 @@ from lantern_jax.decoding.fields import ByPlatform, named, whole
 from lantern_jax.decoding.gap_tree import GapTree, gap_draft
 from lantern_jax.decoding.protocols import Draft, Outcome
 from lantern_jax.decoding.sampling import first_argmax, top_children
+from lantern_jax.decoding.stream import point_masses
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.decoding.tree import DraftTree, GuessTree
 from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
 # Where the guesses at a window's new positions come from.
-INITIALS = ("repeat", "left", "above", "mixed", "random")
+INITIALS = ("repeat", "left", "above", "mixed", "random", "preview")
 _LOOK_UP = ("above", "mixed")
 # The most places in a window.
 MOST_PLACES = 64
@@ -46,6 +47,7 @@ class WindowState:
             guesses before it.
         memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
             looks at the row above.
+        preview: int32 [B, P], the codes of the preview, -1 where none is committed; None unless ``initial`` reads it.
     """
 
     position: Int[Array, " B"]
@@ -53,6 +55,7 @@ class WindowState:
     log_q: Float[Array, "B W V"] | None
     log_p: Float[Array, "B W+1 V"]
     memory: Float[Array, "B H V"] | None
+    preview: Int[Array, "B P"] | None = None
 
 
 @dataclass(frozen=True)
@@ -69,8 +72,10 @@ class Window:
         initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
             them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
             the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
-            ``random`` uniformly from the codes that ``left`` allows.
+            ``random`` uniformly from the codes that ``left`` allows, ``preview`` copies the code of a preview that the
+            model sampled first (``left`` where there is none).
         row: positions in a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
+        enlarged: for each stream position the earlier one that it enlarges, -1 for none; read by ``preview`` only.
 
     Raises:
         LanternError: an invalid number or name, or a tree without the path of best guesses.
@@ -87,6 +92,7 @@ class Window:
     redraw: str | None = named(None, REDRAWS)
     initial: str = named("left", INITIALS)
     row: int | None = whole(None, 1)
+    enlarged: tuple[int, ...] | None = None
 
     def __post_init__(self):
         if not isinstance(self.tree, GuessTree):
@@ -95,6 +101,10 @@ class Window:
         if self.initial in _LOOK_UP and self.row is None:
             raise LanternError(
                 f"row None is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
+            )
+        if self.initial == "preview" and self.enlarged is None:
+            raise LanternError(
+                "initial 'preview' needs a model that samples a preview first, as GLM-Image does: choose another"
             )
         if not self.tree.is_static:
             if self.redraw is not None:
@@ -153,6 +163,9 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
         log_q=None if settings.redraw is None else unknown(width),
         log_p=unknown(width + 1),
         memory=unknown(settings.remembered) if settings.remembered else None,
+        preview=jnp.full((batch, 1 + max(settings.enlarged)), -1, jnp.int32)
+        if settings.initial == "preview"
+        else None,
     )
 
 
@@ -200,8 +213,15 @@ def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
     return jnp.where(seen[..., None], remembered, log_p)
 
 
+def _from_preview(settings: Window, state: WindowState, position, log_p, is_new):
+    place = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
+    cell = jnp.asarray(settings.enlarged, jnp.int32)[jnp.minimum(place, len(settings.enlarged) - 1)]
+    code = jnp.take_along_axis(state.preview, jnp.maximum(cell, 0), axis=1)
+    return point_masses(log_p, jnp.where(is_new & (cell >= 0), code, -1))
+
+
 # What new places are drawn from, where it is not the newest distribution before them.
-_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform}
+_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform, "preview": _from_preview}
 
 
 def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
@@ -240,14 +260,20 @@ def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
     return jnp.take_along_axis(log_p, jnp.argmax(order, axis=-1)[..., None], axis=1)
 
 
-def observe_window(settings: Window, state: WindowState, log_p: Float[Array, "B W+1 V"]) -> WindowState:
-    """Returns the state with the newest distributions, the first of which is for the state's position."""
-    memory = state.memory
+def observe_window(settings: Window, state: WindowState, outcome: Outcome) -> WindowState:
+    """Returns the state after a round: the newest distributions, the first of which is for the state's position."""
+    log_p, memory, preview = newest(settings, outcome), state.memory, state.preview
+    batch = jnp.arange(log_p.shape[0], dtype=jnp.int32)[:, None]
     if memory is not None:
         slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
-        batch = jnp.arange(slot.shape[0], dtype=jnp.int32)[:, None]
         memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
-    return state.replace(log_p=log_p, memory=memory)
+    if preview is not None:
+        row = jnp.arange(outcome.tokens.shape[1], dtype=jnp.int32)[None]
+        place = (outcome.pending.position - outcome.pending.count)[:, None] + row
+        # What is not committed, and what comes after the preview, falls off the end.
+        place = jnp.where(row < outcome.count[:, None], place, preview.shape[1])
+        preview = preview.at[batch, place].set(outcome.tokens, mode="drop")
+    return state.replace(log_p=log_p, memory=memory, preview=preview)
 
 
 @dataclass(frozen=True)
@@ -261,7 +287,7 @@ class GuessedWindow(Guessing):
         levels: positions of a window that have several guesses.
         initial: where the guesses of new positions come from: repeat copies the newest code before them, left draws
             from the newest distribution before them, above from that one row up, mixed from the mean of both, random
-            from all codes.
+            from all codes, preview copies the code of GLM-Image's preview.
     """
 
     nodes: int | ByPlatform | None = whole(None, 1, 1024)
@@ -283,4 +309,5 @@ class GuessedWindow(Guessing):
         """Returns the window; a row of the stream is a row of the picture and its forced tokens."""
         target = parts.target
         rows = int((target.forced < 0).sum()) // parts.columns
-        return Window(target.vocab_size, self.tree, redraw, self.initial, target.num_tokens // rows)
+        row = target.num_tokens // rows
+        return Window(target.vocab_size, self.tree, redraw, self.initial, row, parts.enlarged)

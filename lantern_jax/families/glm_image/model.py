@@ -102,6 +102,14 @@ class GlmImageConfig(GuidedTokensConfig):
         return replace(super().transformer, qkv_bias=True, output_norms=True)
 
 
+def enlarged(config: GlmImageConfig) -> tuple[int, ...]:
+    """Returns for each stream position the preview's that shows the same part of the picture, -1 for the preview's."""
+    (rows, columns), (small_rows, small_columns) = shape_of(config), config.preview
+    row, column = np.indices((rows, columns)).reshape(2, -1)
+    cells = row * small_rows // rows * small_columns + column * small_columns // columns
+    return (-1,) * math.prod(config.preview) + tuple(cells.tolist())
+
+
 def product(config: GlmImageConfig, tokens: Int[np.ndarray, "n T"]) -> dict[str, Any]:
     """Returns what the diffusion decoder takes: ``prior_token_ids`` [n, 2 R * 2 C], each code of the picture four
     times.
