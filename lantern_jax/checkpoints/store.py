@@ -377,7 +377,7 @@ def _narrow(part: str, dtype: Any, path: tuple, leaf: Any) -> StoredTensor:
     def read() -> np.ndarray:
         with np.errstate(over="ignore"):
             narrow = np.asarray(leaf).astype(stored, copy=False)
-        if not np.isfinite(narrow.astype(np.float32, copy=False)).all():
+        if not np.isfinite(narrow).all():
             name = f"{part}{jax.tree_util.keystr(path)}"
             raise LanternError(
                 f"{name} holds values that are not finite in {stored.name}: store another dtype or retrain"

@@ -92,20 +92,20 @@ def published_table(
     config: Any,
     *,
     order: Int[np.ndarray, " vocab"] | None = None,
-    tied: bool = False,
     norm_rows: int | None = None,
 ) -> dict[str, Entry]:
-    """Lists {published name: Entry} of a model; a ``tied`` head has no entry.
+    """Lists {published name: Entry} of a model.
 
     Args:
         order: published id of every row of our table; None where codes' ids follow the text's.
         norm_rows: as in ``layer_table``.
     """
     order, shape = published_order(config) if order is None else order, (config.vocab_size, config.dim)
-    table = {names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order))}
-    if not tied:
-        codes = reordered_rows(order[: config.num_codes])
-        table[names["head"]] = Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight)))
+    codes = reordered_rows(order[: config.num_codes])
+    table = {
+        names["tokens"]: Entry(("tokens", "embedding"), shape, reordered_rows(order)),
+        names["head"]: Entry(("head", "kernel"), shape, lambda weight: transpose(codes(weight))),
+    }
     return table | language_table(names, config, norm_rows=norm_rows)
 
 

@@ -9,14 +9,17 @@ import dataclasses
 import math
 import re
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import Any
 
 import jax
 import numpy as np
+from flax.traverse_util import flatten_dict, unflatten_dict
 from jaxtyping import PyTree
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
+from lantern_jax.tensors.stored_tensor import StoredTensor
 
 
 def identity(tensor: np.ndarray) -> np.ndarray:
@@ -157,7 +160,7 @@ def describe_mismatch(
     )
 
 
-# Called after each tensor with the bytes, in the wanted dtype, of the values read so far and of all values.
+# Called after each array with the bytes, in the wanted dtype, of the values read so far and of all values.
 Progress = Callable[[int, int], None]
 
 
@@ -168,6 +171,7 @@ def read_tensors(
     what: str,
     ignored: Iterable[str] = (),
     dtype: Any = np.float32,
+    shapes: PyTree | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Reads the parameter tree that `table` describes: nested dicts of NumPy arrays of `dtype`.
@@ -178,6 +182,8 @@ def read_tensors(
         tensors: {name: NumPy array, or anything with `.shape` and the array interface}.
         what: names the checkpoint in errors.
         ignored: names that may be present but are not read.
+        shapes: of the result's arrays, nested dicts. Given them, nothing is read here: the leaves are `StoredTensor`s,
+            each read from the published tensors whenever it is turned into an array.
         progress: called with how much has been read.
 
     Raises:
@@ -200,23 +206,42 @@ def read_tensors(
             f"{len(counts)} tensors of this {what} hold whole numbers or flags, not weights: {errors.listed(counts)}; "
             "give the weights from before they were quantized"
         )
-    params: dict[str, Any] = {}
-    sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
-    done, total = 0, sum(sizes.values())
+    parts: dict[tuple[str, ...], list[str]] = {}
     for name, entry in table.items():
-        parent = params
-        for part in entry.path[:-1]:
-            parent = parent.setdefault(part, {})
-        values = entry.transform(np.asarray(tensors[name]))
-        if entry.whole is not None and entry.path[-1] not in parent:
-            parent[entry.path[-1]] = np.empty(entry.whole, dtype)
+        parts.setdefault(entry.path, []).append(name)
+
+    def read(path: tuple[str, ...]) -> np.ndarray:
+        whole = table[parts[path][0]].whole
+        made = None if whole is None else np.empty(whole, dtype)
         # Numbers too large for the dtype are reported when the checkpoint is written.
         with np.errstate(over="ignore"):
-            if entry.whole is None:
-                parent[entry.path[-1]] = np.asarray(values, dtype)
-            else:
-                parent[entry.path[-1]][entry.index] = values
-        done += sizes[name]
+            for name in parts[path]:
+                values = table[name].transform(np.asarray(tensors[name]))
+                if made is None:
+                    return np.asarray(values, dtype)
+                made[table[name].index] = values
+        return made
+
+    if shapes is not None:
+        expected = {path: leaf.shape for path, leaf in flatten_dict(shapes).items()}
+
+        def read_as(path: tuple[str, ...]) -> np.ndarray:
+            values = read(path)
+            if values.shape != expected[path]:
+                raise LanternError(
+                    f"{'.'.join(path)} of this {what} becomes {values.shape}, the model has {expected[path]}: "
+                    "correct the converter"
+                )
+            return values
+
+        return unflatten_dict(
+            {path: StoredTensor(expected[path], np.dtype(dtype), partial(read_as, path)) for path in parts}
+        )
+    params, done = {}, 0
+    total = sum(math.prod(entry.shape) for entry in table.values()) * np.dtype(dtype).itemsize
+    for path, names in parts.items():
+        params[path] = read(path)
+        done += sum(math.prod(table[name].shape) for name in names) * np.dtype(dtype).itemsize
         if progress is not None:
             progress(done, total)
-    return params
+    return unflatten_dict(params)

@@ -26,6 +26,7 @@ from lantern_jax.drafters.eagle_weights import convert_drafter
 from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
 from lantern_jax.io.errors import Assumed
 from lantern_jax.models.vq import VQConfig
+from lantern_jax.tensors.stored_tensor import StoredTensor
 from tests.command import assert_refused, must_not_run
 from tests.published_files import DRAFTER, GPT, VQ
 from tests.refused import refused
@@ -78,6 +79,16 @@ def test_gpt_alone_is_stored_in_bfloat16(published, tmp_path):
     embedding = back.target_params["params"]["tokens"]["embedding"]
     given = tensors_of(published["gpt"])["tok_embeddings.weight"]
     np.testing.assert_array_equal(embedding, given.astype(ml_dtypes.bfloat16).astype(np.float32))
+
+
+def test_a_targets_arrays_are_read_as_they_are_written(published, tmp_path, monkeypatch):
+    """A model of 34B parameters would not fit into most machines' memory."""
+    written = []
+    monkeypatch.setattr(
+        conversion, "save", lambda *given, **how: written.append(given[1]) or save(*given, **how)
+    )
+    convert("llamagen", gpt=published["gpt"], config=published["config"], out=tmp_path / "new")
+    assert all(isinstance(leaf, StoredTensor) for leaf in jax.tree.leaves(written[0].target_params))
 
 
 def test_a_config_beside_a_safetensors_file_belongs_to_it(published, tmp_path):

@@ -273,3 +273,23 @@ def test_read_tensors_checks_all_shapes_before_it_reads_one_by_one():
     np.testing.assert_array_equal(params["x"]["a"], values)
     np.testing.assert_array_equal(params["y"], values.T)
     assert params["y"].dtype == params["x"]["a"].dtype == np.float16
+
+
+def test_arrays_whose_shapes_are_given_are_read_when_they_are_wanted():
+    log, values = [], np.arange(6, dtype=np.float32).reshape(2, 3)
+    lazy = {name: Recorded(name, values, log) for name in "abc"}
+    table = {
+        "a": Entry(("x", "a"), (2, 3), transpose),
+        "b": Entry(("y",), (2, 3), whole=(4, 3), index=(slice(2),)),
+        "c": Entry(("y",), (2, 3), whole=(4, 3), index=(slice(2, 4),)),
+    }
+    shapes = {"x": {"a": np.empty((3, 2))}, "y": np.empty((4, 3))}
+    params = read_tensors(lazy, table, what="thing", dtype=np.float16, shapes=shapes)
+    assert not log and params["y"].shape == (4, 3) and params["y"].dtype == np.float16
+    np.testing.assert_array_equal(params["y"], np.concatenate([values, values]))
+    assert log == ["b", "c"]
+    np.testing.assert_array_equal(params["x"]["a"], values.T)
+    shapes["x"]["a"] = values
+    params = read_tensors(lazy, table, what="thing", shapes=shapes)
+    with pytest.raises(ValueError, match=r"x.a of this thing becomes \(3, 2\), the model has \(2, 3\)"):
+        np.asarray(params["x"]["a"])

@@ -1,7 +1,7 @@
 """Converts published files to a checkpoint directory.
 
-Every part is read tensor by tensor into the dtype in which it will be stored; the directory appears once all of it has
-been written and read back.
+Every part is read tensor by tensor into the dtype in which it will be stored, the target only as it is written; the
+directory appears once all of it has been written and read back.
 """
 
 import dataclasses
@@ -87,7 +87,9 @@ def convert_published(
         if inside:
             tensors.setdefault("vqgan", inside)
         order = family.published_order(target, text_tokenizer)
-        reading = conversion.reading("the model") | ({} if order is None else {"order": order})
+        # Its arrays are read one by one as they are written: whole, it may need more memory than there is.
+        reading = {"dtype": jnp.dtype(conversion.dtype), "shapes": family.shapes(target)["params"]}
+        reading |= {} if order is None else {"order": order}
         read = partial(published.read, tensors[model], target, **reading)
         return target, order, partial(_checkpoint, published, read, conversion, source, text_tokenizer)
 

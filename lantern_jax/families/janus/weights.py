@@ -23,6 +23,8 @@ from lantern_jax.tensors.layer_names import buffers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
 
 WHAT = "Janus-Pro model"
+# What stands among the tensors for the model's input of each code.
+CODE_ROWS = "(codes through the aligner)"
 # The head of the text, tied or not, is not read.
 DIALECT = Dialect(
     JanusConfig, "multi_modality|janus|llama", "(MultiModality|Janus|Llama)(CausalLM|For.*|Model)",
@@ -69,10 +71,10 @@ def convert_janus(
     others = (name for name in tensors if name.startswith(names["others"]))
     ignored = {*buffers(tensors), names["head"], *others}
     pictures, table = _picture_table(config, names, tensors), janus_table(config, names)
-    # First, being few: what is missing there is reported before billions of numbers are read.
     aligner = read_tensors(tensors, pictures, what=WHAT, ignored={*ignored, *table}, dtype=np.float32)
-    params = read_tensors(tensors, table, what=WHAT, ignored={*ignored, *pictures}, **reading)
-    params["tokens"]["embedding"][: config.num_codes] = np.asarray(jax.jit(_code_rows)(aligner))
+    # Beside the published tensors, since the table of tokens begins with them.
+    codes = {CODE_ROWS: np.asarray(jax.jit(_code_rows)(aligner))}
+    params = read_tensors({**tensors, **codes}, table, what=WHAT, ignored={*ignored, *pictures}, **reading)
     return config, {"params": params}
 
 
@@ -105,7 +107,9 @@ def janus_table(config: JanusConfig, names: Mapping[str, Any]) -> dict[str, Entr
     """Lists {published name: Entry} of the language model and the code head."""
     rows, dim, hidden = (config.text_size, config.dim), config.dim, config.head_hidden_dim or config.dim
     whole, text = (config.vocab_size, dim), (slice(config.num_codes, None),)
+    codes = (slice(config.num_codes),)
     return {
+        CODE_ROWS: Entry(("tokens", "embedding"), (config.num_codes, dim), whole=whole, index=codes),
         names["tokens"]: Entry(("tokens", "embedding"), rows, whole=whole, index=text),
         **language_table(names, config),
         **_linear(names["hidden_head"], ("head", "hidden"), hidden, dim),

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -22,8 +23,6 @@ DIALECT = Dialect(
     harmless="vocab_size", kept=(TIED,),
 )  # fmt: skip
 NAMES = language_names("model.")
-# Rows of the table that are multiplied together: a copy of all rows would take gigabytes.
-_ROWS = 4096
 
 
 def convert_liquid(
@@ -33,15 +32,13 @@ def convert_liquid(
     **reading: Any,
 ) -> tuple[LiquidConfig, dict[str, Any]]:
     """Converts published tensors (``token_weights``); if there is no head among them, the embedding table is one."""
-    tied = NAMES["head"] not in tensors
-    params = read_model(tensors, published_table(NAMES, config, order=order, tied=tied), WHAT, **reading)
-    rows = params["params"]["tokens"]["embedding"]
-    if tied:
-        params["params"]["head"] = {"kernel": np.ascontiguousarray(rows[: config.num_codes].T)}
-    for start in range(0, len(rows), _ROWS):
-        some = slice(start, start + _ROWS)
-        rows[some] = rows[some].astype(np.float32) * np.float32(math.sqrt(config.dim))
-    return config, params
+    table = published_table(NAMES, config, order=order)
+    tokens, scale = table[NAMES["tokens"]], np.float32(math.sqrt(config.dim))
+    # As Gemma does whenever it looks up a row.
+    table[NAMES["tokens"]] = replace(tokens, transform=lambda rows: tokens.transform(rows) * scale)
+    if NAMES["head"] not in tensors and NAMES["tokens"] in tensors:
+        tensors = {**tensors, NAMES["head"]: tensors[NAMES["tokens"]]}
+    return config, read_model(tensors, table, WHAT, **reading)
 
 
 def liquid_config_from_shapes(
