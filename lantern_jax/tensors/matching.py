@@ -206,27 +206,14 @@ def read_tensors(
             f"{len(counts)} tensors of this {what} hold whole numbers or flags, not weights: {errors.listed(counts)}; "
             "give the weights from before they were quantized"
         )
-    parts: dict[tuple[str, ...], list[str]] = {}
+    parts: dict[tuple[str, ...], dict[str, Entry]] = {}
     for name, entry in table.items():
-        parts.setdefault(entry.path, []).append(name)
-
-    def read(path: tuple[str, ...]) -> np.ndarray:
-        whole = table[parts[path][0]].whole
-        made = None if whole is None else np.empty(whole, dtype)
-        # Numbers too large for the dtype are reported when the checkpoint is written.
-        with np.errstate(over="ignore"):
-            for name in parts[path]:
-                values = table[name].transform(np.asarray(tensors[name]))
-                if made is None:
-                    return np.asarray(values, dtype)
-                made[table[name].index] = values
-        return made
-
+        parts.setdefault(entry.path, {})[name] = entry
     if shapes is not None:
         expected = {path: leaf.shape for path, leaf in flatten_dict(shapes).items()}
 
-        def read_as(path: tuple[str, ...]) -> np.ndarray:
-            values = read(path)
+        def read(path: tuple[str, ...]) -> np.ndarray:
+            values = _joined(tensors, parts[path], dtype)
             if values.shape != expected[path]:
                 raise LanternError(
                     f"{'.'.join(path)} of this {what} becomes {values.shape}, the model has {expected[path]}: "
@@ -234,14 +221,29 @@ def read_tensors(
                 )
             return values
 
+        dtype = np.dtype(dtype)
         return unflatten_dict(
-            {path: StoredTensor(expected[path], np.dtype(dtype), partial(read_as, path)) for path in parts}
+            {path: StoredTensor(expected[path], dtype, partial(read, path)) for path in parts}
         )
-    params, done = {}, 0
-    total = sum(math.prod(entry.shape) for entry in table.values()) * np.dtype(dtype).itemsize
-    for path, names in parts.items():
-        params[path] = read(path)
-        done += sum(math.prod(table[name].shape) for name in names) * np.dtype(dtype).itemsize
+    sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
+    params, done, total = {}, 0, sum(sizes.values())
+    for path, entries in parts.items():
+        params[path] = _joined(tensors, entries, dtype)
+        done += sum(sizes[name] for name in entries)
         if progress is not None:
             progress(done, total)
     return unflatten_dict(params)
+
+
+def _joined(tensors: Mapping[str, Any], entries: Mapping[str, Entry], dtype: Any) -> np.ndarray:
+    """Reads one of our arrays from the published tensors that are its parts."""
+    whole = next(iter(entries.values())).whole
+    made = None if whole is None else np.empty(whole, dtype)
+    # Numbers too large for the dtype are reported when the checkpoint is written.
+    with np.errstate(over="ignore"):
+        for name, entry in entries.items():
+            values = entry.transform(np.asarray(tensors[name]))
+            if made is None:
+                return np.asarray(values, dtype)
+            made[entry.index] = values
+    return made
