@@ -154,8 +154,8 @@ class Family:
         shaped: (config, rows, columns of codes) -> the config for pictures of that shape; raises LanternError for one
             that the model cannot draw. None if it draws pictures of its own shape alone.
         tokenizer: -> config of the VQ tokenizer that its published models have; None where none is known.
-        enlarged: config -> for each stream position the earlier one, of a preview, that shows the same part of the
-            picture, -1 for none; None for models that sample no preview.
+        preview_of: config -> [T], for each stream position the preview's that shows the same part of the picture, -1
+            for none; None for models that sample no preview.
         product: (config, codes [n, T]) -> what other software draws pictures from, as arrays by name; None for models
             whose pictures are drawn here.
         sizes: name of a published size -> its config.
@@ -185,7 +185,7 @@ class Family:
     classes: Callable[[Any], int] = lambda config: 0
     shaped: Callable[[Any, int, int], Any] | None = None
     tokenizer: Callable[[], Any] = lambda: None
-    enlarged: Callable[[Any], tuple[int, ...] | None] = lambda config: None
+    preview_of: Callable[[Any], tuple[int, ...] | None] = lambda config: None
     product: Callable[[Any, Any], Mapping[str, Any]] | None = None
     sizes: Mapping[str, Callable[[], Any]] = field(default_factory=dict)
     published: Published | None = None

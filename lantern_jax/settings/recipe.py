@@ -126,8 +126,8 @@ class Recipe:
         name = method.drafting.drafter
         target = self.target(name)
         drafter = None if name is None else DRAFTERS[name].make(self.drafters[name], self.dtype)
-        columns, enlarged = shape_of(self.config)[1], family_of(self.config).enlarged(self.config)
-        parts = ModelParts(target, columns, drafter, method.coupling, enlarged)
+        columns, preview_of = shape_of(self.config)[1], family_of(self.config).preview_of(self.config)
+        parts = ModelParts(target, columns, drafter, method.coupling, preview_of)
         made = method.drafting.make(parts)
         if method.drafting.verifies:
             program = Program(target, made, method.coupling)

@@ -184,7 +184,7 @@ def read_tensors(
         ignored: names that may be present but are not read.
         shapes: of the result's arrays, nested dicts. Given them, nothing is read here: the leaves are `StoredTensor`s,
             each read from the published tensors whenever it is turned into an array.
-        progress: called with how much has been read.
+        progress: called with how much has been read; never, given shapes.
 
     Raises:
         LanternError: one line that lists all missing, unexpected and misshapen tensors, or those that hold no
@@ -221,9 +221,8 @@ def read_tensors(
                 )
             return values
 
-        dtype = np.dtype(dtype)
         return unflatten_dict(
-            {path: StoredTensor(expected[path], dtype, partial(read, path)) for path in parts}
+            {path: StoredTensor(expected[path], np.dtype(dtype), partial(read, path)) for path in parts}
         )
     sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
     params, done, total = {}, 0, sum(sizes.values())
@@ -236,14 +235,14 @@ def read_tensors(
 
 
 def _joined(tensors: Mapping[str, Any], entries: Mapping[str, Entry], dtype: Any) -> np.ndarray:
-    """Reads one of our arrays from the published tensors that are its parts."""
+    """Reads one of our arrays: a published tensor, transformed, or several side by side in the shape ``whole``."""
     whole = next(iter(entries.values())).whole
-    made = None if whole is None else np.empty(whole, dtype)
     # Numbers too large for the dtype are reported when the checkpoint is written.
     with np.errstate(over="ignore"):
+        if whole is None:
+            ((name, entry),) = entries.items()
+            return np.asarray(entry.transform(np.asarray(tensors[name])), dtype)
+        made = np.empty(whole, dtype)
         for name, entry in entries.items():
-            values = entry.transform(np.asarray(tensors[name]))
-            if made is None:
-                return np.asarray(values, dtype)
-            made[entry.index] = values
-    return made
+            made[entry.index] = entry.transform(np.asarray(tensors[name]))
+        return made

@@ -76,11 +76,11 @@ class Way:
 
 
 # Every second place shows the same as one before it.
-ENLARGED = (-1, -1, *(place // 2 for place in range(2, 64)))
+PREVIEW_OF = (-1, -1, *(place // 2 for place in range(2, 64)))
 
 
 def window(width, redraw=None, initial="left"):
-    return lambda codes, row: jacobi(codes, width, redraw, initial, row, ENLARGED)
+    return lambda codes, row: jacobi(codes, width, redraw, initial, row, PREVIEW_OF)
 
 
 def bushy(width, branches, levels, redraw=None, initial="left"):

@@ -8,7 +8,7 @@ import pytest
 
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.window import INITIALS
-from lantern_jax.families.glm_image.model import enlarged
+from lantern_jax.families.glm_image.model import preview_of
 from tests import meshes
 from tests.engine.test_refill import assert_same, refilled, unrefilled
 from tests.refused import refused
@@ -76,7 +76,7 @@ def test_a_pictures_own_beginning_is_completed_to_the_same_picture(name):
 
 def test_a_window_begins_from_the_preview():
     assert_plain(decoded("glm_image", f"{WINDOW},initial=preview"), "glm_image")
-    where = np.array(enlarged(meshes.TARGETS["glm_image"]))
+    where = np.array(preview_of(meshes.TARGETS["glm_image"]))
     assert where[:256].max() == -1 and where[256:].reshape(4, 4)[1].tolist() == [64, 68, 72, 76]
     with refused("initial 'preview' needs a model that samples a preview first"):
         meshes.job("x_omni", method="jacobi:initial=preview")

@@ -88,7 +88,7 @@ def convert_published(
             tensors.setdefault("vqgan", inside)
         order = family.published_order(target, text_tokenizer)
         # Its arrays are read one by one as they are written: whole, it may need more memory than there is.
-        reading = {"dtype": jnp.dtype(conversion.dtype), "shapes": family.shapes(target)["params"]}
+        reading = conversion.reading("the model") | {"shapes": family.shapes(target)["params"]}
         reading |= {} if order is None else {"order": order}
         read = partial(published.read, tensors[model], target, **reading)
         return target, order, partial(_checkpoint, published, read, conversion, source, text_tokenizer)

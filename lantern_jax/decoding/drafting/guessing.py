@@ -22,7 +22,7 @@ class ModelParts(NamedTuple):
         columns: codes in a row of its picture.
         drafter: the record of the drafter that guesses, or None.
         coupling: the coupling that it goes with.
-        enlarged: as in ``Family``.
+        preview_of: as in ``Family``.
 
     Example:
         >>> from lantern_jax.families.llamagen.model import published_config
@@ -37,7 +37,7 @@ class ModelParts(NamedTuple):
     columns: int
     drafter: Any
     coupling: Any
-    enlarged: tuple[int, ...] | None = None
+    preview_of: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def jacobi(
     redraw: str | None = None,
     initial: str = "left",
     row: int | None = None,
-    enlarged: tuple[int, ...] | None = None,
+    preview_of: tuple[int, ...] | None = None,
 ) -> Drafting:
     """Makes a window without a drafter, which has no parameters; arguments and errors as of ``Window``.
 
@@ -73,7 +73,7 @@ def jacobi(
         >>> lantern_jax.draftings.jacobi(16384, window, "maximal").max_depth
         8
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial, row, enlarged))
+    return drafting_of(Window(vocab_size, window, redraw, initial, row, preview_of))
 
 
 @lru_cache(MOST_RECORDS)

@@ -75,7 +75,8 @@ class Window:
             ``random`` uniformly from the codes that ``left`` allows, ``preview`` copies the code of a preview that the
             model sampled first (``left`` where there is none).
         row: positions in a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
-        enlarged: for each stream position the earlier one that it enlarges, -1 for none; read by ``preview`` only.
+        preview_of: [T], for each stream position the preview's that shows the same part of the picture, -1 for none;
+            read by ``preview`` only.
 
     Raises:
         LanternError: an invalid number or name, or a tree without the path of best guesses.
@@ -92,7 +93,7 @@ class Window:
     redraw: str | None = named(None, REDRAWS)
     initial: str = named("left", INITIALS)
     row: int | None = whole(None, 1)
-    enlarged: tuple[int, ...] | None = None
+    preview_of: tuple[int, ...] | None = None
 
     def __post_init__(self):
         if not isinstance(self.tree, GuessTree):
@@ -102,7 +103,7 @@ class Window:
             raise LanternError(
                 f"row None is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
             )
-        if self.initial == "preview" and self.enlarged is None:
+        if self.initial == "preview" and self.preview_of is None:
             raise LanternError(
                 "initial 'preview' needs a model that samples a preview first, as GLM-Image does: choose another"
             )
@@ -163,7 +164,7 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
         log_q=None if settings.redraw is None else unknown(width),
         log_p=unknown(width + 1),
         memory=unknown(settings.remembered) if settings.remembered else None,
-        preview=jnp.full((batch, 1 + max(settings.enlarged)), -1, jnp.int32)
+        preview=jnp.full((batch, 1 + max(settings.preview_of)), -1, jnp.int32)
         if settings.initial == "preview"
         else None,
     )
@@ -192,7 +193,12 @@ def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]
 
 def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Int[Array, "B W"]:
     """Returns each place's row in the last round's arrays; past the last one if it has none."""
-    return (position - state.position)[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
+    return _places(settings, position - state.position)
+
+
+def _places(settings: Window, first: Int[Array, " B"]) -> Int[Array, "B W"]:
+    """Returns the positions of the window's places, given the first one's."""
+    return first[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
 
 
 def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
@@ -201,7 +207,7 @@ def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
 
 
 def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
-    above = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None] - settings.row
+    above = _places(settings, position - settings.row)
     seen = is_new & (above >= 1) & (above <= state.position[:, None] + settings.width)
     slot = jnp.maximum(above, 0) % settings.remembered
     remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
@@ -214,8 +220,8 @@ def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
 
 
 def _from_preview(settings: Window, state: WindowState, position, log_p, is_new):
-    place = position[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
-    cell = jnp.asarray(settings.enlarged, jnp.int32)[jnp.minimum(place, len(settings.enlarged) - 1)]
+    place = jnp.minimum(_places(settings, position), len(settings.preview_of) - 1)
+    cell = jnp.asarray(settings.preview_of, jnp.int32)[place]
     code = jnp.take_along_axis(state.preview, jnp.maximum(cell, 0), axis=1)
     return point_masses(log_p, jnp.where(is_new & (cell >= 0), code, -1))
 
@@ -310,4 +316,4 @@ class GuessedWindow(Guessing):
         target = parts.target
         rows = int((target.forced < 0).sum()) // parts.columns
         row = target.num_tokens // rows
-        return Window(target.vocab_size, self.tree, redraw, self.initial, row, parts.enlarged)
+        return Window(target.vocab_size, self.tree, redraw, self.initial, row, parts.preview_of)

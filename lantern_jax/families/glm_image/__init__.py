@@ -1,7 +1,7 @@
 """GLM-Image (zai-org): the autoregressive part, whose codes a diffusion decoder of other software draws."""
 
 from lantern_jax.families.glm_image import weights
-from lantern_jax.families.glm_image.model import GlmImageConfig, enlarged, product
+from lantern_jax.families.glm_image.model import GlmImageConfig, preview_of, product
 from lantern_jax.families.glm_image.prompts import GlmImageEncoder
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Format, Published
 from lantern_jax.families.token_weights import token_family
@@ -11,7 +11,7 @@ FAMILY = token_family(
     GlmImageConfig,
     GlmImageEncoder,
     shaped=shaped,
-    enlarged=enlarged,
+    preview_of=preview_of,
     product=product,
     sizes={"glm-image": GlmImageConfig},
     published=Published(

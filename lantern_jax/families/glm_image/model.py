@@ -102,7 +102,7 @@ class GlmImageConfig(GuidedTokensConfig):
         return replace(super().transformer, qkv_bias=True, output_norms=True)
 
 
-def enlarged(config: GlmImageConfig) -> tuple[int, ...]:
+def preview_of(config: GlmImageConfig) -> tuple[int, ...]:
     """Returns for each stream position the preview's that shows the same part of the picture, -1 for the preview's."""
     (rows, columns), (small_rows, small_columns) = shape_of(config), config.preview
     row, column = np.indices((rows, columns)).reshape(2, -1)
