@@ -1,13 +1,14 @@
 """Is ``auto`` ever slower than plain decoding, or than the best of the other methods one might have asked for?
 
-    python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--minutes 12] [--out FILE.json]
-    python -m eval.never_slower --size llamagen-b --batches 1,4,16 --minutes 40
+    python -m eval.never_slower [--model demo] [--batches 1,2,4,8,16,32,64] [--turns 5] [--out FILE.json]
+    python -m eval.never_slower --size llamagen-b --batches 1,4,16
     python -m eval.never_slower --batches 1 --tuned tuned-batch1-0123456789ab.json
 
 At each batch size, ``auto``, plain decoding, ``led`` and ``jacobi`` make the same pictures in turns of random order, a
-batch of each, as often as its share of the time allows (once to compile, then 2 to 10 times). A row has the seconds per
-batch of each (the median), and the best one's seconds over those of ``auto``: the median of the turns, each against
-those beside it; and by the medians of all. Only decoding counts, prefill included. Run it on quiet cores.
+batch of each, once to compile and then ``--turns`` times; what takes half as long again as the best in the first batch
+(without compiling) drops out. A row has the seconds per batch of each (the median), and the best one's seconds over
+those of ``auto``: the median of the turns, each against those beside it; and by the medians of all. Only decoding
+counts, prefill included. Run it on quiet cores.
 
 ``--size`` takes a published size with random weights, whose windows accept as many tokens per pass as the demo's: these
 lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is also compared at the batch it is for.
@@ -16,7 +17,6 @@ lengths are replayed. ``--tuned`` takes a file of ``lantern tune``, which is als
 import argparse
 import random
 import statistics
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -39,11 +39,11 @@ WAYS: dict[str, dict[str, Any]] = {
     "led": {"method": "led"},
     "jacobi": {"method": "jacobi"},
 }
-FEWEST, MOST = 2, 10
+HOPELESS = 1.5  # times the best
 
 
-def compare(pipeline: Pipeline, batch: int, seconds: float, tuned: Tuned | None = None) -> dict[str, Any]:
-    """Returns the row of a batch size, made in about this many seconds."""
+def compare(pipeline: Pipeline, batch: int, turns: int, tuned: Tuned | None = None) -> dict[str, Any]:
+    """Returns the row of a batch size."""
     prompts = sample_prompts(pipeline.checkpoint, batch)
     names = WAYS if pipeline.checkpoint.drafters else (AUTO, "plain", "jacobi")
     ways = {name: WAYS[name] for name in names}
@@ -54,24 +54,17 @@ def compare(pipeline: Pipeline, batch: int, seconds: float, tuned: Tuned | None 
     def run(name: str, first: int) -> float:
         return pipeline.generate(prompts, batch=batch, first=first, seed=1, **ways[name]).statistics.seconds
 
-    began = time.monotonic()
-    for name in ways:
-        run(name, 0)
-    compiling = time.monotonic() - began
-    repeats, repeat = 1, 0
-    while repeat < repeats:
-        began = time.monotonic()
+    first = {name: run(name, 0) for name in ways}
+    longest = HOPELESS * min(first.values())
+    racing = [name for name in ways if name == AUTO or first[name] <= longest]
+    for turn in range(turns):
         # What ran before a program changes its time by a tenth: each turn has an order of its own.
-        for name in random.Random(repeat).sample(list(ways), len(ways)):
-            spent[name].append(run(name, repeat * batch))
-        if not repeat:
-            left = seconds - compiling
-            repeats = int(min(MOST, max(FEWEST, left / max(time.monotonic() - began, 1e-6))))
-        repeat += 1
-    ratios = [min(times[i] for times in spent.values()) / spent[AUTO][i] for i in range(repeats)]
-    medians = {name: statistics.median(times) for name, times in spent.items()}
+        for name in random.Random(turn).sample(racing, len(racing)):
+            spent[name].append(run(name, turn * batch))
+    ratios = [min(spent[name][turn] for name in racing) / spent[AUTO][turn] for turn in range(turns)]
+    medians = {name: statistics.median(spent[name] or [first[name]]) for name in ways}
     return {
-        "batch": batch, "repeats": repeats, "seconds": medians, "turns": statistics.median(ratios),
+        "batch": batch, "raced": racing, "seconds": medians, "turns": statistics.median(ratios),
         "medians": min(medians.values()) / medians[AUTO], "said": pipeline.tuning(batch, batch=batch).note,
     }  # fmt: skip
 
@@ -90,18 +83,15 @@ def main(argv: Sequence[str] | None = None) -> None:
     parser.add_argument(
         "--batches", type=_batches, default=default, help="pictures decoded together, separated by commas"
     )
-    parser.add_argument(
-        "--minutes", type=arguments.number(above=True), default=12.0, help="how long it may take"
-    )
+    parser.add_argument("--turns", type=arguments.whole(), default=5, help="batches that each method makes")
     parser.add_argument("--out", type=arguments.new_file, help="write the rows as JSON")
     options = parser.parse_args(argv)
     keep_compiled_programs()
-    batches, rows = options.batches, []
+    rows = []
     tuned = None if options.tuned is None else read_tuned(options.tuned)
     pipeline = replaying(options.size) if options.size else lantern_jax.load(options.model)
-    for number, batch in enumerate(batches):
-        left = 60 * options.minutes * (1 - number / len(batches))
-        rows.append(compare(pipeline, batch, left / (len(batches) - number), tuned))
+    for batch in options.batches:
+        rows.append(compare(pipeline, batch, options.turns, tuned))
         print(rows[-1], flush=True)
     heads = ("batch", *(f"{name} s" for name in rows[0]["seconds"]), "turns", "medians")
     cells = [

@@ -1,6 +1,11 @@
-"""Train the drafter on stored features of its target.
+"""Train a drafter on its target's features, stored or computed in every step.
 
     python -m train.drafter --config configs/demo_drafter.py --target DIR --features DIR --workdir DIR
+    python -m train.drafter --config configs/demo_drafter.py --target DIR --folder DIR|--tokens DIR --workdir DIR
+
+The first form reads what `train.features` wrote. The second takes pictures as `train.features` does, keeps their codes
+in the working folder and computes features in the step that reads them: a step is a pass of the target longer, and a
+picture takes some kilobytes of disk in place of megabytes.
 
 The target, whose head training needs, is a checkpoint directory or the working folder of `train.target`. The
 same command resumes after a kill, on other devices too (`--mesh data=2,model=4`; `--hosts` as lantern takes it).
@@ -19,7 +24,7 @@ F width of the stored features, V codes, D width.
 """
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +37,13 @@ from ml_collections import ConfigDict
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.commands.options import DTYPES
 from lantern_jax.checkpoints.checkpoint import Checkpoint, describe_shapes
 from lantern_jax.checkpoints.store import load
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.devices import hosts
 from lantern_jax.devices.partition import mesh_sizes
+from lantern_jax.devices.platform import parameter_dtype
 from lantern_jax.drafters.eagle3 import Eagle3Config
 from lantern_jax.drafters.medusa import MedusaConfig
 from lantern_jax.drafters.registry import kind_name
@@ -59,9 +66,10 @@ from train.averaging import (
 from train.chains import KINDS, check_layers, drafter_inputs, inputs_width, kind_of, scored_count
 from train.claims import claim, claimed, parameters_digest
 from train.feature_store import FeatureStore
-from train.features import stored_layers
+from train.features import stored_layers, target_claims
 from train.loop import Metrics, Task, check, epoch_indices, loop_config, read_config, run, working
 from train.losses import agreement, counted_mean, distribution_loss, soft_cross_entropy
+from train.picture_codes import PictureCodes, pictures_of
 
 # The target's name in the note of a run's folder.
 _TARGET = "target in float16"
@@ -143,15 +151,17 @@ def make_task(
     config: ConfigDict,
     sizes: Any,
     head: PyTree | None = None,
-    store: FeatureStore | None = None,
+    examples: FeatureStore | PictureCodes | None = None,
     *,
+    target_params: PyTree | None = None,
     free: Bool[np.ndarray, " T"] | None = None,
     initial: PyTree | None = None,
 ) -> Task:
-    """Returns the drafter's training task. Without a head and a store it only describes the state.
+    """Returns the drafter's training task. Without a head and examples it only describes the state.
 
     Args:
         head: the target's.
+        target_params: all of the target's, for examples whose features are computed.
         free: which positions of the stream are sampled; None for all.
         initial: parameters to start from, by module: of all modules, or of some and the rest random.
     """
@@ -169,13 +179,16 @@ def make_task(
         return start_state(params, optimizer)
 
     def batch(step: int) -> dict[str, np.ndarray]:
-        chosen = epoch_indices(config.seed, step, config.batch_size, len(store))
-        features, prefix, tokens = store.read(chosen)
+        chosen = epoch_indices(config.seed, step, config.batch_size, len(examples))
+        if isinstance(examples, PictureCodes):
+            return examples.read(chosen)
+        features, prefix, tokens = examples.read(chosen)
         return {"features": features[..., -inputs_width(sizes) :], "prefix": prefix, "tokens": tokens}
 
     def update(
-        state: TrainState, batch: PyTree, key: Key[Array, ""], head: PyTree
+        state: TrainState, batch: PyTree, key: Key[Array, ""], head: PyTree, target: PyTree | None = None
     ) -> tuple[TrainState, Metrics]:
+        batch = batch if "features" in batch else examples.with_features(target, batch)
         sampled = np.ones(batch["tokens"].shape[-1], bool) if free is None else free
 
         def loss_of(params: PyTree) -> tuple[Array, Metrics]:
@@ -184,7 +197,8 @@ def make_task(
         (loss, metrics), gradients = jax.value_and_grad(loss_of, has_aux=True)(state.params)
         return next_state(state, gradients, optimizer, config.average), {"loss": loss, **metrics}
 
-    return Task(init, batch, update, initial=() if initial is None else (initial,), fixed={"head": head})
+    fixed = {"head": head} | ({} if target_params is None else {"target": target_params})
+    return Task(init, batch, update, initial=() if initial is None else (initial,), fixed=fixed)
 
 
 def start_modules(config: ConfigDict, sizes: Any, target_params: PyTree) -> PyTree | None:
@@ -272,35 +286,53 @@ def check_positions(config: ConfigDict, sizes: Any, tokens: int) -> None:
 def train(
     config: ConfigDict,
     target_folder: str | Path,
-    features_folder: str | Path,
+    features_folder: str | Path | None,
     workdir: str | Path,
     mesh: str | None = None,
+    *,
+    pictures: Mapping[str, Any] | None = None,
+    dtype: Any = np.float32,
 ) -> None:
-    """Trains in `workdir` as `config` says, on stored features; resumes a run that is there.
+    """Trains in `workdir` as `config` says; resumes a run that is there.
 
-    `mesh` is the devices, as in `loop.training_mesh`. Raises LanternError if the target or the features are missing or
-    do not belong together, or if the folder holds a run on others.
+    Args:
+        features_folder: stored features; None to compute them.
+        mesh: the devices, as in `loop.training_mesh`.
+        pictures: the arguments of `picture_codes.pictures_of`, whose features are computed.
+        dtype: of the target that computes them.
+
+    Raises LanternError if the target, features or pictures are missing or do not belong together, or if the folder
+    holds a run on others.
     """
-    store = FeatureStore(features_folder)
     # A run's parameters are float32, a checkpoint's stay as stored: of 7 billion, few are needed.
-    checkpoint = target.read_target(target_folder, None)
+    checkpoint = target.read_target(target_folder, None if features_folder else dtype)
     sizes = checkpoint.target_config
     with script.reading("the experiment", "change --config.model"):
         drafter_sizes = drafter_config(config, sizes)
     distribution_loss(config.get("loss", "cross_entropy"))
-    layers = stored_layers(features_folder, checkpoint, target_folder)
-    check_layers(drafter_sizes, layers, "this drafter")
     free = free_positions(sizes)
+    check_positions(config, drafter_sizes, len(free))
+    if features_folder:
+        examples, params = FeatureStore(features_folder), None
+        layers = stored_layers(features_folder, checkpoint, target_folder)
+        check_layers(drafter_sizes, layers, "this drafter")
+        sources = claimed(Path(features_folder))
+    else:
+        with working(workdir):
+            source = pictures_of(checkpoint, workdir, **pictures, dtype=dtype)
+        taps = getattr(drafter_sizes, "taps", ())
+        record = family_of(sizes).target(sizes, jnp.dtype(dtype), (*taps, sizes.num_layers) if taps else ())
+        examples, params = PictureCodes(record, source), checkpoint.target_params
+        sources = target_claims(sizes, params, dtype) | {source.name: f"{source.count} {source.digest}"}
+    sources |= {_TARGET: target_digest(checkpoint)}
     head = read_head(checkpoint)
     initial = start_modules(config, drafter_sizes, checkpoint.target_params)
-    sources = claimed(Path(features_folder)) | {_TARGET: target_digest(checkpoint)}
     del checkpoint
-    task = make_task(config, drafter_sizes, head, store, free=free, initial=initial)
+    task = make_task(config, drafter_sizes, head, examples, target_params=params, free=free, initial=initial)
     loop = loop_config(config)
     check(task, loop, mesh)
     check_frozen(config, task)
-    epoch_indices(config.seed, 0, config.batch_size, len(store))
-    check_positions(config, drafter_sizes, store.shapes["tokens"][0])
+    epoch_indices(config.seed, 0, config.batch_size, len(examples))
     with working(workdir, config):
         claim(Path(workdir), sources)
         run(task, loop, workdir, devices=mesh)
@@ -311,7 +343,12 @@ def main(argv: Sequence[str] | None = None) -> None:
     script.add_experiment(parser)
     script.add_target(parser)
     add = parser.add_argument
-    add("--features", type=arguments.folder, required=True, help="folder that train.features wrote")
+    given = parser.add_mutually_exclusive_group(required=True).add_argument
+    given("--features", type=arguments.folder, help="folder that train.features wrote")
+    given("--folder", type=arguments.folder, help="pictures with captions, or in class folders")
+    given("--tokens", type=arguments.folder, help="folder that train.encode wrote")
+    add("--pictures", type=arguments.whole(), help="the most to take of --folder or --tokens (default: all)")
+    add("--dtype", choices=DTYPES, help="of the target that computes features: float32 on a CPU, or bfloat16")
     script.add_workdir(parser, "where checkpoints and metrics go")
     add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
     add("--hosts", help="be one of several processes, as lantern's --hosts")
@@ -320,7 +357,11 @@ def main(argv: Sequence[str] | None = None) -> None:
         mesh_sizes(options.mesh)
     if options.hosts is not None:
         hosts.join(options.hosts)
-    train(options.config, options.target, options.features, options.workdir, options.mesh)
+    pictures = {"folder": options.folder, "tokens": options.tokens, "most": options.pictures}
+    train(
+        options.config, options.target, options.features, options.workdir, options.mesh, pictures=pictures,
+        dtype=parameter_dtype(options.dtype),
+    )  # fmt: skip
 
 
 if __name__ == "__main__":

@@ -3,8 +3,8 @@
 Axes: n prompts, C codes of a picture, K tokens of the stream that are given, H W height and width.
 """
 
+import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -81,118 +81,88 @@ def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> Prompt
     return family_of(checkpoint.target_config).prompts(parts)
 
 
-@dataclass(frozen=True)
-class Grid:
-    """The grid of codes that makes up a model's picture.
+def given(
+    checkpoint: Checkpoint,
+    start: Start | Sequence[Start] | None,
+    keep_rows: Any,
+    prompts: int,
+    settings: Settings,
+) -> tuple[list[np.ndarray], int] | None:
+    """Returns starts, one or one per prompt, each a picture uint8 [H, W, 3] of the model's size or codes int32 [C], and
+    how many rows stay, half of them for None; None without ``start``.
 
-    Attributes:
-        rows, columns: of codes.
-        pixels: of a code, in each direction.
-        codes: V.
-        draws: whether there is a tokenizer, to encode pictures with.
+    Raises:
+        LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer;
+            neither one start nor one per prompt; rows without a start, or not 1 to all but one; a method that completes
+            none.
     """
+    if start is None:
+        if keep_rows is not None:
+            raise LanternError("keep_rows needs a picture to go on with: give it as start")
+        return None
+    if not settings.drafting.verifies:
+        raise LanternError(
+            f"drafting {settings.method.texts['drafting']} cannot go on with a picture: choose another method"
+        )
+    starts = [_picture_or_codes(checkpoint, value) for value in _listed(start)]
+    _check_each("start", starts, prompts, "pictures")
+    rows, _ = shape_of(checkpoint.target_config)
+    if keep_rows is None:
+        return starts, max(1, rows // 2)
+    if check_count("keep_rows", keep_rows) >= rows:
+        raise errors.invalid("keep_rows", keep_rows, f"1 to {rows - 1}: a picture has {rows} rows of codes")
+    return starts, int(keep_rows)
 
-    rows: int
-    columns: int
-    pixels: int
-    codes: int
-    draws: bool
 
-    @classmethod
-    def of(cls, checkpoint: Checkpoint) -> "Grid":
-        """Returns the grid of a checkpoint's pictures."""
-        config, draws = checkpoint.target_config, checkpoint.tokenizer_params is not None
-        pixels = checkpoint.tokenizer_config.downsampling if draws else 1
-        return cls(*shape_of(config), pixels, config.num_codes, draws)
+def pictures_of(checkpoint: Checkpoint, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
+    """Returns pictures of the model's size; raises LanternError for anything else, or without a tokenizer."""
+    pictures = [_picture_or_codes(checkpoint, value) for value in _listed(images)]
+    if not pictures or any(picture.ndim != 3 for picture in pictures):
+        raise LanternError("pictures are PIL images or uint8 [H, W, 3] or [n, H, W, 3]: give at least one")
+    return np.stack(pictures)
 
-    @property
-    def shape(self) -> tuple[int, int] | None:
-        """Rows and columns as a tokenizer takes them; None for a square."""
-        return None if self.rows == self.columns else (self.rows, self.columns)
 
-    @property
-    def count(self) -> int:
-        """Codes of a picture."""
-        return self.rows * self.columns
+def checked_codes(checkpoint: Checkpoint, codes: Any) -> Int[np.ndarray, "... C"]:
+    """Returns pictures' codes; raises LanternError unless each has the right number of them, all the model's."""
+    codes, config = np.asarray(codes), checkpoint.target_config
+    count = math.prod(shape_of(config))
+    if not np.issubdtype(codes.dtype, np.integer) or not codes.size or codes.shape[-1:] != (count,):
+        raise LanternError(
+            f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} per picture"
+        )
+    if not 0 <= codes.min() <= codes.max() < config.num_codes:
+        raise LanternError(
+            f"codes are {codes.min()} to {codes.max()}: give those from 0 to {config.num_codes - 1}"
+        )
+    return codes.astype(np.int32)
 
-    def given(
-        self, start: Start | Sequence[Start] | None, keep_rows: Any, prompts: int, settings: Settings
-    ) -> tuple[list[np.ndarray], int] | None:
-        """Returns starts, one or one per prompt, each a picture uint8 [H, W, 3] of the model's size or codes int32 [C],
-        and how many rows stay, half of them for None; None without ``start``.
 
-        Raises:
-            LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer;
-                neither one start nor one per prompt; rows without a start, or not 1 to all but one; a method that
-                completes none.
-        """
-        if start is None:
-            if keep_rows is not None:
-                raise LanternError("keep_rows needs a picture to go on with: give it as start")
-            return None
-        if not settings.drafting.verifies:
+def _picture_or_codes(checkpoint: Checkpoint, value: Any) -> np.ndarray:
+    rows, columns = shape_of(checkpoint.target_config)
+    if isinstance(value, Image.Image):
+        picture = value
+    else:
+        value = np.asarray(value)
+        if value.ndim == 1:
+            return checked_codes(checkpoint, value)
+        if value.ndim != 3 or value.shape[-1] != 3 or value.dtype != np.uint8 or not value.size:
             raise LanternError(
-                f"drafting {settings.method.texts['drafting']} cannot go on with a picture: choose another method"
+                f"a picture has shape {value.shape} of {value.dtype}: give a PIL image, uint8 [H, W, 3], "
+                f"or {rows * columns} codes"
             )
-        starts = [self._one(value) for value in _listed(start)]
-        _check_each("start", starts, prompts, "pictures")
-        if keep_rows is None:
-            return starts, max(1, self.rows // 2)
-        if check_count("keep_rows", keep_rows) >= self.rows:
-            raise errors.invalid(
-                "keep_rows", keep_rows, f"1 to {self.rows - 1}: a picture has {self.rows} rows of codes"
-            )
-        return starts, int(keep_rows)
-
-    def pictures(self, images: Start | Sequence[Start]) -> UInt8[np.ndarray, "n H W 3"]:
-        """Returns pictures of the model's size; raises LanternError for anything else, or without a tokenizer."""
-        pictures = [self._one(value) for value in _listed(images)]
-        if not pictures or any(picture.ndim != 3 for picture in pictures):
-            raise LanternError(
-                "pictures are PIL images or uint8 [H, W, 3] or [n, H, W, 3]: give at least one"
-            )
-        return np.stack(pictures)
-
-    def checked_codes(self, codes: Any) -> Int[np.ndarray, "... C"]:
-        """Returns pictures' codes; raises LanternError unless each has the right number of them, all the model's."""
-        codes = np.asarray(codes)
-        count = self.count
-        if not np.issubdtype(codes.dtype, np.integer) or not codes.size or codes.shape[-1:] != (count,):
-            raise LanternError(
-                f"codes have shape {codes.shape} of {codes.dtype}: give whole numbers, {count} per picture"
-            )
-        if not 0 <= codes.min() <= codes.max() < self.codes:
-            raise LanternError(
-                f"codes are {codes.min()} to {codes.max()}: give those from 0 to {self.codes - 1}"
-            )
-        return codes.astype(np.int32)
-
-    def _one(self, value: Any) -> np.ndarray:
-        if isinstance(value, Image.Image):
-            picture = value
-        else:
-            value = np.asarray(value)
-            if value.ndim == 1:
-                return self.checked_codes(value)
-            if value.ndim != 3 or value.shape[-1] != 3 or value.dtype != np.uint8 or not value.size:
-                raise LanternError(
-                    f"a picture has shape {value.shape} of {value.dtype}: give a PIL image, uint8 [H, W, 3], "
-                    f"or {self.count} codes"
-                )
-            picture = Image.fromarray(value)
-        if not self.draws:
-            raise LanternError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
-        return fitted(picture, self.columns * self.pixels, self.rows * self.pixels)
+        picture = Image.fromarray(value)
+    if checkpoint.tokenizer_params is None:
+        raise LanternError("this checkpoint has no VQ tokenizer to encode pictures with: give codes")
+    pixels = checkpoint.tokenizer_config.downsampling
+    return fitted(picture, columns * pixels, rows * pixels)
 
 
-def first_tokens(
-    target: Target, codes: Int[np.ndarray, "n C"], rows: int, columns: int
-) -> Int[np.ndarray, "n K"]:
-    """Returns the stream's tokens up to the last code of ``rows`` rows, forced tokens between them included."""
+def first_tokens(target: Target, codes: Int[np.ndarray, "n C"], kept: int) -> Int[np.ndarray, "n K"]:
+    """Returns the stream's tokens up to the last of ``kept`` codes, forced tokens between them included."""
     free = np.flatnonzero(target.forced < 0)
     stream = np.tile(target.forced, (len(codes), 1))
     stream[:, free] = codes
-    return stream[:, : free[rows * columns - 1] + 1]
+    return stream[:, : free[kept - 1] + 1]
 
 
 def _listed(values: Any) -> list:

@@ -26,10 +26,11 @@ from lantern_jax.engine.jobs import Job
 from lantern_jax.engine.parameters import read_drafter, read_parameters
 from lantern_jax.families.registry import family_of
 from lantern_jax.io.errors import LanternError
+from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel
+from lantern_jax.pipeline import inputs
 from lantern_jax.pipeline.call import Call, CallOptions
 from lantern_jax.pipeline.drawing import draw_codes
-from lantern_jax.pipeline.inputs import Grid, Start, first_tokens, listed, prompt_encoder
 from lantern_jax.pipeline.notebook import keep_programs_in_notebooks
 from lantern_jax.pipeline.plan import Plan
 from lantern_jax.settings.recipe import Recipe
@@ -85,11 +86,11 @@ class Pipeline:
         self.dtype = dtype = parameter_dtype(dtype)
         self.family = family_of(checkpoint.target_config)
         self.recipe = Recipe.of(checkpoint, dtype)
-        self._encoder = prompt_encoder(checkpoint, strict_words)
-        self._grid = Grid.of(checkpoint)
+        self._encoder = inputs.prompt_encoder(checkpoint, strict_words)
+        grid = shape_of(checkpoint.target_config)
         self.engine = Engine(
             partial(read_parameters, checkpoint, dtype),
-            VQModel(checkpoint.tokenizer_config, self._grid.shape) if self.draws else None,
+            VQModel(checkpoint.tokenizer_config, grid) if self.draws else None,
             devices,
             read_drafter=partial(read_drafter, checkpoint, dtype),
         )
@@ -107,15 +108,13 @@ class Pipeline:
     def check_draws(self) -> None:
         """Raises LanternError where the checkpoint has no VQ tokenizer."""
         if not self.draws:
-            instead = (
-                "write its codes, --out FILE.npz" if self.family.product else "convert it again with one"
-            )
-            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: {instead}")
+            advice = "write its codes, --out FILE.npz" if self.family.product else "convert it again with one"
+            raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: {advice}")
 
     def generate(
         self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
         negative_prompt: str | Sequence[str] | None = None,
-        start: Start | Sequence[Start] | None = None, keep_rows: int | None = None, compare: bool = False,
+        start: inputs.Start | Sequence[inputs.Start] | None = None, keep_rows: int | None = None, compare: bool = False,
         log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **options: Unpack[Options],
     ) -> Generation:  # fmt: skip
         """Makes ``num`` pictures for every prompt. A call that does not say how to decode takes a tuned method (see
@@ -172,7 +171,7 @@ class Pipeline:
                 )
             rows = self._encoder.from_encoded(prompts)
             return self._plan(prompts.prompts, lambda: rows, **call)
-        prompts, against = listed(prompts, negative_prompt, self._encoder)
+        prompts, against = inputs.listed(prompts, negative_prompt, self._encoder)
         encode, ignored = self._encoder.prepare(prompts, self.dtype, against)
         return self._plan(tuple(map(str, prompts)), encode, MOST_PICTURES, against, ignored, **call)
 
@@ -186,7 +185,7 @@ class Pipeline:
         Raises:
             LanternError: as ``generate`` for these prompts.
         """
-        prompts, against = listed(prompts, negative_prompt, self._encoder)
+        prompts, against = inputs.listed(prompts, negative_prompt, self._encoder)
         encode, _ = self._encoder.prepare(prompts, self.dtype, against)
         return self._encoder.to_encoded(prompts, encode())
 
@@ -265,18 +264,18 @@ class Pipeline:
         """Returns how a batch is decoded with these settings; ``plain``: without drafts, from the same distribution."""
         return self.recipe.job(settings, plain)
 
-    def encode_pictures(self, images: Start | Sequence[Start]) -> Int[np.ndarray, "n T"]:
+    def encode_pictures(self, images: inputs.Start | Sequence[inputs.Start]) -> Int[np.ndarray, "n T"]:
         """Returns the codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken.
 
         Raises:
             LanternError: no pictures, or a checkpoint without a VQ tokenizer.
         """
-        return self.engine.encode(self._grid.pictures(images))
+        return self.engine.encode(inputs.pictures_of(self.checkpoint, images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:
         """Returns pictures of codes; raises LanternError for none, another model's, or without a sound VQ tokenizer."""
         self.check_draws()
-        return draw_codes(self.engine, np.atleast_2d(self._grid.checked_codes(tokens)))[0]
+        return draw_codes(self.engine, np.atleast_2d(inputs.checked_codes(self.checkpoint, tokens)))[0]
 
     def _plan(
         self, prompts, encode, most=MOST_PICTURES, against=None, ignored=(), /, *, num=1, seed=0, first=0, start=None,
@@ -285,7 +284,7 @@ class Pipeline:
         """Settles a call for prompts of these names, whose conditioning ``encode`` returns."""
         count = check_numbers(len(prompts), num, seed, first, most)
         settings, found = self._settled(count, options)
-        begun = self._grid.given(start, keep_rows, len(prompts), settings)
+        begun = inputs.given(self.checkpoint, start, keep_rows, len(prompts), settings)
         idle = "negative_prompt has no effect with guidance 1" if against and settings.guidance == 1 else ""
         notes, numbers = filter(None, (found.note, idle)), map(int, (num, seed, first))
         call = Call(
@@ -297,4 +296,5 @@ class Pipeline:
     def _completion(self, conditioning: Any, starts: list[np.ndarray], rows: int) -> Completion:
         codes = np.stack([self.encode_pictures(one)[0] if one.ndim == 3 else one for one in starts])
         codes = np.broadcast_to(codes, (len(jax.tree.leaves(conditioning)[0]), codes.shape[1]))
-        return Completion(conditioning, first_tokens(self.recipe.target(), codes, rows, self._grid.columns))
+        kept = rows * shape_of(self.recipe.config)[1]
+        return Completion(conditioning, inputs.first_tokens(self.recipe.target(), codes, kept))

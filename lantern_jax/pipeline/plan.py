@@ -6,7 +6,7 @@ Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W hei
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 
 import jax
@@ -131,7 +131,9 @@ class Plan:
             raise Interrupted(ours) from None
 
     def _generate(self, progress, log_probs: bool, plain: bool = False) -> Generation:
-        count, held, batch = self.call.count, _Held(), self.call.settings.batch
+        count, batch = self.call.count, self.call.settings.batch
+        drawn: tuple[_Part, ...] = ()
+        waiting: tuple[_Part, ...] = ()
         job = self.recipe.job(self.call.settings, plain)
         # Encoded here, where no picture can be finished yet.
         _ = self.conditioning
@@ -139,21 +141,24 @@ class Plan:
             self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
             for part in batches(count, batch):
+                before = sum((one.timing.decoding for one in drawn), 0.0)
                 for run, fresh in self._pieces(job, part):
-                    held = held.with_decoded(run, fresh)
+                    waiting = waiting if fresh is None else (*waiting, fresh)
                     if progress is not None:
                         # Positions of the stream, forced ones included: the share of the picture all the same.
                         known = part.start * run.total + int(run.lengths.sum())
                         pictures = part.start + int(run.finished.sum())
-                        progress(Progress(known, count * run.total, pictures, count, held.spent.decoding))
-                held = self._draw_waiting(held)
-            made = self._generation(held)
+                        seconds = before + run.timing.decoding
+                        progress(Progress(known, count * run.total, pictures, count, seconds))
+                # One assignment, so that Ctrl-C neither loses nor duplicates a picture.
+                drawn, waiting = self._draw_waiting(drawn, waiting)
+            made = self._generation(drawn)
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 # As many as in the batches before, whose program is compiled.
-                held = self._draw_waiting(held, min(count, batch))
-            raise Interrupted(self._generation(held) if held.drawn else None) from None
+                drawn, waiting = self._draw_waiting(drawn, waiting, min(count, batch))
+            raise Interrupted(self._generation(drawn) if drawn else None) from None
 
     def _log_probs(self, made: Generation) -> Float[np.ndarray, "n T"]:
         target, count = self.recipe.target(), len(made.tokens)
@@ -241,14 +246,11 @@ class Plan:
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
-        return _Part(numbers, decoded)
+        return _Part(numbers, decoded, run.timing)
 
-    def _draw_waiting(self, held: "_Held", least: int = 0) -> "_Held":
-        """Draws the waiting pictures; ``least``: with a program for at least that many."""
-        if not held.waiting:
-            return held
-        drawn = self._with_pictures(held.waiting, least)
-        return _Held((*held.drawn, drawn), (), held.spent + drawn.timing)
+    def _draw_waiting(self, drawn: "tuple[_Part, ...]", waiting: "tuple[_Part, ...]", least: int = 0):
+        """Draws what waits, with a program for at least ``least`` pictures; returns what is drawn and waits then."""
+        return ((*drawn, self._with_pictures(waiting, least)), ()) if waiting else (drawn, waiting)
 
     def _with_pictures(self, stashed: Sequence["_Part"], least: int = 0) -> "_Part":
         """Joins the sequences of several parts in the order of their numbers, and draws them."""
@@ -257,16 +259,15 @@ class Plan:
         decoded = jax.tree.map(
             lambda *leaves: np.concatenate(leaves)[order], *(part.decoded for part in stashed)
         )
+        count, decoding = len(numbers), stashed[-1].timing
         if not self.draws:
-            return _Part(numbers[order], decoded)
-        count = len(numbers)
+            return _Part(numbers[order], decoded, decoding)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
         named = self.call.first + np.resize(numbers[order], len(tokens))
         pictures, timing = draw_codes(self.engine, tokens, self.call.settings.batch, named)
-        return _Part(numbers[order], decoded, pictures[:count], timing)
+        return _Part(numbers[order], decoded, decoding + timing, pictures[:count])
 
-    def _generation(self, held: "_Held") -> Generation:
-        parts = held.drawn
+    def _generation(self, parts: "Sequence[_Part]") -> Generation:
         numbers = np.concatenate([part.numbers for part in parts])
         decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
         return Generation(
@@ -274,7 +275,7 @@ class Plan:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, held.spent, self._given_codes),
+            statistics=summarise(decoded, sum((part.timing for part in parts), Timing()), self._given_codes),
             numbers=(self.call.first + numbers).astype(np.int64),
             notes=self.call.notes,
             settings=self.call.settings.to_json(),
@@ -283,39 +284,19 @@ class Plan:
 
 @dataclass(frozen=True)
 class _Part:
-    """Finished sequences of a call: their numbers from 0, what was decoded (codes alone), pictures."""
+    """Finished sequences of a batch.
+
+    Attributes:
+        numbers: from 0.
+        decoded: their codes alone.
+        timing: of the whole batch when they were done, and of drawing their pictures.
+        pictures: None before they are drawn.
+    """
 
     numbers: Int[np.ndarray, " B"]
     decoded: Decoded
+    timing: Timing
     pictures: UInt8[np.ndarray, "B H W 3"] | None = None
-    timing: Timing = field(default_factory=Timing)
-
-
-@dataclass(frozen=True)
-class _Held:
-    """What a call has so far, replaced atomically, so that Ctrl-C neither loses nor duplicates a picture.
-
-    Attributes:
-        drawn: parts with their pictures.
-        waiting: parts of the current batch whose pictures are not drawn yet.
-        timing: of the batches that are drawn.
-        running: of the current batch.
-    """
-
-    drawn: tuple[_Part, ...] = ()
-    waiting: tuple[_Part, ...] = ()
-    timing: Timing = field(default_factory=Timing)
-    running: Timing = field(default_factory=Timing)
-
-    @property
-    def spent(self) -> Timing:
-        """The seconds of all batches."""
-        return self.timing + self.running
-
-    def with_decoded(self, run: Run, fresh: _Part | None) -> "_Held":
-        """Returns what a call has after another piece of the current batch."""
-        waiting = self.waiting if fresh is None else (*self.waiting, fresh)
-        return dataclasses.replace(self, waiting=waiting, running=run.timing)
 
 
 def batches(count: int, most: int) -> Iterator[slice]:
