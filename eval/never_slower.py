@@ -54,15 +54,15 @@ def compare(pipeline: Pipeline, batch: int, turns: int, tuned: Tuned | None = No
     def run(name: str, first: int) -> float:
         return pipeline.generate(prompts, batch=batch, first=first, seed=1, **ways[name]).statistics.seconds
 
-    first = {name: run(name, 0) for name in ways}
-    longest = HOPELESS * min(first.values())
-    racing = [name for name in ways if name == AUTO or first[name] <= longest]
+    warmed = {name: run(name, 0) for name in ways}
+    longest = HOPELESS * min(warmed.values())
+    racing = [name for name in ways if name == AUTO or warmed[name] <= longest]
     for turn in range(turns):
         # What ran before a program changes its time by a tenth: each turn has an order of its own.
         for name in random.Random(turn).sample(racing, len(racing)):
             spent[name].append(run(name, turn * batch))
     ratios = [min(spent[name][turn] for name in racing) / spent[AUTO][turn] for turn in range(turns)]
-    medians = {name: statistics.median(spent[name] or [first[name]]) for name in ways}
+    medians = {name: statistics.median(spent[name] or [warmed[name]]) for name in ways}
     return {
         "batch": batch, "raced": racing, "seconds": medians, "turns": statistics.median(ratios),
         "medians": min(medians.values()) / medians[AUTO], "said": pipeline.tuning(batch, batch=batch).note,

@@ -1,6 +1,6 @@
 """Pictures as codes, of which each step of a drafter's training computes the target's features itself.
 
-Axes: n pictures, B batch, T tokens of a stream.
+Axes: B batch, G guidance rows, P prefix, T tokens of a stream, S = P + T - 1 features of a sequence, F their width.
 """
 
 import dataclasses
@@ -34,12 +34,16 @@ class PictureCodes:
         return self.source.count
 
     def read(self, pictures: Int[np.ndarray, " B"]) -> dict[str, PyTree]:
-        """Returns conditioning and tokens of pictures."""
+        """Returns a batch: "conditioning", leaves [B, P, ...], and "tokens", int32 [B, T]."""
         codes = self.source.codes(pictures)
         return {"conditioning": self.source.conditioning(pictures), "tokens": streams(self.record, codes)}
 
     def with_features(self, params: PyTree, batch: PyTree) -> dict[str, Array]:
-        """Returns such a batch as a `FeatureStore` holds it; traceable."""
+        """Returns such a batch with "features" [B, G, S, F] and "prefix" int32 [B, G, P]; traceable.
+
+        Args:
+            params: the target's.
+        """
         tokens = batch["tokens"]
         features, prefix = features_of(self.record)(params, batch["conditioning"], tokens)
         return {
@@ -62,6 +66,9 @@ def pictures_of(
 
     Args:
         most: the most pictures to take; None for all.
+        dtype: of the text encoder.
+
+    Raises LanternError as `prompted` and `read_tokens` do.
     """
     if tokens is None:
         return prompted(checkpoint, workdir, folder, pictures=most, dtype=dtype)[0]

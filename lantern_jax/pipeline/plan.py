@@ -6,7 +6,7 @@ Axes: n pictures of a call, B pictures of a batch, T codes of a picture, H W hei
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
 import jax
@@ -134,6 +134,8 @@ class Plan:
         count, batch = self.call.count, self.call.settings.batch
         drawn: tuple[_Part, ...] = ()
         waiting: tuple[_Part, ...] = ()
+        # Of the batches before, and of this one.
+        spent, running = Timing(), Timing()
         job = self.recipe.job(self.call.settings, plain)
         # Encoded here, where no picture can be finished yet.
         _ = self.conditioning
@@ -141,24 +143,25 @@ class Plan:
             self.engine.compile_drawing(min(count, batch), len(self.free), batch)
         try:
             for part in batches(count, batch):
-                before = sum((one.timing.decoding for one in drawn), 0.0)
                 for run, fresh in self._pieces(job, part):
+                    running = run.timing
                     waiting = waiting if fresh is None else (*waiting, fresh)
                     if progress is not None:
                         # Positions of the stream, forced ones included: the share of the picture all the same.
                         known = part.start * run.total + int(run.lengths.sum())
                         pictures = part.start + int(run.finished.sum())
-                        seconds = before + run.timing.decoding
+                        seconds = (spent + running).decoding
                         progress(Progress(known, count * run.total, pictures, count, seconds))
                 # One assignment, so that Ctrl-C neither loses nor duplicates a picture.
                 drawn, waiting = self._draw_waiting(drawn, waiting)
-            made = self._generation(drawn)
+                spent, running = spent + running, Timing()
+            made = self._generation(drawn, spent)
             return dataclasses.replace(made, log_probs=self._log_probs(made)) if log_probs else made
         except KeyboardInterrupt:
             with contextlib.suppress(KeyboardInterrupt):
                 # As many as in the batches before, whose program is compiled.
                 drawn, waiting = self._draw_waiting(drawn, waiting, min(count, batch))
-            raise Interrupted(self._generation(drawn) if drawn else None) from None
+            raise Interrupted(self._generation(drawn, spent + running) if drawn else None) from None
 
     def _log_probs(self, made: Generation) -> Float[np.ndarray, "n T"]:
         target, count = self.recipe.target(), len(made.tokens)
@@ -246,7 +249,7 @@ class Plan:
         decoded = decoded.replace(
             tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
         )
-        return _Part(numbers, decoded, run.timing)
+        return _Part(numbers, decoded)
 
     def _draw_waiting(self, drawn: "tuple[_Part, ...]", waiting: "tuple[_Part, ...]", least: int = 0):
         """Draws what waits, with a program for at least ``least`` pictures; returns what is drawn and waits then."""
@@ -259,15 +262,15 @@ class Plan:
         decoded = jax.tree.map(
             lambda *leaves: np.concatenate(leaves)[order], *(part.decoded for part in stashed)
         )
-        count, decoding = len(numbers), stashed[-1].timing
         if not self.draws:
-            return _Part(numbers[order], decoded, decoding)
+            return _Part(numbers[order], decoded)
+        count = len(numbers)
         tokens = np.resize(decoded.tokens, (max(count, least), decoded.tokens.shape[1]))
         named = self.call.first + np.resize(numbers[order], len(tokens))
         pictures, timing = draw_codes(self.engine, tokens, self.call.settings.batch, named)
-        return _Part(numbers[order], decoded, decoding + timing, pictures[:count])
+        return _Part(numbers[order], decoded, pictures[:count], timing)
 
-    def _generation(self, parts: "Sequence[_Part]") -> Generation:
+    def _generation(self, parts: "Sequence[_Part]", decoding: Timing) -> Generation:
         numbers = np.concatenate([part.numbers for part in parts])
         decoded = jax.tree.map(lambda *leaves: np.concatenate(leaves), *(part.decoded for part in parts))
         return Generation(
@@ -275,7 +278,7 @@ class Plan:
             pictures=np.concatenate([part.pictures for part in parts]) if self.draws else None,
             tokens=decoded.tokens,
             round_of_token=decoded.round_of_token,
-            statistics=summarise(decoded, sum((part.timing for part in parts), Timing()), self._given_codes),
+            statistics=summarise(decoded, sum((part.timing for part in parts), decoding), self._given_codes),
             numbers=(self.call.first + numbers).astype(np.int64),
             notes=self.call.notes,
             settings=self.call.settings.to_json(),
@@ -289,14 +292,14 @@ class _Part:
     Attributes:
         numbers: from 0.
         decoded: their codes alone.
-        timing: of the whole batch when they were done, and of drawing their pictures.
         pictures: None before they are drawn.
+        timing: of drawing them.
     """
 
     numbers: Int[np.ndarray, " B"]
     decoded: Decoded
-    timing: Timing
     pictures: UInt8[np.ndarray, "B H W 3"] | None = None
+    timing: Timing = field(default_factory=Timing)
 
 
 def batches(count: int, most: int) -> Iterator[slice]:

@@ -155,7 +155,7 @@ def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, m
         drawn.append(codes)
         return np.zeros((len(codes), SIDE, SIDE, 3), np.uint8), Timing()
 
-    monkeypatch.setattr(plan.Plan, "_pieces", lambda *given: [(on_four, plan._Part(none, decoded, Timing()))])
+    monkeypatch.setattr(plan.Plan, "_pieces", lambda *given: [(on_four, plan._Part(none, decoded))])
     monkeypatch.setattr(plan, "draw_codes", draw)
     assert len(list(tiny_pipeline().iterate(PROMPTS))) == 1
     np.testing.assert_array_equal(drawn, [np.repeat(tokens, 4, axis=0)])
