@@ -353,6 +353,9 @@ def main(argv: Sequence[str] | None = None) -> None:
     add("--mesh", help="devices, as lantern takes them: data=2,model=4 (default: all, data)")
     add("--hosts", help="be one of several processes, as lantern's --hosts")
     options = script.parse(parser, argv, "demo_drafter.py")
+    for name in ("pictures", "dtype"):
+        if options.features is not None and getattr(options, name) is not None:
+            raise LanternError(f"--{name} is for --folder and --tokens: features have theirs, leave it out")
     if options.mesh is not None:
         mesh_sizes(options.mesh)
     if options.hosts is not None:

@@ -167,6 +167,7 @@ def load(
     sharding: Where | None = None,
     *,
     drafters: Iterable[str] | None = None,
+    streamed: bool = False,
 ) -> Checkpoint:
     """Reads a checkpoint, without the parameters of its text encoder.
 
@@ -175,6 +176,8 @@ def load(
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         drafters: the kinds of drafters to read; for the others, shapes and stored dtypes stand in for arrays. None
             reads all.
+        streamed: whether arrays stay in their files, whole ones by their checksums, and are read when they are written
+            to another checkpoint, one at a time.
 
     Raises:
         LanternError: the directory is missing, is not a checkpoint, is damaged, or holds arrays that do not fit its
@@ -191,7 +194,11 @@ def load(
         shapes["drafters"] = {kind: checkpoint.drafters[kind][1] for kind in kinds}
     if checkpoint.codebook is not None:
         shapes |= {name: getattr(checkpoint.codebook, name) for name in ("neighbours", "codes")}
-    arrays = _read(folder, tensors, shapes, dtype, sharding)
+    if streamed:
+        folder.check(folder.names(), again=True)
+        arrays = jax.tree_util.tree_map_with_path(lambda path, _: tensors[name_of(path)], shapes)
+    else:
+        arrays = _read(folder, tensors, shapes, dtype, sharding)
     read = arrays.get("drafters", {})
     return dataclasses.replace(
         checkpoint,

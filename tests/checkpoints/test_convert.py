@@ -112,6 +112,24 @@ def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path
     assert back.metadata["tokens_per_pass"] == {"jacobi:nodes=16": 2.3}
 
 
+def test_adding_a_drafter_holds_no_other_part(published, tmp_path, monkeypatch):
+    old = convert("llamagen", **published, out=tmp_path / "old")
+    whole = load(old, None)
+    monkeypatch.setattr(store, "read_arrays", must_not_run)
+    conversion.add_drafter(old, published["drafter"], out=tmp_path / "new")
+    monkeypatch.undo()
+    back = load(tmp_path / "new", None)
+    same(back.target_params, whole.target_params)
+    same((back.tokenizer_params, back.codebook), (whole.tokenizer_params, whole.codebook))
+    file = old / "model.safetensors"
+    flipped = bytearray(file.read_bytes())
+    flipped[-1] ^= 1
+    file.write_bytes(flipped)
+    with refused("model.safetensors"):
+        conversion.add_drafter(old, published["drafter"], out=tmp_path / "newer")
+    assert not (tmp_path / "newer").exists()
+
+
 @pytest.fixture
 def folder(published, tmp_path, monkeypatch) -> Path:
     """A copy of the published files, as the current folder."""

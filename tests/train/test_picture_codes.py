@@ -8,6 +8,7 @@ import pytest
 
 from lantern_jax.families.registry import family_of
 from tests.command import files
+from tests.refused import refused
 from tests.train.families import FLOAT32
 from train import drafter, target
 from train.feature_store import FeatureStore
@@ -29,6 +30,13 @@ def test_features_are_those_of_a_store(extracted, pictures, tmp_path):
     np.testing.assert_allclose(made["features"], features, atol=3e-3)
     np.testing.assert_array_equal(made["prefix"], prefix)
     np.testing.assert_array_equal(made["tokens"], tokens)
+
+
+@pytest.mark.parametrize("option", ["--pictures=9", "--dtype=bfloat16"])
+def test_what_stored_features_fix_is_not_asked_for(option, tmp_path):
+    folders = [f"--{name}={tmp_path}" for name in ("target", "features", "workdir")]
+    with refused(f"{option.partition('=')[0]} is for --folder and --tokens"):
+        drafter.main(["--config=configs/demo_drafter.py", *folders, option])
 
 
 @pytest.mark.slow

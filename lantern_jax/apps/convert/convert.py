@@ -122,7 +122,7 @@ def add_drafter(
     def begin(*_: Any) -> Begun:
         old = load_shapes(checkpoint)
         order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
-        return old.target_config, order, partial(load, checkpoint, None)
+        return old.target_config, order, partial(load, checkpoint, streamed=True)
 
     return _convert(begin, {"drafter" if kind == "eagle" else kind: drafter}, config, out, options, "drafter")
 
@@ -147,7 +147,7 @@ def add_text_encoder(
     """
 
     def begin(*_: Any) -> Begun:
-        return load_shapes(checkpoint).target_config, None, partial(load, checkpoint, None)
+        return load_shapes(checkpoint).target_config, None, partial(load, checkpoint, streamed=True)
 
     sources = {"t5": t5, "t5_tokenizer": t5_tokenizer}
     return _convert(begin, sources, config, out, options, "text_encoder")
