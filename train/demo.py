@@ -1,11 +1,12 @@
 """Retrain the whole demo with one command.
 
-    python -m train.demo --workdir DIR [--experiment=demo|tiny] [--STAGE.NAME=VALUE ...]
+    python -m train.demo --workdir DIR [--experiment=demo|tiny] [--tokenizer=DIR] [--STAGE.NAME=VALUE ...]
 
 Runs, one process after another: the tokenizer, the encoding of the target's pictures, the target, the extraction of
 features, a drafter of each kind, the growing of draft trees, the classifier, and the export into DIR/export. Finished
 stages are skipped and a killed one continues from its last checkpoint, so the same command always continues, even in a
-folder that was moved to another machine. DIR/seconds.json holds the seconds of each stage, summed over all calls.
+folder that was moved to another machine. With `--tokenizer`, a checkpoint directory, no tokenizer is trained: a new
+target is drawn with an old one's. DIR/seconds.json holds the seconds of each stage, summed over all calls.
 
 `--target.steps=20000 --target.batch_size=64 --tokens.pictures=65536` changes values of the stages' experiments, or how
 many pictures a stage works on; give the same changes again to continue. It is an error if a stage was done with other
@@ -89,11 +90,15 @@ ALLOCATOR = {
 
 
 def stages(
-    experiment: str, workdir: Path, changes: Mapping[tuple[str, str], str] | None = None
+    experiment: str,
+    workdir: Path,
+    changes: Mapping[tuple[str, str], str] | None = None,
+    tokenizer: Path | None = None,
 ) -> list[tuple[str, list[str]]]:
     """Returns (name, arguments of Python) of every stage, in order.
 
     Args:
+        tokenizer: a checkpoint directory; with one, the tokenizer's stage is left out.
         changes: (stage, name) -> the value that takes the place of the experiment's.
 
     Raises:
@@ -114,31 +119,39 @@ def stages(
         script.change(values, changed[name], f"--{name}.")
         prefix = "" if name in settled else "config."
         flags = flags | {f"{prefix}{part}": value for part, value in changed[name].items()}
-        folders = [(flag, workdir / part) for part, flag in earlier.items()]
+        folders = [
+            (flag, tokenizer if part == "tokenizer" and tokenizer else workdir / part)
+            for part, flag in earlier.items()
+        ]
         if name == "export":
             folders += [("trees", workdir / "trees" / "trees.json"), ("out", workdir / name)]
         else:
             folders.append(("workdir", workdir / name))
         commands.append((name, ["-m", module, *(f"--{k}={v}" for k, v in [*flags.items(), *folders])]))
-    return commands
+    return commands[1:] if tokenizer else commands
 
 
-def train(experiment: str, workdir: str | Path, changes: Mapping[tuple[str, str], str] | None = None) -> None:
-    """Runs what is left of all stages, with changes as in `stages`.
+def train(
+    experiment: str,
+    workdir: str | Path,
+    changes: Mapping[tuple[str, str], str] | None = None,
+    tokenizer: Path | None = None,
+) -> None:
+    """Runs what is left of all stages, with changes and a tokenizer as in `stages`.
 
     Raises:
         LanternError: a stage was done with other values.
         CalledProcessError: a stage fails.
     """
-    workdir = Path(workdir).absolute()
+    workdir, tokenizer = Path(workdir).absolute(), tokenizer and tokenizer.absolute()
     environment = {**ALLOCATOR, **os.environ} if sys.platform == "linux" else dict(os.environ)
-    commands = stages(experiment, workdir, changes)
+    commands = stages(experiment, workdir, changes, tokenizer)
     # Of no particular folder: this one may be moved.
-    notes = {name: set(words) for name, words in stages(experiment, Path(), changes)}
+    notes = {name: set(words) for name, words in stages(experiment, Path(), changes, tokenizer)}
     busy = f"another process works in {workdir}: wait for it, or name another --workdir"
     with sole(workdir / "demo", busy):
-        for name in STAGES:
-            check_done(workdir, name, notes[name])
+        for name, words in notes.items():
+            check_done(workdir, name, words)
         for name, words in commands:
             done = workdir / f"{name}.done"
             if not done.exists():
@@ -231,10 +244,11 @@ def main(argv: Sequence[str] | None = None) -> None:
     add = parser.add_argument
     add("--experiment", choices=tuple(EXPERIMENTS), default="demo", help="tiny runs through all in minutes")
     add("--workdir", type=arguments.working_folder, required=True, help="where the stages work")
+    add("--tokenizer", type=arguments.folder, help="checkpoint directory whose tokenizer is taken")
     options, rest = parser.parse_known_args(argv)
     changes = changes_of(rest)
     try:
-        train(options.experiment, options.workdir, changes)
+        train(options.experiment, options.workdir, changes, options.tokenizer)
     except subprocess.CalledProcessError as failed:
         # The stage said why.
         raise SystemExit(failed.returncode if failed.returncode > 0 else 1) from None

@@ -33,7 +33,8 @@ from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.drafters.registry import kind_name
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_bounded, read_json, write_file
-from train import drafter, script, target, tokenizer
+from train import drafter, script, target
+from train.encode import read_tokenizer
 from train.fit import fitted
 from train.loop import read_config
 
@@ -50,8 +51,11 @@ def build(
     defaults: dict,
     metadata: dict,
 ) -> Checkpoint:
-    """Builds a checkpoint from training runs; codes are neighbours by how the decoder sees them."""
-    vq_config, params = tokenizer.export(tokenizer_folder)
+    """Builds a checkpoint from training runs; codes are neighbours by how the decoder sees them.
+
+    The tokenizer's folder is as `read_tokenizer` takes it.
+    """
+    vq_config, params, *_ = read_tokenizer(tokenizer_folder)
     vq_params = {"params": params}
     trained = target.read_target(target_folder)
     return Checkpoint(
@@ -119,7 +123,8 @@ def add_drafters(options: argparse.Namespace) -> None:
 def main(argv: Sequence[str] | None = None) -> None:
     parser = script.make_parser(__doc__)
     add = parser.add_argument
-    add("--tokenizer", type=arguments.folder, help="working folder of the tokenizer's training run")
+    wanted = "working folder of the tokenizer's training run, or a checkpoint directory"
+    add("--tokenizer", type=arguments.folder, help=wanted)
     add("--target", type=arguments.folder, help="working folder of the target's training run")
     wanted = "working folder of a drafter's training run; may be given once per kind"
     add("--drafter", type=arguments.folder, action="append", required=True, help=wanted)

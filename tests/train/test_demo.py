@@ -45,6 +45,16 @@ def test_every_stage_reads_what_an_earlier_one_wrote(experiment, tmp_path):
     assert {drafter_kind(experiment, name) for name in demo.DRAFTERS} == set(KINDS)
 
 
+def test_a_given_tokenizer_is_not_trained(tmp_path):
+    whole, given = dict(demo.stages("tiny", tmp_path)), dict(demo.stages("tiny", tmp_path, None, Path("old")))
+    assert [*given] == [*whole][1:]
+    for name in given:
+        assert given[name] == [
+            word.replace(f"--tokenizer={tmp_path / 'tokenizer'}", "--tokenizer=old") for word in whole[name]
+        ]
+    assert {name for name in given if given[name] != whole[name]} == {"tokens", "classifier", "export"}
+
+
 def drafter_kind(experiment, name):
     module = importlib.import_module(f"configs.{experiment}_{name}")
     return module.get_config().get("kind", "eagle")

@@ -11,8 +11,9 @@ from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS
 from lantern_jax.checkpoints.store import load, save
 from lantern_jax.drafters.medusa import MedusaConfig, medusa_shapes
 from tests.refused import refused
-from tests.tiny_checkpoint import CODES, DRAFTER, TARGET, VQ, nearest, tiny_checkpoint
+from tests.tiny_checkpoint import CODES, DRAFTER, SIDE, TARGET, VQ, nearest, tiny_checkpoint
 from train import export
+from train.encode import Tokenizer
 
 MEDUSA = MedusaConfig(TARGET.dim, CODES, CODES, heads=2)
 
@@ -68,7 +69,7 @@ def test_a_code_of_zeros_has_neighbours(monkeypatch):
     checkpoint, params = tiny_checkpoint(), dict(tiny_checkpoint().tokenizer_params["params"])
     params["codebook"] = params["codebook"].copy()
     params["codebook"][3] = 0
-    monkeypatch.setattr(export.tokenizer, "export", lambda folder: (VQ, params))
+    monkeypatch.setattr(export, "read_tokenizer", lambda folder: Tokenizer(VQ, params, 0, SIDE))
     monkeypatch.setattr(export.target, "read_target", lambda folder: checkpoint)
     found = export.build("tokenizer", "target", [], model="m", defaults={}, metadata={}).codebook
     codes = params["codebook"]

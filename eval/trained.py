@@ -1,0 +1,110 @@
+"""Real lengths at a published size: trains LlamaGen's shape on painted landscapes, and replays nothing.
+
+    python -m train.encode --tokenizer lantern_jax/assets/demo --workdir TOKENS --pictures 65536
+    python -m eval.trained --tokens TOKENS --work DIR [--size XL] [--pictures 32] [--STAGE.NAME=VALUE ...]
+
+The stages are the target, an EAGLE drafter for it, and the pictures: every method of ``METHODS`` beside plain decoding,
+in bfloat16 and in float32, as `eval.methods` compares them. Its rows go to DIR/bfloat16.jsonl and DIR/float32.jsonl; a
+copy in docs/results becomes a table of that page. The model, DIR/model, draws with the demo's tokenizer.
+
+Each stage is a process; finished ones are skipped, and a killed one continues. ``--target.steps=3000`` and
+``--drafter.batch_size=32`` change values of the two experiments.
+"""
+
+import argparse
+import dataclasses
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from lantern_jax.apps.commands import arguments
+from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.checkpoints.checkpoint import Checkpoint
+from lantern_jax.checkpoints.store import demo_directory, load, save
+from lantern_jax.families.llamagen.model import SIZES, published_config
+from train import target
+from train.demo import ROOT, changes_of, run_stage
+from train.export import read_drafters
+from train.fit import fitted
+
+METHODS = ("jacobi", "led", "lantern++", "led lantern++")
+DTYPES = ("bfloat16", "float32")
+# The shape in small, for trials of the stages.
+TINY = {"num_layers": 2, "num_heads": 2, "dim": 64, "hidden_dim": 128}
+# Adam's rate in configs/demo_target.py is for a width of 256; five to ten minutes of an H100 for XL.
+_TARGET = {"steps": 2000, "warmup": 200, "save_every": 250, "adam_rate": 1e-3}
+_DRAFTER = {"steps": 1500, "warmup": 50, "save_every": 250, "scored": 0.25, "adam_rate": 1e-3}
+_FITTED_ON = 16
+
+
+def sizes_of(size: str) -> dict[str, int]:
+    """Returns the layers' sizes of a published size, as experiments take them."""
+    if size == "tiny":
+        return TINY
+    config = published_config(size)
+    return {name: getattr(config.transformer, name) for name in TINY}
+
+
+def training(
+    size: str, tokens: Path, work: Path, changes: Mapping[tuple[str, str], str]
+) -> dict[str, list[str]]:
+    """Returns the arguments of Python for both trainings, by stage."""
+    layers = sizes_of(size)
+    values: dict[str, dict[str, Any]] = {
+        "target": _TARGET | {f"model.{name}": value for name, value in layers.items()},
+        "drafter": _DRAFTER | {f"model.{name}": layers[name] for name in ("num_heads", "hidden_dim")},
+    }
+    for (stage, name), value in changes.items():
+        values[stage][name] = value
+    return {
+        stage: [
+            "-m", f"train.{stage}", f"--config={ROOT}/configs/demo_{stage}.py", f"--tokens={tokens}",
+            f"--workdir={work / stage}", *(f"--config.{name}={value}" for name, value in values[stage].items()),
+            *([f"--target={work / 'target'}"] if stage == "drafter" else []),
+        ]
+        for stage in values
+    }  # fmt: skip
+
+
+def assembled(work: Path, size: str) -> Checkpoint:
+    """Returns what was trained as a checkpoint with the demo's tokenizer and codebook."""
+    trained, demo = target.read_target(work / "target"), load(demo_directory(), None)
+    checkpoint = dataclasses.replace(
+        demo,
+        model=f"llamagen-{size.lower()} of landscapes",
+        target_config=trained.target_config,
+        target_params=trained.target_params,
+        drafters=read_drafters([work / "drafter"], trained),
+        defaults=dict(target.SAMPLING),
+        metadata={"data": "procedural landscapes"},
+    )
+    return fitted(checkpoint, "eagle", _FITTED_ON)
+
+
+def main(argv: Sequence[str] | None = None) -> None:
+    """Trains, writes the model and measures."""
+    parser = Parser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    add = parser.add_argument
+    add("--tokens", type=arguments.folder, required=True, help="folder that train.encode wrote")
+    add("--work", type=arguments.working_folder, required=True, help="where the stages work")
+    add("--size", choices=("tiny", *SIZES), default="XL", help="LlamaGen's (default: XL)")
+    add("--pictures", type=arguments.whole(2), default=32, help="of each method (default: 32)")
+    options, rest = parser.parse_known_args(argv)
+    work, model = options.work.absolute(), options.work.absolute() / "model"
+    commands = training(options.size, options.tokens.absolute(), work, changes_of(rest))
+    if not model.exists():
+        for command in commands.values():
+            run_stage([sys.executable, *command], cwd=ROOT)
+        save(model, assembled(work, options.size), dtype=np.float32)
+    for dtype in DTYPES:
+        run_stage([
+            sys.executable, "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods", *METHODS,
+            f"--pictures={options.pictures}", "--batch=1", f"--dtype={dtype}", f"--out={work / dtype}.jsonl",
+        ], cwd=ROOT)  # fmt: skip
+
+
+if __name__ == "__main__":
+    run_script(main)
