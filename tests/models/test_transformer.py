@@ -91,7 +91,7 @@ def test_tpu_products_equal_those_of_other_devices(inputs, shape):
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (16, True), (32, False)])
+@pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (4, True), (16, True), (32, False)])
 def test_products_of_few_rows_are_transposed_on_cpus(rows, is_turned):
     """Products and gradients are the same, and only few rows get the barrier that leaves them to Eigen."""
     dense = Dense((2, 6), jnp.float32, jnp.float32, inputs=2)
