@@ -13,6 +13,7 @@ Each stage is a process; finished ones are skipped, and a killed one continues. 
 
 import argparse
 import dataclasses
+import subprocess
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -25,10 +26,12 @@ from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import demo_directory, load, save
 from lantern_jax.families.llamagen.model import SIZES, published_config
-from train import target
+from lantern_jax.io import errors
+from train import script, target
 from train.demo import ROOT, changes_of, run_stage
 from train.export import read_drafters
 from train.fit import fitted
+from train.script import Experiment
 
 METHODS = ("jacobi", "led", "lantern++", "led lantern++")
 DTYPES = ("bfloat16", "float32")
@@ -51,14 +54,19 @@ def sizes_of(size: str) -> dict[str, int]:
 def training(
     size: str, tokens: Path, work: Path, changes: Mapping[tuple[str, str], str]
 ) -> dict[str, list[str]]:
-    """Returns the arguments of Python for both trainings, by stage."""
+    """Returns the arguments of Python for both trainings, by stage; raises LanternError for a wrong change."""
     layers = sizes_of(size)
     values: dict[str, dict[str, Any]] = {
         "target": _TARGET | {f"model.{name}": value for name, value in layers.items()},
         "drafter": _DRAFTER | {f"model.{name}": layers[name] for name in ("num_heads", "hidden_dim")},
     }
     for (stage, name), value in changes.items():
+        if stage not in values:
+            raise errors.unknown("stage", stage, values)
         values[stage][name] = value
+    for stage, changed in values.items():
+        experiment = script.read_experiment(Experiment(ROOT / "configs" / f"demo_{stage}.py"))
+        script.change(experiment, {name: str(value) for name, value in changed.items()}, f"--{stage}.")
     return {
         stage: [
             "-m", f"train.{stage}", f"--config={ROOT}/configs/demo_{stage}.py", f"--tokens={tokens}",
@@ -95,15 +103,25 @@ def main(argv: Sequence[str] | None = None) -> None:
     options, rest = parser.parse_known_args(argv)
     work, model = options.work.absolute(), options.work.absolute() / "model"
     commands = training(options.size, options.tokens.absolute(), work, changes_of(rest))
-    if not model.exists():
-        for command in commands.values():
-            run_stage([sys.executable, *command], cwd=ROOT)
-        save(model, assembled(work, options.size), dtype=np.float32)
-    for dtype in DTYPES:
-        run_stage([
-            sys.executable, "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods", *METHODS,
+    target.read_tokens(options.tokens, "train")
+    measuring = [
+        [
+            "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods", *METHODS,
             f"--pictures={options.pictures}", "--batch=1", f"--dtype={dtype}", f"--out={work / dtype}.jsonl",
-        ], cwd=ROOT)  # fmt: skip
+        ]
+        for dtype in DTYPES
+        if not (work / f"{dtype}.jsonl").exists()
+    ]  # fmt: skip
+    try:
+        if not model.exists():
+            for command in commands.values():
+                run_stage([sys.executable, *command], cwd=ROOT)
+            save(model, assembled(work, options.size), dtype=np.float32)
+        for command in measuring:
+            run_stage([sys.executable, *command], cwd=ROOT)
+    except subprocess.CalledProcessError as failed:
+        # The stage said why.
+        raise SystemExit(failed.returncode if failed.returncode > 0 else 1) from None
 
 
 if __name__ == "__main__":

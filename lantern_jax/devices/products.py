@@ -7,7 +7,7 @@ from jaxtyping import Array, Float
 # Rows of a product in float32: for these Eigen takes 10 to 40 % less time than YNNPACK (Xeons with AVX-512 and EPYCs
 # with AVX2, widths of 256 and 768), for others as much or more.
 EIGEN_ROWS = range(3, 25)
-# Products of fewer rows take as long as of so many, and narrow ones longer: Eigen leaves them to one thread.
+# Fewer rows take as long as ten, narrow matrices longer: Eigen leaves small products to one thread.
 _FEWEST = 10
 
 

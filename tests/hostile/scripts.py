@@ -90,6 +90,13 @@ WRONG = {
     "train.demo": [
         *calls("", "--workdir=text.txt", "{new} --experiment=huge", "{new} more", "{new} --steps=3"),
         *wrong("{new}", {"owl.steps": "3", "target.stepz": "3", "target.steps": "many", "tokens.tokenizer": "empty"}),
+        *wrong("{new}", {"tokenizer": "none"}),
+    ],
+    "eval.trained": [
+        *calls("", "--work=new {tokens} more"), *wrong("--work=new", {"tokens": "none damaged_tokens"}),
+        *wrong("--work=new {tokens}", {
+            "size": "huge", "pictures": "1", "owl.steps": "3", "target.stepz": "3", "drafter.steps": "many",
+        }),
     ],
     "eval.methods": [
         *calls("", "--work=text.txt"),
