@@ -13,6 +13,8 @@ Each stage is a process; finished ones are skipped, and a killed one continues. 
 
 import argparse
 import dataclasses
+import json
+import shlex
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,9 +26,10 @@ import numpy as np
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.checkpoints.store import demo_directory, load, save
+from lantern_jax.checkpoints.store import demo_directory, load, load_shapes, save
 from lantern_jax.families.llamagen.model import SIZES, published_config
 from lantern_jax.io import errors
+from lantern_jax.io.files import read_text, write_file
 from train import script, target
 from train.demo import ROOT, changes_of, run_stage
 from train.export import read_drafters
@@ -104,21 +107,22 @@ def main(argv: Sequence[str] | None = None) -> None:
     work, model = options.work.absolute(), options.work.absolute() / "model"
     commands = training(options.size, options.tokens.absolute(), work, changes_of(rest))
     target.read_tokens(options.tokens, "train")
-    measuring = [
-        [
-            "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods", *METHODS,
-            f"--pictures={options.pictures}", "--batch=1", f"--dtype={dtype}", f"--out={work / dtype}.jsonl",
-        ]
-        for dtype in DTYPES
-        if not (work / f"{dtype}.jsonl").exists()
-    ]  # fmt: skip
     try:
         if not model.exists():
             for command in commands.values():
                 run_stage([sys.executable, *command], cwd=ROOT)
             save(model, assembled(work, options.size), dtype=np.float32)
-        for command in measuring:
-            run_stage([sys.executable, *command], cwd=ROOT)
+        for dtype in DTYPES:
+            run_stage([
+                sys.executable, "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods",
+                *METHODS, f"--pictures={options.pictures}", "--batch=1", f"--dtype={dtype}",
+            ], cwd=ROOT)  # fmt: skip
+            changed = shlex.join([f"--size={options.size}", f"--pictures={options.pictures}", *rest])
+            recipe = f"python -m eval.trained --tokens DIR --work DIR {changed}"
+            named = {"model": load_shapes(model).model, "command": recipe}
+            lines = read_text(work / dtype / "quality.jsonl", 2**24).splitlines()
+            rows = "".join(json.dumps(json.loads(line) | named) + "\n" for line in lines)
+            write_file(work / f"{dtype}.jsonl", rows)
     except subprocess.CalledProcessError as failed:
         # The stage said why.
         raise SystemExit(failed.returncode if failed.returncode > 0 else 1) from None
