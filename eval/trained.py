@@ -50,8 +50,8 @@ def sizes_of(size: str) -> dict[str, int]:
     """Returns the layers' sizes of a published size, as experiments take them."""
     if size == "tiny":
         return TINY
-    config = published_config(size)
-    return {name: getattr(config.transformer, name) for name in TINY}
+    layers = published_config(size).transformer
+    return {name: getattr(layers, name) for name in TINY}
 
 
 def training(
@@ -112,14 +112,14 @@ def main(argv: Sequence[str] | None = None) -> None:
             for command in commands.values():
                 run_stage([sys.executable, *command], cwd=ROOT)
             save(model, assembled(work, options.size), dtype=np.float32)
+        changed = shlex.join([f"--size={options.size}", f"--pictures={options.pictures}", *rest])
+        recipe = f"python -m eval.trained --tokens DIR --work DIR {changed}"
+        named = {"model": load_shapes(model).model, "command": recipe}
         for dtype in DTYPES:
             run_stage([
                 sys.executable, "-m", "eval.methods", f"--work={work / dtype}", f"--model={model}", "--methods",
                 *METHODS, f"--pictures={options.pictures}", "--batch=1", f"--dtype={dtype}",
             ], cwd=ROOT)  # fmt: skip
-            changed = shlex.join([f"--size={options.size}", f"--pictures={options.pictures}", *rest])
-            recipe = f"python -m eval.trained --tokens DIR --work DIR {changed}"
-            named = {"model": load_shapes(model).model, "command": recipe}
             lines = read_text(work / dtype / "quality.jsonl", 2**24).splitlines()
             rows = "".join(json.dumps(json.loads(line) | named) + "\n" for line in lines)
             write_file(work / f"{dtype}.jsonl", rows)

@@ -98,8 +98,8 @@ def stages(
     """Returns (name, arguments of Python) of every stage, in order.
 
     Args:
-        tokenizer: a checkpoint directory; with one, the tokenizer's stage is left out.
         changes: (stage, name) -> the value that takes the place of the experiment's.
+        tokenizer: a checkpoint directory; with one, the tokenizer's stage is left out.
 
     Raises:
         LanternError: an unknown experiment, stage or name, or a value of another kind.

@@ -176,8 +176,8 @@ def load(
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         drafters: the kinds of drafters to read; for the others, shapes and stored dtypes stand in for arrays. None
             reads all.
-        streamed: whether arrays stay in their files, whole ones by their checksums, and are read when they are written
-            to another checkpoint, one at a time.
+        streamed: whether arrays stay in their files, which are verified, to be read one at a time as another checkpoint
+            is written; as stored, without ``dtype`` and ``sharding``.
 
     Raises:
         LanternError: the directory is missing, is not a checkpoint, is damaged, or holds arrays that do not fit its
