@@ -98,7 +98,7 @@ def sampled(way: Way, law: Law, samples=SAMPLES, at_once=SAMPLES, drafting=None,
         target, drafter, drafting_params = toys.on_chain(way.kind, target)
     elif way.reads_noise:
         drafting_params = toys.noisy_params(params, labels, way.noises[0])
-    drafting = way.drafting(drafter, VOCAB, 2) if drafting is None else drafting
+    drafting = way.drafting(drafter, VOCAB) if drafting is None else drafting
     found, key = Sampled(0, 0, 0, 0), jax.random.key(11)
     for start in range(0, samples, at_once):
         numbers = jnp.arange(start, start + at_once, dtype=jnp.int32)

@@ -57,7 +57,7 @@ def draftings() -> dict:
     return {
         "plain": (PLAIN, None),
         "copy": (eagle(toys.noisy_drafter(toys.llamagen()), TREE), copy),
-        "jacobi": (jacobi(toys.VOCAB, 4, None, "above", 5), None),
+        "jacobi": (jacobi(toys.VOCAB, 4), None),
     }
 
 

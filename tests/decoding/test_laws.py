@@ -55,7 +55,7 @@ QUICK = [
     ("eagle", "min_p"), ("block, traced", "min_p"), ("shared", "min_p"),
     ("eagle, echo", "two"), ("ddd", "free"), ("medusa", "free"), ("parallelspec", "free"),
     ("block, traced", "free"),
-    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd, repeat", "sharp row end"),
+    ("sjd", "sharp"), ("scd", "sharp"), ("shared", "sharp"), ("pac", "sharp"), ("scd", "sharp row end"),
 ]  # fmt: skip
 # Similar ways, and the same ways under another law.
 OTHERS = [

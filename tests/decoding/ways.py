@@ -58,10 +58,10 @@ class Way:
     refine: int = 2
     noises: tuple[float, ...] = (0.7, 1e3)
 
-    def drafting(self, drafter: Drafter, codes: int, row: int) -> Drafting:
-        """Makes the drafting for a target with ``codes`` codes and rows of ``row``."""
+    def drafting(self, drafter: Drafter, codes: int) -> Drafting:
+        """Makes the drafting for a target with ``codes`` codes."""
         if self.window is not None:
-            made = self.window(codes, row)
+            made = self.window(codes)
             return led_window(drafter, made, self.refine) if isinstance(made, Window) else made
         if self.tree is None:
             return PLAIN
@@ -71,7 +71,7 @@ class Way:
     @property
     def reads_noise(self) -> bool:
         """Whether its parameters are those of a noisy copy of the target."""
-        led = self.window is not None and isinstance(self.window(3, 2), Window)
+        led = self.window is not None and isinstance(self.window(3), Window)
         return self.kind is None and (self.tree is not None or led)
 
 
@@ -80,7 +80,7 @@ PREVIEW_OF = (-1, -1, *(place // 2 for place in range(2, 64)))
 
 
 def window(width, redraw=None, initial="left"):
-    return lambda codes, row: jacobi(codes, width, redraw, initial, row, PREVIEW_OF)
+    return lambda codes: jacobi(codes, width, redraw, initial, PREVIEW_OF)
 
 
 def bushy(width, branches, levels, redraw=None, initial="left"):
@@ -88,7 +88,7 @@ def bushy(width, branches, levels, redraw=None, initial="left"):
 
 
 def led(tree, initial="left"):
-    return lambda codes, row: Window(codes, tree, None, initial, row)
+    return lambda codes: Window(codes, tree, None, initial)
 
 
 CHAIN, BUSH = DraftTree.chain(3), toys.BUSHY
@@ -114,19 +114,18 @@ GUMBEL = {
     "led chain": Way(window=led(DraftTree.chain(6))),
     "led": Way(window=led(DraftTree.window(6, 2, 2))),
     "led by place 0 alone": Way(window=led(DraftTree.chain(6)), refine=0),
-    "led by gaps": Way(window=led(GapTree(6, 12), "mixed"), refine=3),
+    "led by gaps": Way(window=led(GapTree(6, 12), "random"), refine=3),
     **{
-        f"led {kind}": Way(window=led(DraftTree.window(6, 3, 1), "above"), kind=kind)
+        f"led {kind}": Way(window=led(DraftTree.window(6, 3, 1)), kind=kind)
         for kind in ("eagle3", "medusa", "parallel")
     },
     **{f"jacobi {initial}": Way(window=window(6, None, initial)) for initial in INITIALS},
     "jacobi narrow": Way(window=window(1)),
-    "jacobi over rows": Way(window=window(9, None, "above")),
     "jacobi forked": Way(window=window(FORK_OF_WINDOW)),
     "jacobi bushy": Way(window=bushy(5, 3, 2)),
-    "jacobi bushy to the end": Way(window=bushy(2, 2, 2, None, "repeat")),
-    "own": Way(window=lambda codes, row: bigram(BUSH, codes)),
-    "own, either tree": Way(window=lambda codes, row: either(bigram(BUSH, codes), bigram(FORKED, codes))),
+    "jacobi bushy to the end": Way(window=bushy(2, 2, 2)),
+    "own": Way(window=lambda codes: bigram(BUSH, codes)),
+    "own, either tree": Way(window=lambda codes: either(bigram(BUSH, codes), bigram(FORKED, codes))),
     "eagle3 gumbel": Way(tree=SHALLOW, kind="eagle3"),
     "medusa gumbel": Way(tree=DEEP, kind="medusa"),
     "parallel gumbel": Way(tree=DEEP, kind="parallel"),
@@ -148,13 +147,10 @@ REJECTION = {
     "sjd": Way("rejection", window=window(3, "independent")),
     "sjd, random": Way("rejection", window=window(3, "independent", "random")),
     "scd": Way("rejection", window=window(3, "maximal")),
-    "scd, repeat": Way("rejection", window=window(3, "maximal", "repeat")),
-    "scd, above": Way("rejection", window=window(2, "maximal", "above")),
     "shared": Way("rejection", window=window(4, "shared")),
-    "shared, mixed": Way("rejection", window=window(2, "shared", "mixed")),
     "shared, random": Way("rejection", window=window(4, "shared", "random")),
     "pac": Way("rejection", window=bushy(3, 2, 2, "maximal")),
-    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal", "repeat")),
+    "pac, all codes": Way("rejection", window=bushy(4, 3, 1, "maximal")),
     "pac, independent": Way("rejection", window=bushy(3, 2, 2, "independent")),
     "pac, shared": Way("rejection", window=bushy(2, 2, 2, "shared")),
 }
@@ -164,7 +160,5 @@ BLOCK = {
     "block, echo": Way("block", CHAIN, Echo()),
     "block, extreme echo": Way("block", CHAIN, EXTREME),
     "block, window": Way("block", window=window(3, "independent")),
-    "block, window, repeat": Way("block", window=window(4, "independent", "repeat")),
-    "block, window, mixed": Way("block", window=window(3, "independent", "mixed")),
 }
 WAYS = GUMBEL | REJECTION | BLOCK

@@ -14,7 +14,7 @@ from tests.tiny_checkpoint import PROMPTS, TOKENS, altered_pipeline, drafters, p
 
 SEED, SLOTS = 5, 4
 METHODS = (
-    "ar", "led", "echo:nodes=4,depth=2,frontier=2,children=2", "parallelspec", "scd:window=4,initial=above",
+    "ar", "led", "echo:nodes=4,depth=2,frontier=2,children=2", "parallelspec", "scd:window=4,initial=random",
     "zipar:ahead=2",
 )  # fmt: skip
 

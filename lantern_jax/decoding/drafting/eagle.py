@@ -224,17 +224,14 @@ class _Drafted(Guessing):
     drafts: ClassVar[bool] = True
 
     def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
-        """Implements ``Guessing.settled``."""
         made = super().settled(platform, fitted)
         return made if self.echo else dataclasses.replace(made, mixture=None)
 
     @property
     def passes(self) -> int:
-        """Implements ``Guessing.passes``."""
         return self.tree.max_depth
 
     def make(self, parts: ModelParts) -> Drafting:
-        """Implements ``Guessing.make``."""
         return eagle(parts.drafter, self.tree, self.mixture)
 
 

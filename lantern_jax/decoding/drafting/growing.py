@@ -137,7 +137,6 @@ class DynamicTree(GuessTree):
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """Implements ``GuessTree.expanded``."""
         widths, there = [], self.children
         for _ in range(1, self.depth):
             widths.append(min(self.frontier, there))
@@ -146,12 +145,10 @@ class DynamicTree(GuessTree):
 
     @property
     def max_depth(self) -> int:
-        """Implements ``GuessTree.max_depth``."""
         return self.depth
 
     @property
     def max_rank(self) -> int:
-        """Implements ``GuessTree.max_rank``."""
         return self.children - 1
 
 

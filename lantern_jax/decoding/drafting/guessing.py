@@ -100,5 +100,4 @@ class Given(Guessing):
     drafting: Drafting
 
     def make(self, parts: ModelParts) -> Drafting:
-        """Implements ``Guessing.make``."""
         return self.drafting

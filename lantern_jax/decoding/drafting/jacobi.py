@@ -18,7 +18,6 @@ Axes: B batch, W window (positions guessed), F first positions that may have sev
 from dataclasses import dataclass
 from functools import lru_cache, partial
 
-import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.choices import coupling_name
@@ -40,7 +39,6 @@ from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
 from lantern_jax.decoding.rejection import Streams
 from lantern_jax.decoding.sampling import first_argmax
-from lantern_jax.decoding.stream import point_masses
 from lantern_jax.decoding.topology import rows_depth
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
@@ -51,7 +49,6 @@ def jacobi(
     window: int | DraftTree = 16,
     redraw: str | None = None,
     initial: str = "left",
-    row: int | None = None,
     preview_of: tuple[int, ...] | None = None,
 ) -> Drafting:
     """Makes a window without a drafter, which has no parameters; arguments and errors as of ``Window``.
@@ -73,7 +70,7 @@ def jacobi(
         >>> lantern_jax.draftings.jacobi(16384, window, "maximal").max_depth
         8
     """
-    return drafting_of(Window(vocab_size, window, redraw, initial, row, preview_of))
+    return drafting_of(Window(vocab_size, window, redraw, initial, preview_of))
 
 
 @lru_cache(MOST_RECORDS)
@@ -90,28 +87,13 @@ def drafting_of(settings: Window) -> Drafting:
 
 
 def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
-    log_q, is_new = coming(settings, state, pending.position)
+    log_q = coming(settings, state, pending.position)
     old = None if settings.redraw is None else old_guesses(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
-    if settings.initial == "repeat":
-        tokens, log_q = _repeated(settings, pending, tokens, log_q, is_new)
     draft = on_tree(settings, pending.tokens[:, -1:], tokens, ranked)
     if settings.redraw is not None:
         draft = draft.replace(log_q=log_q[:, rows_depth(settings.tree)])
     return draft, state.replace(position=pending.position)
-
-
-def _repeated(settings: Window, pending: Pending, tokens, log_q, is_new):
-    """Fills new places with the newest code before them; returns tokens [B, W] and their log q [B, W, V]."""
-    # Forced tokens need not be codes, and all pending ones may be forced: the token before them was sampled.
-    places = jnp.arange(pending.tokens.shape[1], dtype=jnp.int32)[None]
-    code = jnp.max(jnp.where(pending.tokens < settings.vocab_size, places, 0), axis=1, keepdims=True)
-    code = jnp.take_along_axis(pending.tokens, code, axis=1)
-    last = jnp.sum(~is_new, axis=1, dtype=jnp.int32)[:, None]
-    last = jnp.take_along_axis(jnp.concatenate([code, tokens], axis=1), last, axis=1)
-    if settings.redraw is not None:
-        log_q = point_masses(log_q, jnp.where(is_new, last, -1))
-    return jnp.where(is_new, last, tokens), log_q
 
 
 def _drawn(settings: Window, draws, old: Guesses | None, log_q: Float[Array, "B W V"]):
@@ -174,7 +156,6 @@ class Jacobi(GuessedWindow):
         return DraftTree.window(self.nodes) if self.nodes <= 16 else DraftTree.window(self.nodes - 10, 3, 2)
 
     def make(self, parts: ModelParts) -> Drafting:
-        """Implements ``Guessing.make``."""
         coupling = coupling_name(parts.coupling)
         usual = AFRESH if coupling == "block" else "maximal"
         return drafting_of(self.of(parts, None if coupling == "gumbel" else self.redraw or usual))

@@ -121,7 +121,7 @@ class LedWindow:
         """Guesses every place; returns (``Guessed``, state)."""
         committed, start = catch_up(self.drafter, params, state.committed, pending)
         log_q = process_logits(start.logits, sampling)[:, None]
-        unseen, _ = coming(self.settings, state.window, pending.position)
+        unseen = coming(self.settings, state.window, pending.position)
         # Before the first round, also after given tokens, the target has said nothing.
         is_first = jnp.all(state.memory.positions < 0, axis=1)
         unseen = jnp.where(is_first[:, None, None], log_q, unseen)
@@ -303,9 +303,7 @@ class Led(GuessedWindow):
 
     @property
     def passes(self) -> int:
-        """Implements ``Guessing.passes``."""
         return 1 + (self.refine if self.tree.max_depth > 1 else 0)
 
     def make(self, parts: ModelParts) -> Drafting:
-        """Implements ``Guessing.make``."""
         return led_window(parts.drafter, self.of(parts, None), self.refine, self.mixture)

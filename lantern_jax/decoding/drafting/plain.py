@@ -32,5 +32,4 @@ class Plain(Guessing):
     """
 
     def make(self, parts: ModelParts) -> Drafting:
-        """Implements ``Guessing.make``."""
         return PLAIN

@@ -1,7 +1,7 @@
 """What all windows share: their settings, what a round leaves them, and how their guesses are put on a tree.
 
 Axes: B batch, W window (positions guessed), N nodes (root included), K guesses for a position at most, F first
-positions that may have several, H rows remembered, P places of a preview, V codes.
+positions that may have several, P places of a preview, V codes.
 """
 
 from dataclasses import dataclass
@@ -28,8 +28,7 @@ from lantern_jax.devices.partition import split
 from lantern_jax.io.errors import LanternError
 
 # Where the guesses at a window's new positions come from.
-INITIALS = ("repeat", "left", "above", "mixed", "random", "preview")
-_LOOK_UP = ("above", "mixed")
+INITIALS = ("left", "random", "preview")
 # The most places in a window.
 MOST_PLACES = 64
 
@@ -45,8 +44,6 @@ class WindowState:
         log_q: float32 [B, W, V], the distributions they were drawn from; None on the shared noise.
         log_p: float32 [B, W + 1, V], the target's distributions at the same positions and the next, each after the
             guesses before it.
-        memory: float32 [B, H, V], the newest distribution of position t in row t modulo H; None unless ``initial``
-            looks at the row above.
         preview: int32 [B, P], the codes of the preview, -1 where none is committed; None unless ``initial`` reads it.
     """
 
@@ -54,7 +51,6 @@ class WindowState:
     tokens: Int[Array, "B W"]
     log_q: Float[Array, "B W V"] | None
     log_p: Float[Array, "B W+1 V"]
-    memory: Float[Array, "B H V"] | None
     preview: Int[Array, "B P"] | None = None
 
 
@@ -69,12 +65,9 @@ class Window:
             Nodes of one depth and rank hold the same token. With a ``GapTree`` the tree is chosen in each round; for
             led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
-        initial: the source of guesses at positions that no pass has seen: ``repeat`` copies the newest code before
-            them, ``left`` draws from the newest distribution before them, ``above`` from the distribution one row of
-            the picture up (``left`` in the first row), ``mixed`` from the normalized geometric mean of both,
-            ``random`` uniformly from the codes that ``left`` allows, ``preview`` copies the code of a preview that the
-            model sampled first (``left`` where there is none).
-        row: positions in a row of the picture, forced row ends included; read by ``above`` and ``mixed`` only.
+        initial: the source of guesses at positions that no pass has seen: ``left`` draws from the newest distribution
+            before them, ``random`` uniformly from the codes that this one allows, ``preview`` copies the code of a
+            preview that the model sampled first (``left`` where there is none).
         preview_of: [T], for each stream position the preview's that shows the same part of the picture, -1 for none;
             read by ``preview`` only.
 
@@ -92,17 +85,12 @@ class Window:
     tree: DraftTree | GapTree
     redraw: str | None = named(None, REDRAWS)
     initial: str = named("left", INITIALS)
-    row: int | None = whole(None, 1)
     preview_of: tuple[int, ...] | None = None
 
     def __post_init__(self):
         if not isinstance(self.tree, GuessTree):
             object.__setattr__(self, "tree", DraftTree.window(self.tree))
         fields.check_fields(self)
-        if self.initial in _LOOK_UP and self.row is None:
-            raise LanternError(
-                f"row None is not valid: initial {self.initial!r} needs the length of a row, 1 or more"
-            )
         if self.initial == "preview" and self.preview_of is None:
             raise LanternError(
                 "initial 'preview' needs a model that samples a preview first, as GLM-Image does: choose another"
@@ -139,11 +127,6 @@ class Window:
         return max((int(depth) for depth in self.tree.depth[self.tree.rank > 0]), default=0)
 
     @property
-    def remembered(self) -> int:
-        """H, a row of the picture, but at least what one round sees; 0 for none."""
-        return max(self.row, self.width + 1) if self.initial in _LOOK_UP else 0
-
-    @property
     def spine(self) -> Int[np.ndarray, " W+1"]:
         """Nodes of a static tree's path of best guesses, root first."""
         below = [1 + self.tree.paths.index((0,) * depth) for depth in range(1, self.width + 1)]
@@ -163,24 +146,28 @@ def init_window(settings: Window, params, prefix, slots, span) -> WindowState:
         tokens=jnp.zeros((batch, width), jnp.int32),
         log_q=None if settings.redraw is None else unknown(width),
         log_p=unknown(width + 1),
-        memory=unknown(settings.remembered) if settings.remembered else None,
         preview=jnp.full((batch, 1 + max(settings.preview_of)), -1, jnp.int32)
         if settings.initial == "preview"
         else None,
     )
 
 
-def coming(settings: Window, state: WindowState, position: Int[Array, " B"]):
-    """Returns the distributions [B, W, V] to draw this round's guesses from, and which places [B, W] are new.
-
-    ``position`` is the one that the round's root predicts; no pass has seen a new place.
-    """
+def coming(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Float[Array, "B W V"]:
+    """Returns the distributions to draw this round's guesses from; ``position`` is the one that its root predicts."""
     row = _rows(settings, state, position)
-    is_new = row > settings.width
     # Past the last row this is the last one: the newest distribution before the place.
     log_p = jnp.take_along_axis(state.log_p, jnp.minimum(row, settings.width)[..., None], axis=1)
-    fill = _FILLS.get(settings.initial)
-    return log_p if fill is None else fill(settings, state, position, log_p, is_new), is_new
+    # No pass has seen such a place.
+    is_new = row > settings.width
+    if settings.initial == "random":
+        allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
+        return jnp.where(is_new[..., None], allowed, log_p)
+    if settings.initial == "preview":
+        place = jnp.minimum(_places(settings, position), len(settings.preview_of) - 1)
+        cell = jnp.asarray(settings.preview_of, jnp.int32)[place]
+        code = jnp.take_along_axis(state.preview, jnp.maximum(cell, 0), axis=1)
+        return point_masses(log_p, jnp.where(is_new & (cell >= 0), code, -1))
+    return log_p
 
 
 def old_guesses(settings: Window, state: WindowState, position: Int[Array, " B"]) -> Guesses:
@@ -199,35 +186,6 @@ def _rows(settings: Window, state: WindowState, position: Int[Array, " B"]) -> I
 def _places(settings: Window, first: Int[Array, " B"]) -> Int[Array, "B W"]:
     """Returns the positions of the window's places, given the first one's."""
     return first[:, None] + jnp.arange(settings.width, dtype=jnp.int32)[None]
-
-
-def _uniform(settings: Window, state: WindowState, position, log_p, is_new):
-    allowed = jax.nn.log_softmax(jnp.where(jnp.isfinite(log_p), jnp.float32(0), -jnp.inf), axis=-1)
-    return jnp.where(is_new[..., None], allowed, log_p)
-
-
-def _from_above(settings: Window, state: WindowState, position, log_p, is_new):
-    above = _places(settings, position - settings.row)
-    seen = is_new & (above >= 1) & (above <= state.position[:, None] + settings.width)
-    slot = jnp.maximum(above, 0) % settings.remembered
-    remembered = jnp.take_along_axis(state.memory, slot[..., None], axis=1)
-    if settings.initial == "mixed":
-        mean = (log_p + remembered) / 2
-        # Filters may leave the two distributions without a common code.
-        seen = seen & jnp.any(jnp.isfinite(mean), axis=-1)
-        remembered = jax.nn.log_softmax(jnp.where(seen[..., None], mean, log_p), axis=-1)
-    return jnp.where(seen[..., None], remembered, log_p)
-
-
-def _from_preview(settings: Window, state: WindowState, position, log_p, is_new):
-    place = jnp.minimum(_places(settings, position), len(settings.preview_of) - 1)
-    cell = jnp.asarray(settings.preview_of, jnp.int32)[place]
-    code = jnp.take_along_axis(state.preview, jnp.maximum(cell, 0), axis=1)
-    return point_masses(log_p, jnp.where(is_new & (cell >= 0), code, -1))
-
-
-# What new places are drawn from, where it is not the newest distribution before them.
-_FILLS = {"above": _from_above, "mixed": _from_above, "random": _uniform, "preview": _from_preview}
 
 
 def window_draft(settings: Window, root: Int[Array, "B 1"], ranked: Float[Array, "B W V"]) -> Draft:
@@ -268,18 +226,15 @@ def newest(settings: Window, outcome: Outcome) -> Float[Array, "B W+1 V"]:
 
 def observe_window(settings: Window, state: WindowState, outcome: Outcome) -> WindowState:
     """Returns the state after a round: the newest distributions, the first of which is for the state's position."""
-    log_p, memory, preview = newest(settings, outcome), state.memory, state.preview
-    batch = jnp.arange(log_p.shape[0], dtype=jnp.int32)[:, None]
-    if memory is not None:
-        slot = state.position[:, None] + jnp.arange(settings.width + 1, dtype=jnp.int32)[None]
-        memory = memory.at[batch, slot % settings.remembered].set(log_p, unique_indices=True)
+    log_p, preview = newest(settings, outcome), state.preview
     if preview is not None:
+        batch = jnp.arange(len(preview), dtype=jnp.int32)[:, None]
         row = jnp.arange(outcome.tokens.shape[1], dtype=jnp.int32)[None]
         place = (outcome.pending.position - outcome.pending.count)[:, None] + row
         # What is not committed, and what comes after the preview, falls off the end.
         place = jnp.where(row < outcome.count[:, None], place, preview.shape[1])
         preview = preview.at[batch, place].set(outcome.tokens, mode="drop")
-    return state.replace(log_p=log_p, memory=memory, preview=preview)
+    return state.replace(log_p=log_p, preview=preview)
 
 
 @dataclass(frozen=True)
@@ -291,9 +246,8 @@ class GuessedWindow(Guessing):
         window: positions that are guessed; None where only nodes are given.
         branches: guesses for each of a window's first positions.
         levels: positions of a window that have several guesses.
-        initial: where the guesses of new positions come from: repeat copies the newest code before them, left draws
-            from the newest distribution before them, above from that one row up, mixed from the mean of both, random
-            from all codes, preview copies the code of GLM-Image's preview.
+        initial: where the guesses of new positions come from: left draws from the newest distribution before them,
+            random from all codes, preview copies the code of GLM-Image's preview.
     """
 
     nodes: int | ByPlatform | None = whole(None, 1, 1024)
@@ -308,12 +262,8 @@ class GuessedWindow(Guessing):
             raise LanternError("branches and levels shape a window: give window too")
 
     def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
-        """Implements ``Guessing.settled``."""
         return fields.settled(self, platform, fitted, but=() if self.window is None else ("nodes",))
 
     def of(self, parts: ModelParts, redraw: str | None) -> Window:
-        """Returns the window; a row of the stream is a row of the picture and its forced tokens."""
-        target = parts.target
-        rows = int((target.forced < 0).sum()) // parts.columns
-        row = target.num_tokens // rows
-        return Window(target.vocab_size, self.tree, redraw, self.initial, row, parts.preview_of)
+        """Returns the window."""
+        return Window(parts.target.vocab_size, self.tree, redraw, self.initial, parts.preview_of)
