@@ -71,6 +71,7 @@ from lantern_jax.devices.platform import core_count
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
 from lantern_jax.settings.tuned import digest
+from lantern_jax.text.encoded import EncodedPrompts
 from train.painter.landscapes import render
 from train.painter.scenes import caption, sample_scene
 
@@ -139,9 +140,9 @@ class Bench:
     def make(self, options: Mapping[str, Any], seed: int, number: int) -> lantern_jax.Generation:
         """Makes a batch of pictures."""
         rows, batch = self.rows(number), self.setup.batch
-        return self.pipeline.generate_from(
-            self.labels[rows.start : rows.stop], first=rows.start, batch=batch, seed=seed, **options
-        )
+        labels = self.labels[rows.start : rows.stop]
+        encoded = EncodedPrompts("labels", tuple(map(str, rows)), {"labels": labels})
+        return self.pipeline.generate(encoded, first=rows.start, batch=batch, seed=seed, **options)
 
     def make_batch(self, options: Mapping[str, Any], seed: int, number: int) -> dict[str, Any]:
         """Makes a batch of pictures and returns what is kept of it."""

@@ -32,9 +32,9 @@ from lantern_jax.families.registry import family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.vq import VQConfig, VQModel
-from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.settings import NUMBERS
+from lantern_jax.text.encoded import EncodedPrompts
 from train import script
 from train.agreement import measure_batch
 from train.classifier import CHUNK, accuracy, scaled
@@ -119,7 +119,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
     """
     check_parts(checkpoint)
     sizes, params = checkpoint.target_config, jax.tree.map(jnp.asarray, checkpoint.target_params)
-    record, encoder = family_of(sizes).target(sizes, jnp.dtype(jnp.float32)), prompt_encoder(checkpoint)
+    record = family_of(sizes).target(sizes, jnp.dtype(jnp.float32))
     side = sizes.grid * checkpoint.tokenizer_config.downsampling
     sampling = [checkpoint.defaults.get(name, NUMBERS[name].default) for name in ("guidance", "temperature")]
     vocabulary, tokens, labels, psnr, drafted = checkpoint.vocabulary, [], [], [], []
@@ -127,8 +127,7 @@ def evaluate(checkpoint: Checkpoint, pictures: int) -> dict[str, float]:
         drawn, scenes = render_batch(SEED, range(first, first + BATCH), side)
         codes, quality = tokenize(checkpoint.tokenizer_config, checkpoint.tokenizer_params, drawn)
         labels.append(vocabulary.label_ids(scenes))
-        conditioning = encoder.from_arrays(labels[-1])
-        features, prefix = features_of(record)(params, conditioning, codes)
+        features, prefix = features_of(record)(params, labels[-1], codes)
         given = family_of(sizes).head(params), features, prefix, codes, *sampling
         drafted.append(drafter_agreement(*checkpoint.drafters["eagle"], *given))
         tokens.append(np.asarray(codes))
@@ -164,7 +163,8 @@ def told(checkpoint: Checkpoint, classifier: Classifier, pictures: int) -> dict[
         )
     drawn, scenes = render_batch(SEED, range(pictures - pictures % CHUNK), side)
     made = {"painted": drawn, "rebuilt": pipeline.draw(pipeline.encode_pictures(drawn))}
-    made["generated"] = pipeline.generate_from(vocabulary.label_ids(scenes), seed=SEED).pictures
+    encoded = EncodedPrompts("labels", tuple(map(str, scenes)), {"labels": vocabulary.label_ids(scenes)})
+    made["generated"] = pipeline.generate(encoded, seed=SEED).pictures
     shares = {name: accuracy(classifier, part, scenes) for name, part in made.items()}
     laws = {name: Normal.of_features(read_features(classifier, part)) for name, part in made.items()}
     return {

@@ -250,12 +250,11 @@ def fitted(checkpoint: Checkpoint, kind: str, pictures: int, prompts: Sequence[s
             "checkpoint without it"
         )
     pipeline = Pipeline(checkpoint, np.float32)
-    encoder = prompt_encoder(checkpoint)
     if prompts:
-        conditioning = encoder.encode([prompts[i % len(prompts)] for i in range(pictures)], pipeline.dtype)
+        some = [prompts[i % len(prompts)] for i in range(pictures)]
+        conditioning = prompt_encoder(checkpoint).encode(some, pipeline.dtype)
     else:
-        labels = random_labels(checkpoint.vocabulary, np.random.default_rng(SEED), pictures)
-        conditioning = encoder.from_arrays(labels)
+        conditioning = random_labels(checkpoint.vocabulary, np.random.default_rng(SEED), pictures)
     found = fit(pipeline, kind, conditioning, SEED)
     print(
         f"sharpness {found.sharpness}, mixture {found.echo}, places by agreement {found.places}", flush=True

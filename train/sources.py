@@ -92,14 +92,13 @@ def landscapes(
     """
     random = random_labels(checkpoint.vocabulary, np.random.default_rng(seed), samples)
     drawn = checkpoint.vocabulary.label_ids(attributes)
-    encoder = prompt_encoder(checkpoint)
     return [
         Source(
-            "pictures", len(tokens), lambda rows: encoder.from_arrays(drawn[rows]),
+            "pictures", len(tokens), lambda rows: drawn[rows],
             lambda rows: tokens[rows].astype(np.int32), _digest(tokens, drawn),
         ),
         Source(
-            "samples", samples, lambda rows: encoder.from_arrays(random[rows]), digest=_digest(random, seed)
+            "samples", samples, lambda rows: random[rows], digest=_digest(random, seed)
         ),
     ]  # fmt: skip
 

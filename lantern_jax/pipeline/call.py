@@ -33,11 +33,6 @@ class Call:
         notes: remarks for the user: on tuned settings, and on what has no effect.
         negatives: the negative prompt of each prompt; empty where there are none.
         ignored: lines on what is ignored of prompts, which were warned about.
-
-    Example:
-        >>> call = lantern_jax.load("demo").plan("a foggy forest", num=2, method="jacobi:nodes=4").call
-        >>> call.count, str(call.settings.method)
-        (2, 'jacobi:nodes=4 strict gumbel')
     """
 
     settings: Settings

@@ -12,7 +12,7 @@ from typing import Any, Unpack
 import jax
 import numpy as np
 from jax.sharding import Mesh
-from jaxtyping import Bool, Float, Int, UInt8
+from jaxtyping import Int, UInt8
 
 from lantern_jax.checkpoints import store
 from lantern_jax.checkpoints.checkpoint import Checkpoint
@@ -37,6 +37,9 @@ from lantern_jax.settings.recipe import Recipe
 from lantern_jax.settings.settings import Options, Settings, steers
 from lantern_jax.settings.tuned import OFF, Found, Key, find, read_files
 from lantern_jax.text.encoded import EncodedPrompts
+
+# What to draw, one or several: words, class numbers or names; or what ``Pipeline.encode`` returned.
+Prompts = str | int | Sequence[str | int] | EncodedPrompts
 
 
 def load(
@@ -112,7 +115,7 @@ class Pipeline:
             raise LanternError(f"{self.checkpoint.model} has no VQ tokenizer: {advice}")
 
     def generate(
-        self, prompts: str | int | Sequence[str | int], *, num: int = 1, seed: int = 0, first: int = 0,
+        self, prompts: Prompts, *, num: int = 1, seed: int = 0, first: int = 0,
         negative_prompt: str | Sequence[str] | None = None,
         start: inputs.Start | Sequence[inputs.Start] | None = None, keep_rows: int | None = None, compare: bool = False,
         log_probs: bool = False, progress: Callable[[Progress], None] | None = None, **options: Unpack[Options],
@@ -127,7 +130,8 @@ class Pipeline:
         differently from a pass over one, so a token whose score is nearly the best can change, and those after it too.
 
         Args:
-            prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models.
+            prompts: what to draw, in words; class numbers or ImageNet names for class-conditional models; or what
+                ``encode`` returned.
             num: pictures per prompt.
             seed: 0 to 2**32 - 1.
             first: number of the first picture: a set made in several calls is the same as one made in one.
@@ -156,7 +160,7 @@ class Pipeline:
         return self.plan(prompts, negative_prompt=negative_prompt, **call).run(progress, compare, log_probs)
 
     def plan(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, *,
+        self, prompts: Prompts, *,
         negative_prompt: str | Sequence[str] | None = None, **call: Unpack[CallOptions],
     ) -> Plan:  # fmt: skip
         """Resolves and checks the arguments of ``generate``, computing nothing; ``Plan.run`` makes the pictures.
@@ -178,7 +182,7 @@ class Pipeline:
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
     ) -> EncodedPrompts:
-        """Encodes prompts as the target takes them: for ``generate_from``, or for ``text.encoded.save_encoded``.
+        """Encodes prompts as the target takes them: for ``generate``, or for ``text.encoded.save_encoded``.
 
         A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
 
@@ -193,45 +197,19 @@ class Pipeline:
         """Keeps a text encoder, once read, in memory inside this context."""
         return self._encoder.kept()
 
-    def generate_from(
-        self,
-        conditioning: EncodedPrompts | Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
-        *,
-        mask: Bool[np.ndarray, "n P"] | None = None, compare: bool = False, log_probs: bool = False,
-        progress: Callable[[Progress], None] | None = None, **call: Unpack[CallOptions],
-    ) -> Generation:  # fmt: skip
-        """Generates from encoded prompts or conditioning arrays instead of prompts.
-
-        Args:
-            conditioning: what ``encode`` returned; or label ids of a label-conditional model; or text features
-                of a caption-conditional one, left-padded, with their ``mask`` (None: no padding).
-
-        Raises:
-            LanternError: shapes or ids that do not fit the model, and all that ``generate`` raises.
-        """
-        if isinstance(conditioning, EncodedPrompts):
-            return self.plan(conditioning, **call).run(progress, compare, log_probs)
-        rows = self._encoder.from_arrays(conditioning, mask)
-        prompts = tuple(f"conditioning {row}" for row in range(len(jax.tree.leaves(rows)[0])))
-        return self._plan(prompts, lambda: rows, **call).run(progress, compare, log_probs)
-
     def prepare(self, conditioning: EncodedPrompts, **call: Unpack[CallOptions]) -> tuple[Plan, Job]:
-        """Returns what ``generate_from`` would run, for a loop of your own that may make more pictures than one call
+        """Returns what ``generate`` would run, for a loop of your own that may make more pictures than one call
         or change the job with ``dataclasses.replace``; raises what that would raise."""
         rows = self._encoder.from_encoded(conditioning)
         plan = self._plan(conditioning.prompts, lambda: rows, 2**32, **call)
         return plan, plan.job
 
-    def iterate(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[CallOptions]
-    ) -> Iterator[Picture]:
+    def iterate(self, prompts: Prompts, **call: Unpack[CallOptions]) -> Iterator[Picture]:
         """Generates one picture at a time: each is drawn as soon as its tokens are known; raises as ``generate`` when
         the first picture is asked for."""
         yield from self.plan(prompts, **call).pictures()
 
-    def check(
-        self, prompts: str | int | Sequence[str | int] | EncodedPrompts, **call: Unpack[CallOptions]
-    ) -> Settings:
+    def check(self, prompts: Prompts, **call: Unpack[CallOptions]) -> Settings:
         """Returns the settings that ``generate`` would use; raises what it would raise, and computes nothing."""
         return self.plan(prompts, **call).call.settings
 

@@ -3,7 +3,7 @@
 Conditioning is on the host and has conditional rows only, in leaves [n, ...]: the target adds the unconditional row. A
 batch of it is ``leaf[rows]`` for every leaf.
 
-Axes: n prompts, C label slots, P prefix length, F caption feature width.
+Axes: n prompts.
 """
 
 from abc import ABC, abstractmethod
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from jaxtyping import Bool, Float, Int, PyTree
+from jaxtyping import PyTree
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -124,17 +124,6 @@ class PromptEncoder(ABC):
     def kept(self) -> Iterator[None]:
         """Keeps a text encoder, once read, in memory inside this context."""
         yield
-
-    def from_arrays(
-        self,
-        conditioning: Int[np.ndarray, "n C"] | Float[np.ndarray, "n P F"],
-        mask: Bool[np.ndarray, "n P"] | None = None,
-    ) -> Conditioning:
-        """Makes conditioning from arrays; ``mask`` None means no padding.
-
-        Raises LanternError for a shape, a type or ids that do not fit the target, or one that takes prompts alone.
-        """
-        raise LanternError("this checkpoint takes prompts: give text, or what Pipeline.encode returned")
 
     def to_encoded(self, prompts: Sequence[str | int], conditioning: Conditioning) -> EncodedPrompts:
         """Returns conditioning as ``text.encoded.save_encoded`` takes it."""

@@ -198,7 +198,7 @@ def test_the_text_encoder_is_freed_before_decoding_and_parameters_are_held_once(
     pipeline = sharing(converted("t2i"), loaded("t2i"))
     encoded = pipeline.encode(CAPTIONS)
     assert [on_device(*shape) for shape in embeddings] == before
-    made = pipeline.generate_from(encoded, **OPTIONS | {"method": "ar"})
+    made = pipeline.generate(encoded, **OPTIONS | {"method": "ar"})
     assert [on_device(*shape) for shape in embeddings] == [before[0], before[1] + 1]
     assert made.tokens.shape == (2, gpt.num_tokens)
     # They are freed with the pipeline, not when Python next looks for cycles.

@@ -62,7 +62,7 @@ def test_encoded_prompts_hold_their_negative_prompts(made, tmp_path):
     pipeline, path = tiny_pipeline(), tmp_path / "prompts.npz"
     encoded = pipeline.encode(PROMPTS, NEGATIVES)
     save_encoded(path, encoded.kind, encoded.prompts, encoded.arrays)
-    again = pipeline.generate_from(load_encoded(path), method="ar", **GREEDY)
+    again = pipeline.generate(load_encoded(path), method="ar", **GREEDY)
     np.testing.assert_array_equal(again.tokens, made.tokens)
     with refused("encoded prompts hold their negative prompts"):
         pipeline.plan(encoded, negative_prompt="snow")

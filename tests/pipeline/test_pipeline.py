@@ -15,7 +15,7 @@ from lantern_jax.pipeline.call import Call
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.tuned import Found
-from lantern_jax.text.encoded import load_encoded, save_encoded
+from lantern_jax.text.encoded import EncodedPrompts, load_encoded, save_encoded
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import (
@@ -217,7 +217,7 @@ def test_bad_conditioning_is_refused():
         np.zeros((1, TARGET.label_slots)),
     ):
         with refused("conditioning"):
-            tiny_pipeline().generate_from(rows)
+            tiny_pipeline().generate(EncodedPrompts("labels", ("a",) * len(rows), {"labels": rows}))
 
 
 def encoder_of(**config):
@@ -242,27 +242,31 @@ def test_caption_conditional_models_take_features():
     for take in (captions.prepare, captions.encode):
         with pytest.raises(ValueError, match="no text encoder"):
             take(["a lake"])
-    made = captions.from_arrays(np.ones((2, 3, 6), np.float32))
-    assert made.mask.all() and made.features.shape == (2, 3, 6)
-    whole = np.ones((2, 3, 6), np.float32)
+    whole, seen = np.ones((2, 3, 6), np.float32), np.ones((2, 3), bool)
+
+    def take(features, mask):
+        encoded = EncodedPrompts("captions", ("a", "b"), {"features": features, "mask": mask})
+        return captions.from_encoded(encoded)
+
+    assert take(whole, seen).features.shape == (2, 3, 6)
     for message, arrays in {
-        r"\[n, 3, 6\]": (whole[:, 0],),
-        "finite": (whole * np.nan,),
+        r"\[n, 3, 6\]": (whole[:, 0], seen),
+        "finite": (whole * np.nan, seen),
         "mask": (whole, np.ones((2, 6), bool)),
         "prompt 1 ends in padding on the right": (whole, np.arange(3) < np.array([[3], [2]])),
     }.items():
         with refused(message):
-            captions.from_arrays(*arrays)
+            take(*arrays)
 
 
 def test_encoded_prompts_may_be_used_again(compared, tmp_path):
     encoded = tiny_pipeline().encode(PROMPTS)
     save_encoded(tmp_path / "prompts.npz", encoded.kind, encoded.prompts, encoded.arrays)
-    again = tiny_pipeline().generate_from(load_encoded(tmp_path / "prompts.npz"), seed=3)
+    again = tiny_pipeline().generate(load_encoded(tmp_path / "prompts.npz"), seed=3)
     np.testing.assert_array_equal(again.tokens, compared.tokens)
     assert again.prompts == tuple(PROMPTS)
     with pytest.raises(ValueError, match="encoded as labels, this checkpoint takes captions"):
         encoder_of(num_labels=0, caption_dim=6, caption_length=3).from_encoded(encoded)
     foreign = dataclasses.replace(encoded, arrays={"labels": encoded.arrays["labels"] + 1000})
     with pytest.raises(ValueError, match="outside"):
-        tiny_pipeline().generate_from(foreign)
+        tiny_pipeline().generate(foreign)

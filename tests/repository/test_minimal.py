@@ -12,6 +12,7 @@ import pytest
 from PIL import Image
 
 from lantern_jax.checkpoints.store import save
+from lantern_jax.text.encoded import EncodedPrompts
 from tests.tiny_checkpoint import TARGET, tiny_checkpoint, tiny_pipeline
 
 SCRIPT = Path(__file__).resolve().parents[2] / "examples" / "minimal.py"
@@ -36,7 +37,8 @@ def test_it_draws_the_librarys_picture(drafts, tmp_path, monkeypatch, capsys):
     labels = np.array([[0, 5, 12, 18, 24, 29, 35, 38]], np.int32)
     assert labels.shape[1] == TARGET.label_slots
     run(monkeypatch, folder, *labels[0], "--out", tmp_path / "a.png", "--seed", 3)
-    expected = tiny_pipeline().generate_from(labels, seed=3, guidance=3.0, temperature=0.8, method="ar")
+    encoded = EncodedPrompts("labels", ("a scene",), {"labels": labels})
+    expected = tiny_pipeline().generate(encoded, seed=3, guidance=3.0, temperature=0.8, method="ar")
     drawn = np.asarray(Image.open(tmp_path / "a.png"), int)
     assert np.abs(drawn - expected.pictures[0]).max() <= 1
     said = capsys.readouterr().out

@@ -31,7 +31,7 @@ def resolve(given=None, defaults=None, platform="cpu", drafters=DRAFTERS):
 
 
 def test_type_checkers_see_every_option():
-    for name in ("plan", "generate_from", "check"):
+    for name in ("plan", "check"):
         hints = typing.get_type_hints(getattr(lantern_jax.Pipeline, name))
         assert hints["call"] == typing.Unpack[CallOptions]
     assert typing.get_type_hints(lantern_jax.Pipeline.generate)["options"] == typing.Unpack[Options]

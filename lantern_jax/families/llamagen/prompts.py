@@ -71,9 +71,6 @@ class LabelEncoder(PromptEncoder):
             check_prompt_text(prompt, "words, such as 'a lake at dusk'")
         return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
 
-    def from_arrays(self, conditioning, mask=None):
-        return self._checked(np.asarray(conditioning))
-
     def _checked(self, labels):
         slots = self.config.label_slots
         if not (fits(labels, 2, slots) or fits(labels, slots)) or labels.dtype.kind not in "iu":
@@ -100,7 +97,7 @@ class CaptionEncoder(PromptEncoder):
         if encoder is None:
             raise LanternError(
                 "this checkpoint has no text encoder: convert it with --t5, "
-                "or give features to Pipeline.generate_from(conditioning)"
+                "or give encoded prompts (lantern encode)"
             )
         tokenizer, length = self.parts.tokenizer, self.config.caption_length
         tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
@@ -136,12 +133,6 @@ class CaptionEncoder(PromptEncoder):
         if dtype not in held:
             held[dtype] = self.parts.read_text_encoder(dtype)
         return held[dtype]
-
-    def from_arrays(self, conditioning, mask=None):
-        features = np.asarray(conditioning)
-        return self._checked(
-            features, np.ones(features.shape[:2], bool) if mask is None else np.asarray(mask)
-        )
 
     def _checked(self, features, mask, negative=None, negative_mask=None):
         if negative is not None:
