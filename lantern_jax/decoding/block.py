@@ -38,7 +38,6 @@ class Block:
     """
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """Implements ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds, reads_ahead=True)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:

@@ -88,7 +88,6 @@ class Range(Allowed):
         return value
 
     def read(self, name: str, text: str) -> int | float:
-        """Implements ``Allowed.read``."""
         try:
             value = self.type(text)
         except ValueError:
@@ -131,7 +130,6 @@ class Names(Allowed):
         return ", ".join(self.names)
 
     def check(self, name: str, value: Any) -> str:
-        """Implements ``Allowed.check``."""
         if not isinstance(value, str) or value not in self.names:
             raise errors.unknown(name, value, self.names)
         return value
@@ -144,13 +142,11 @@ class Switch(Allowed):
     words: str = "on, off"
 
     def check(self, name: str, value: Any) -> bool:
-        """Implements ``Allowed.check``."""
         if not isinstance(value, bool):
             raise errors.invalid(name, value, "True or False")
         return value
 
     def read(self, name: str, text: str) -> bool:
-        """Implements ``Allowed.read``."""
         return Names(("on", "off")).check(name, text) == "on"
 
 
@@ -162,7 +158,6 @@ class Made(Allowed):
     make: Callable[[Any], Any]
 
     def check(self, name: str, value: Any) -> Any:
-        """Implements ``Allowed.check``."""
         return self.make(value)
 
 

@@ -92,12 +92,10 @@ class GapTree(GuessTree):
 
     @property
     def max_depth(self) -> int:
-        """Implements ``GuessTree.max_depth``."""
         return self.window
 
     @property
     def max_rank(self) -> int:
-        """Implements ``GuessTree.max_rank``."""
         return BRANCHES - 1
 
     @property

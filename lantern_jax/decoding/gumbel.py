@@ -110,7 +110,6 @@ class Gumbel:
         return gumbel_noise(keys, positions, vocab_size)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """Implements ``Coupling.verify``."""
         noise = _noise(draws, log_probs, draft.topology)
         topology, depth = draft.topology, draft.topology.depth
         with jax.named_scope("target_tokens"):

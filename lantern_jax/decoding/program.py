@@ -20,17 +20,7 @@ from lantern_jax.decoding.zipar import Rows
 
 
 class Program(NamedTuple):
-    """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``.
-
-    Example:
-        >>> from lantern_jax.families.llamagen.model import published_config
-        >>> from lantern_jax.families.registry import target_of
-        >>> from lantern_jax.decoding.program import Program
-        >>> target = target_of(published_config("B"))
-        >>> program = Program(target, lantern_jax.draftings.jacobi(target.vocab_size, window=8))
-        >>> program.coupling, program.drafting.max_depth
-        (Gumbel(path='longest'), 8)
-    """
+    """The static half of a generation, which decides what is compiled; fields as in ``speculative_decode``."""
 
     target: Target
     drafting: Drafting = PLAIN

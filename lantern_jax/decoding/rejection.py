@@ -95,7 +95,6 @@ class Rejection:
         check_fields(self)
 
     def draws(self, keys, positions, rounds, levels, vocab_size, sampling) -> Streams | Greedy:
-        """Implements ``Coupling.draws``."""
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:

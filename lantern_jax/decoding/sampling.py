@@ -120,12 +120,6 @@ def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"])
 
     Raises:
         LanternError: G is neither 1 nor 2.
-
-    Example:
-        >>> from lantern_jax.decoding.sampling import apply_guidance
-        >>> conditional, unconditional = [[1.0, 3.0]], [[0.0, 2.0]]
-        >>> apply_guidance(jnp.array([conditional, unconditional]), jnp.array([2.0])).tolist()
-        [[2.0, 4.0]]
     """
     if logits.shape[0] not in (1, 2):
         raise LanternError(f"logits have {logits.shape[0]} guidance rows: give 1, or 2 (conditional first)")

@@ -131,7 +131,6 @@ class DraftTree(GuessTree):
 
     @property
     def max_depth(self) -> int:
-        """Implements ``GuessTree.max_depth``."""
         return len(self.paths[-1]) if self.paths else 0
 
     @cached_property
@@ -204,12 +203,10 @@ class DraftTree(GuessTree):
 
     @property
     def expanded(self) -> tuple[int, ...]:
-        """Implements ``GuessTree.expanded``."""
         return tuple(len(level) for level in self.internal_levels[1:])
 
     @property
     def max_rank(self) -> int:
-        """Implements ``GuessTree.max_rank``."""
         return max((path[-1] for path in self.paths), default=-1)
 
     @property

@@ -140,10 +140,6 @@ def search_tilings() -> None:
 
     On an H100 a step of LlamaGen-XL took 1.23 ms in place of 1.39 and a window 1.57 in place of 1.71, and compiling 156
     seconds in place of 15, once: compiled programs are kept. Other devices compile as before.
-
-    Example:
-        >>> from lantern_jax.devices.compilation import search_tilings
-        >>> search_tilings()  # before the first picture
     """
     global _searches
     _searches = True

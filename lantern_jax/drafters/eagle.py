@@ -47,17 +47,6 @@ class DrafterModel(nn.Module):
 
     Returns:
         predicted features [..., N, D] and the new keys and values.
-
-    Example:
-        >>> from lantern_jax.drafters.eagle import DrafterModel
-        >>> from lantern_jax.drafters.sequence import DrafterConfig
-        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> features, tokens = jnp.zeros((1, 3, 16)), jnp.zeros((1, 3), jnp.int32)
-        >>> inputs = features, tokens, jnp.zeros((1, 3, 4, 2)), jnp.ones((1, 3, 3), bool)
-        >>> model = DrafterModel(config)
-        >>> (predicted, _), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), *inputs)
-        >>> predicted.shape
-        (1, 3, 16)
     """
 
     config: DrafterConfig

@@ -33,11 +33,6 @@ class Eagle3Config(DrafterConfig):
     Attributes:
         taps: the target's layers whose inputs are read (``family.target(config, dtype, taps)``). The paper takes layer
             2, the middle one, and the third from the end.
-
-    Example:
-        >>> from lantern_jax.drafters.eagle3 import Eagle3Config
-        >>> Eagle3Config(dim=16, num_heads=2, hidden_dim=32, taps=(2, 6, 9)).num_heads
-        2
     """
 
     taps: tuple[int, ...] = ()
@@ -96,14 +91,7 @@ class Eagle3Model(nn.Module):
 
 
 def eagle3_drafter(config: Eagle3Config, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """Returns the drafter record for a target with the same taps, as ``eagle_drafter`` does.
-
-    Example:
-        >>> from lantern_jax.drafters.eagle3 import Eagle3Config, eagle3_drafter
-        >>> config = Eagle3Config(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, taps=(2, 6, 9))
-        >>> lantern_jax.draftings.eagle(eagle3_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
-        4
-    """
+    """Returns the drafter record for a target with the same taps, as ``eagle_drafter`` does."""
     return chained_drafter(Eagle3Model(config, jnp.dtype(dtype)))
 
 

@@ -39,11 +39,6 @@ class MedusaConfig:
         layers: residual blocks per head.
         shared_head: whether all heads end in the target's head instead of a matrix [D, V] each.
         markov_rank: rank of the Markov term; 0 for none.
-
-    Example:
-        >>> from lantern_jax.drafters.medusa import MedusaConfig
-        >>> MedusaConfig(dim=16, vocab_size=64, num_codes=64).heads
-        5
     """
 
     dim: int
@@ -179,14 +174,7 @@ def _at_depth(state: OnePassState, depth: Int[Array, "B M"]) -> Float[Array, "B 
 
 
 def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """Returns the drafter record, as ``eagle_drafter`` does.
-
-    Example:
-        >>> from lantern_jax.drafters.medusa import MedusaConfig, medusa_drafter
-        >>> config = MedusaConfig(dim=16, vocab_size=64, num_codes=64, heads=4)
-        >>> lantern_jax.draftings.eagle(medusa_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
-        4
-    """
+    """Returns the drafter record, as ``eagle_drafter`` does."""
     return record_of(MedusaModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 

@@ -47,11 +47,6 @@ class ParallelConfig(DrafterConfig):
         num_codes: V.
         masks: K; depths 1 to K are predicted together with depth 0, deeper nodes get the last one's logits.
         markov_rank: rank of the Markov term; 0 for none.
-
-    Example:
-        >>> from lantern_jax.drafters.parallel import ParallelConfig
-        >>> ParallelConfig(dim=16, num_heads=2, hidden_dim=32, masks=3).markov_rank
-        64
     """
 
     num_codes: int = 16384
@@ -105,16 +100,7 @@ class ParallelState:
 
 
 def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> Drafter:
-    """Returns the drafter record, as ``eagle_drafter`` does.
-
-    Example:
-        >>> from lantern_jax.drafters.parallel import ParallelConfig, parallel_drafter
-        >>> config = ParallelConfig(
-        ...     dim=16, num_heads=2, hidden_dim=32, vocab_size=64, num_codes=64, masks=3
-        ... )
-        >>> lantern_jax.draftings.eagle(parallel_drafter(config), lantern_jax.DraftTree.chain(4)).max_depth
-        4
-    """
+    """Returns the drafter record, as ``eagle_drafter`` does."""
     return record_of(ParallelModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 

@@ -37,12 +37,6 @@ class DrafterConfig:
         qk_norm: as in ``TransformerConfig``.
         sees_padding: whether a prefix's padding is attended to like the rest, as LANTERN's drafters for LlamaGen were
             trained and published.
-
-    Example:
-        >>> from lantern_jax.drafters.sequence import DrafterConfig
-        >>> config = DrafterConfig(dim=16, num_heads=2, hidden_dim=32, vocab_size=64, grid=4)
-        >>> config.transformer.num_layers, config.transformer.head_dim
-        (1, 8)
     """
 
     dim: int

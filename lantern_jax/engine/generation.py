@@ -68,13 +68,7 @@ class Statistics:
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of a call, by what they were spent on.
-
-    Example:
-        >>> from lantern_jax.engine.generation import Timing
-        >>> Timing(decoding=1.0) + Timing(decoding=0.5, drawing=0.25)
-        Timing(decoding=1.5, drawing=0.25, compiling=0.0)
-    """
+    """Seconds of a call, by what they were spent on."""
 
     decoding: float = 0.0
     drawing: float = 0.0

@@ -28,16 +28,6 @@ class Job:
         drafter: the drafter whose parameters the drafting takes; None if it takes none.
         own: whether it holds a rule, a drafting or a coupling of the caller's: few such programs are kept.
         made_from: text that determines a program, and that program; None where no such text is known.
-
-    Example:
-        >>> from lantern_jax.families.llamagen.model import published_config
-        >>> from lantern_jax.families.registry import target_of
-        >>> from lantern_jax.decoding.program import Program
-        >>> from lantern_jax.engine.jobs import Job
-        >>> target = target_of(published_config("B"))
-        >>> job = Job(Program(target), guidance=4.0)
-        >>> job.rule.is_strict, job.program.drafting.max_depth  # plain decoding
-        (True, 0)
     """
 
     program: Program

@@ -41,12 +41,6 @@ class Parameters:
         drafters: of draftings, by name.
         tokenizer: of the VQ tokenizer, or None.
         codebook: a ``Codebook`` for relaxed rules, or None.
-
-    Example:
-        >>> from lantern_jax.engine.programs import Parameters
-        >>> held = Parameters(target={"params": {}}, drafters={"eagle": {"params": {}}})
-        >>> list(held.drafters), held.tokenizer
-        (['eagle'], None)
     """
 
     target: PyTree

@@ -26,11 +26,6 @@ class T5Config:
         hidden_dim: width of the gated feed-forward layers.
         vocab_size: rows of the embedding table.
         num_buckets, max_distance: of the relative position bias, which all layers share.
-
-    Example:
-        >>> from lantern_jax.models.t5 import T5Config
-        >>> T5Config().dim  # Flan-T5-XL's
-        2048
     """
 
     dim: int = 2048
@@ -83,14 +78,6 @@ class T5Encoder(nn.Module):
 
     Returns:
         features [B, P, D] after the final norm; meaningless at padding.
-
-    Example:
-        >>> from lantern_jax.models.t5 import T5Config, T5Encoder
-        >>> config = T5Config(dim=8, num_layers=1, num_heads=2, head_dim=4, hidden_dim=16, vocab_size=32)
-        >>> encoder, tokens = T5Encoder(config), jnp.zeros((1, 5), jnp.int32)
-        >>> features, _ = jax.eval_shape(encoder.init_with_output, jax.random.key(0), tokens, tokens == 0)
-        >>> features.shape
-        (1, 5, 8)
     """
 
     config: T5Config

@@ -42,12 +42,6 @@ class VQConfig:
         code_norm: whether the decoder's norms are scaled and shifted by the nearest code (MoVQ, arXiv 2209.09002).
         by_product: whether the code of a cell is the one with the greatest product, not the nearest (IBQ, 2412.02692).
         clip_blocks: residual blocks over time in a video tokenizer (Emu3), 0 for none: a picture is a still clip.
-
-    Example:
-        >>> from lantern_jax.models.vq import VQConfig
-        >>> config = VQConfig()  # LlamaGen's VQ-16
-        >>> config.downsampling, config.codebook_size, config.codebook_dim
-        (16, 16384, 8)
     """
 
     ch: int = 128

@@ -195,12 +195,6 @@ def draw_acceptance(
         max_accepted: the tree's depth.
 
     Raises LanternError if T is not a multiple of ``columns`` or the sides are not multiples of the cells'.
-
-    Example:
-        >>> from lantern_jax.pictures.images import draw_acceptance
-        >>> picture, rounds = np.zeros((16, 16, 3), np.uint8), np.array([0, 1, 1, 2])
-        >>> draw_acceptance(picture, rounds, columns=2, max_accepted=3).shape
-        (72, 48, 3)
     """
     rounds = np.asarray(round_of_token)
     rows = rounds.size // columns

@@ -38,16 +38,6 @@ class Vocabulary:
         ignored: words without an attribute that a prompt may contain.
         usual: attribute -> its value if a prompt leaves it open; the model chooses the values of other attributes.
         impossible: pairs of (attribute, values): no picture has a value of the first and one of the second together.
-
-    Example:
-        >>> from lantern_jax.text.vocabulary import Vocabulary
-        >>> words = {"sunny": ("time", "day"), "night": ("time", "night")}
-        >>> vocabulary = Vocabulary({"time": ("day", "night")}, words, ignored=frozenset({"a"}))
-        >>> vocabulary.parse("a sunny night")
-        Traceback (most recent call last):
-        lantern_jax.io.errors.LanternError: prompt: 'sunny' and 'night' contradict each other (time); keep one
-        >>> vocabulary.labels(vocabulary.parse("A night."))
-        {'time': 'night'}
     """
 
     attributes: Mapping[str, tuple[str, ...]]

@@ -22,8 +22,6 @@ ROOT = Path(__file__).resolve().parents[2]
 ON_PAGES = {
     "METHODS": "docs/index.md",
     "load": "README.md",
-    "Engine": "docs/architecture.md",
-    "Run": "docs/architecture.md",
     "autoregressive_decode": "docs/own_model.md",
     "speculative_decode": "docs/own_model.md",
 }

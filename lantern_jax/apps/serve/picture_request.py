@@ -25,7 +25,6 @@ class Text(Allowed):
     or_number: bool = False
 
     def check(self, name: str, value: Any) -> str | int:
-        """Implements ``Allowed.check``."""
         if isinstance(value, str) or (self.or_number and type(value) is int):
             return value
         raise errors.invalid(name, value, self.words)
@@ -38,7 +37,6 @@ class Codes(Allowed):
     words: str = "a picture's codes, as an answer with details has them"
 
     def check(self, name: str, value: Any) -> tuple[int, ...]:
-        """Implements ``Allowed.check``."""
         if isinstance(value, list) and all(type(code) is int and 0 <= code <= MOST_INT for code in value):
             return tuple(value)
         raise errors.invalid(name, value, self.words)
@@ -51,7 +49,6 @@ class MethodText(Text):
     words: str = "text such as led:nodes=25"
 
     def check(self, name: str, value: Any) -> str:
-        """Implements ``Allowed.check``."""
         if ".json" in super().check(name, value):
             raise LanternError(f"{name}: files are not read here: write the tree's paths, 0.0+1")
         return value

@@ -43,7 +43,6 @@ class Cool(Rule):
     k: int = whole(NEIGHBOURS, traced=False)
 
     def claim(self, p, q, token, depth, max_depth, codebook):
-        """Implements ``Rule.claim``."""
         mean = np.float32(np.mean(np.exp(-COOLING * np.arange(1, max_depth + 1))))
         weighted = (jnp.asarray(self.omega, jnp.float32) * _cooled(depth) / mean)[..., None] * p
         return Claim(
@@ -51,7 +50,6 @@ class Cool(Rule):
         )
 
     def lend(self, p, token, depth, codebook):
-        """Implements ``Rule.lend``."""
         extra = jnp.asarray(self.omega, jnp.float32) - 1
         return LanternPlusPlus(self.k, 1 + extra * _cooled(depth)).lend(p, token, depth, codebook)
 

@@ -51,7 +51,6 @@ class Grouped(Rule):
         return self.size == 1
 
     def claim(self, p, q, token, depth, max_depth, codebook):
-        """Implements ``Rule.claim``."""
         # Ranks need whole rows. To flip split rows, XLA would exchange codes among all devices, and groups of devices
         # that have finished their pictures never join in.
         p, here = whole(p), token[..., None]
@@ -80,7 +79,6 @@ class Grouped(Rule):
         return Claim(q_x * ratio, q)
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Implements ``Rule.accepts``."""
         rows, p_x, p_y = p.rows(), p.at(token), p.at(wanted)
         place, theirs = (
             jnp.sum(_ahead(rows, mass[..., None], ids[..., None]), axis=-1, dtype=jnp.int32)

@@ -40,7 +40,6 @@ class Near(Rule):
     ratio: Float[Array, ""] = number(10.0, low=1)
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Implements ``Rule.accepts``."""
         book = codebook.measured()
         reach = jnp.asarray(self.tau, jnp.float32) * book.spacing
         close = book.has(token) & book.has(wanted) & (code_distance(book, token, wanted) <= reach)

@@ -40,7 +40,6 @@ class Typical(Rule):
     delta_factor: Float[Array, ""] = number(0.3)
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Implements ``Rule.accepts``."""
         entropy = jnp.sum(jax.scipy.special.entr(p.rows()), axis=-1)
         bar = jnp.asarray(self.delta_factor, jnp.float32) * jnp.exp(-entropy)
         return p.at(token) > jnp.minimum(jnp.asarray(self.epsilon, jnp.float32), bar)
@@ -69,7 +68,6 @@ class Tolerance(Rule):
     samples: Int[Array, ""] = whole(2, low=1, note="1 is strict")
 
     def accepts(self, p, token, wanted, depth, codebook):
-        """Implements ``Rule.accepts``."""
         own, scores = p.score_at(token)[..., None], p.scores()
         codes = jnp.arange(scores.shape[-1], dtype=jnp.int32).reshape((1,) * token.ndim + (-1,))
         better = (scores > own) | ((scores == own) & (codes < token[..., None]))

@@ -28,12 +28,6 @@ class ChameleonConfig(GuidedTokensConfig):
         layout: the stream of a picture. "anole": grid * grid codes. "lumina": the row end follows each row of codes,
             the image end the last row end; both are forced.
         others: as in ``GuidedTokensConfig``. The grid is 32 (512 px) for Anole, 48 (768 px) for Lumina-mGPT-7B-768.
-
-    Example:
-        >>> from lantern_jax.families.chameleon.model import ChameleonConfig
-        >>> config = ChameleonConfig(grid=48, layout="lumina")
-        >>> config.num_tokens, config.row_end, config.image_end
-        (2353, 8192, 8193)
     """
 
     dim: int = 4096
@@ -93,20 +87,7 @@ def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenCond
 
 
 class Chameleon(TokenModel):
-    """The model, a ``TokenModel``.
-
-    Example:
-        >>> from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
-        >>> config = ChameleonConfig(
-        ...     dim=16, num_layers=1, num_heads=2, hidden_dim=32, vocab_size=80, num_codes=64, grid=4
-        ... )
-        >>> tokens = jnp.zeros((1, 5), jnp.int32)
-        >>> prompt = lantern_jax.TokenConditioning(tokens, tokens == 0)
-        >>> model = Chameleon(config)
-        >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), prompt)
-        >>> features.shape, logits.shape
-        ((1, 5, 16), (1, 5, 64))
-    """
+    """The model, a ``TokenModel``."""
 
     def unconditional(self, conditioning: TokenConditioning | GuidedTokens) -> TokenConditioning:
         """Returns the rows that guidance compares prompts with: those they come with, else ``unconditional_row``'s."""

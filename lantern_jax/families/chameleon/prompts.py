@@ -74,12 +74,6 @@ class ChameleonVocabulary:
         codes: published id of each codebook entry, in the codebook's order.
         vocab_size: rows of the model's embedding table. Ids without a name are legal.
         special: published ids of the structuring tokens.
-
-    Example:
-        >>> from lantern_jax.families.chameleon.prompts import ChameleonVocabulary
-        >>> vocabulary = ChameleonVocabulary(codes=(5, 4))
-        >>> vocabulary.to_stream([4, 5, 8803, 8196])  # two codes, row end, image end
-        array([1, 0, 2, 3], dtype=int32)
     """
 
     codes: tuple[int, ...]

@@ -13,12 +13,6 @@ class Emu3Config(RowsConfig):
         row_end, frame_end, image_end: published ids of the tokens after each row of codes, after the last row's end,
             and after that.
         others: as in ``RowsConfig``. A picture has 90 x 90 codes (720 px) as published.
-
-    Example:
-        >>> from lantern_jax.families.emu3.model import Emu3Config
-        >>> config = Emu3Config()
-        >>> config.num_tokens, config.text_size, config.transformer.groups
-        (8192, 151854, 4)
     """
 
     dim: int = 4096

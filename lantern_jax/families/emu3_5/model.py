@@ -15,12 +15,6 @@ class Emu35Config(RowsConfig):
         row_end, image_end: published ids of the tokens between rows of codes, and after the last row.
         head_width: of each head; the heads together are wider than the model.
         others: as in ``RowsConfig``. A picture has 64 x 64 codes (1024 px) unless another size is asked for.
-
-    Example:
-        >>> from lantern_jax.families.emu3_5.model import Emu35Config
-        >>> config = Emu35Config()
-        >>> config.num_tokens, config.text_size, config.transformer.groups
-        (4160, 151854, 8)
     """
 
     dim: int = 5120

@@ -32,12 +32,6 @@ class GlmImageConfig(GuidedTokensConfig):
         columns: codes per row, while ``grid`` is the number of rows; None for a square.
         sections: pairs of a head that turn with the time, the height and the width; its other pairs are not rotated.
         others: as in ``GuidedTokensConfig``. A picture has 32 x 32 codes (1024 px) unless another size is asked for.
-
-    Example:
-        >>> from lantern_jax.families.glm_image.model import GlmImageConfig
-        >>> config = GlmImageConfig(columns=24)
-        >>> config.preview, config.num_tokens  # 18 * 13 codes of the preview, then 32 * 24
-        ((18, 13), 1002)
     """
 
     dim: int = 4096

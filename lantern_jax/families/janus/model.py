@@ -21,12 +21,6 @@ class JanusConfig(GuidedTokensConfig):
     Attributes:
         head_hidden_dim: width between the two layers of the head; None means ``dim``.
         others: as in ``GuidedTokensConfig``. A picture is grid * grid codes: 24 (384 px) as published.
-
-    Example:
-        >>> from lantern_jax.families.janus.model import JanusConfig
-        >>> config = JanusConfig()
-        >>> config.num_tokens, config.num_codes, config.text_size
-        (576, 16384, 102400)
     """
 
     dim: int = 4096

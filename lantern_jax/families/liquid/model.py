@@ -17,12 +17,6 @@ class LiquidConfig(GuidedTokensConfig):
     Attributes:
         head_width: of each head; the heads together are wider than the model.
         others: as in ``GuidedTokensConfig``. A picture has 32 x 32 codes (512 px) as published.
-
-    Example:
-        >>> from lantern_jax.families.liquid.model import LiquidConfig
-        >>> config = LiquidConfig()
-        >>> config.num_tokens, config.text_size, config.transformer.head_dim
-        (1024, 256000, 256)
     """
 
     dim: int = 3072

@@ -40,14 +40,6 @@ class LlamaGenConfig:
         qk_norm: as in ``TransformerConfig`` ("rms" for the demo; none in the published models).
         rotate_prefix: False is the published quirk, cosine = sine = 0 at prefix positions, so every attention
             logit there is 0; True leaves prefix positions unrotated (cosine 1), so attention can choose.
-
-    Example:
-        >>> from lantern_jax.families.llamagen.model import LlamaGenConfig
-        >>> config = LlamaGenConfig(
-        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
-        ... )
-        >>> config.num_tokens, config.unconditional_labels
-        (16, (10,))
     """
 
     dim: int
@@ -191,19 +183,7 @@ Conditioning = Int[Array, "B C"] | Int[Array, "B 2 C"] | CaptionConditioning
 
 
 class LlamaGen(StreamModel):
-    """The GPT, a ``StreamModel``. Additional parameters: labels or caption.
-
-    Example:
-        >>> from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
-        >>> config = LlamaGenConfig(
-        ...     dim=16, num_layers=1, num_heads=2, vocab_size=64, grid=4, num_labels=11
-        ... )
-        >>> model, labels = LlamaGen(config), jnp.zeros((1, 1), jnp.int32)
-        >>> tokens = jnp.zeros((1, config.num_tokens), jnp.int32)
-        >>> (features, logits), _ = jax.eval_shape(model.init_with_output, jax.random.key(0), labels, tokens)
-        >>> features.shape, logits.shape
-        ((1, 16, 16), (1, 16, 64))
-    """
+    """The GPT, a ``StreamModel``. Additional parameters: labels or caption."""
 
     def setup(self):
         super().setup()

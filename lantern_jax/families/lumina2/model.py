@@ -23,12 +23,6 @@ class Lumina2Config(RowsConfig):
         begin: published id of the token that prompts begin with.
         first_code: published id of the first code.
         others: as in ``RowsConfig``. A picture has 96 x 96 codes (768 px) as published.
-
-    Example:
-        >>> from lantern_jax.families.lumina2.model import Lumina2Config
-        >>> config = Lumina2Config()
-        >>> config.num_tokens, config.text_size
-        (9313, 155000)
     """
 
     dim: int = 4096

@@ -27,12 +27,6 @@ class XOmniConfig(GuidedTokensConfig):
         picture_tokens: tokens of pictures: the codes, then marks.
         front_layers, back_layers: how many of the first and of the last layers are those tokens' alone.
         others: as in ``GuidedTokensConfig``. A picture has 72 x 72 codes (1152 px) unless another size is asked for.
-
-    Example:
-        >>> from lantern_jax.families.x_omni.model import XOmniConfig
-        >>> config = XOmniConfig()
-        >>> config.num_tokens, config.vocab_size - config.picture_tokens  # codes of a picture, text
-        (5184, 152064)
     """
 
     dim: int = 3584
