@@ -21,12 +21,12 @@ import lantern_jax
 from eval.methods import PLAIN, is_strict
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
+from lantern_jax.apps.display.acceptance import columns_of, draw_acceptance, enlarge
+from lantern_jax.apps.display.race import encode_race
 from lantern_jax.decoding.methods import AUTO, METHODS
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text, write_files
-from lantern_jax.pictures.images import columns_of, enlarge
-from lantern_jax.pictures.race import encode_race
 
 PROMPT, SEED = "a town by the sea with a rainbow", 1
 LANDSCAPES_SEED = 1
@@ -134,7 +134,7 @@ def _maps(runs: Sequence[Run]) -> Iterator[Cell]:
             yield run.cell()
         elif run.method == same[0]:
             yield _picture(run, [f"of {', '.join(f'`{name}`' for name in same)}"])
-        (accepted,), rounds = run.made.draw_acceptance(), run.made.statistics.rounds
+        (accepted,), rounds = draw_acceptance(run.made), run.made.statistics.rounds
         alt = f"The picture of {run.method} in grey, tinted by how many guesses each of its {rounds} passes accepted."
         lines = [f"**`{run.method}`**", f"{rounds} passes, {run.pace}"]
         yield Cell(f"{run.method}-accepted.webp", _webp(accepted), alt, lines)

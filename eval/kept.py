@@ -9,9 +9,8 @@ from urllib.parse import quote
 import numpy as np
 
 from eval.report import to_json
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import read_json, write_file
+from lantern_jax.io.files import read_arrays, read_json, write_file
 
 PLAIN, REAL = "ar", "real"
 

@@ -18,6 +18,7 @@ from lantern_jax.checkpoints.store import save as save
 from lantern_jax.devices.compilation import keep_compiled_programs as keep_compiled_programs
 from lantern_jax.pictures.images import grid as grid
 from lantern_jax.pictures.images import side_by_side as side_by_side
+from lantern_jax.apps.display.race import Race as Race
 from lantern_jax.io.errors import LanternError as LanternError
 from lantern_jax.io.errors import IgnoredWords as IgnoredWords
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES
 from lantern_jax.decoding.fields import Range, allowed_in, check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import Method
-from lantern_jax.decoding.tree import DraftTree, load_tree
+from lantern_jax.decoding.tree import DraftTree, resolve_tree
 from lantern_jax.devices.partition import mesh_sizes
 from lantern_jax.settings.settings import Settings
 from tests.hostile.files import KINDS, READERS, HostileFile
@@ -80,7 +80,7 @@ def test_changed_files_are_read_or_refused(kind, tmp_path, edits):
 def test_any_json_is_a_tree_or_refused(content, tmp_path):
     path = tmp_path / "tree.json"
     path.write_text(json.dumps(content))
-    if takes_or_tells(load_tree, path):
+    if takes_or_tells(resolve_tree, path):
         assert isinstance(content, list)
 
 

@@ -25,9 +25,8 @@ from jaxtyping import Array, Int, PyTree, UInt8
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
 from lantern_jax.checkpoints.store import load
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import write_file
+from lantern_jax.io.files import read_arrays, write_file
 from lantern_jax.models.vq import VQConfig, VQModel
 from train import script
 from train.claims import claim, parameters_digest

@@ -25,6 +25,7 @@ from jaxtyping import PyTree
 
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import run_script
+from lantern_jax.apps.convert.conversion import add_drafters
 from lantern_jax.apps.convert.convert import make_codebook
 from lantern_jax.apps.terminal import locks
 from lantern_jax.checkpoints.checkpoint import Checkpoint
@@ -106,7 +107,7 @@ def with_drafters(checkpoint_folder: str | Path, drafter_folders: Sequence[str |
     recipes = {
         kind: _recipe(read_config(folder)) for kind, folder in zip(drafters, drafter_folders, strict=True)
     }
-    return old.with_drafters(rounded, recipes)
+    return add_drafters(old, rounded, recipes)
 
 
 def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -115,7 +116,7 @@ def _recipe(config: Mapping[str, Any]) -> dict[str, Any]:
     return {name: config[name] for name in names if name in config}
 
 
-def add_drafters(options: argparse.Namespace) -> None:
+def write_with_drafters(options: argparse.Namespace) -> None:
     check_new(options.out, options.overwrite)
     save(options.out, with_drafters(options.checkpoint, options.drafter), overwrite=options.overwrite)
 
@@ -157,7 +158,7 @@ def main(argv: Sequence[str] | None = None) -> None:
 def export(options: argparse.Namespace) -> None:
     """Writes the checkpoint."""
     if options.checkpoint is not None:
-        return add_drafters(options)
+        return write_with_drafters(options)
     missing = [name for name in ("tokenizer", "target", "trees") if getattr(options, name) is None]
     if missing:
         raise LanternError(f"--{missing[0]} is missing: give it, or a --checkpoint to add the drafters to")

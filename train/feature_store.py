@@ -19,8 +19,8 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, Int
 
+from lantern_jax.apps.foreign.archives import read_header
 from lantern_jax.io import errors
-from lantern_jax.io.archives import read_header
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file, write_file
 

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from lantern_jax.apps.display.picture_files import PICTURE_SUFFIXES, open_picture
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_text
-from lantern_jax.pictures.images import PICTURE_SUFFIXES, fitted, open_picture
+from lantern_jax.pictures.images import fitted
 from lantern_jax.text.vocabulary import Vocabulary
 
 # The most bytes of a caption's file.

@@ -29,8 +29,8 @@ from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import load
 from lantern_jax.devices.partition import Where, place
 from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
+from lantern_jax.io.files import read_arrays
 from train import script
 from train.averaging import (
     TrainState,

@@ -1,7 +1,6 @@
 """The parts of a checkpoint, and whether they fit each other."""
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +14,7 @@ from lantern_jax.drafters.registry import DRAFTERS, misfits
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.quantization import is_quantized, shapes_as
+from lantern_jax.models.quantization import shapes_as
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.models.vq import VQConfig, vq_shapes
@@ -74,32 +73,6 @@ class Checkpoint:
     directory: Path | None = None
     size: str | None = None
 
-    def with_drafters(
-        self, drafters: Mapping[str, tuple[Any, PyTree]], recipes: Mapping[str, Any] | None = None
-    ) -> "Checkpoint":
-        """Returns the checkpoint with these drafters in place of any others of their kinds.
-
-        If one of them leads windows from now on, what was fitted to and measured with the drafter that led them before
-        is dropped: `train.fit` does both again.
-
-        Args:
-            drafters: (config, parameters) by kind.
-            recipes: how they were trained, by kind, for the metadata.
-        """
-        together = {**self.drafters, **drafters}
-        defaults, metadata = dict(self.defaults), dict(self.metadata)
-        told = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
-        told |= recipes or {}
-        if told:
-            metadata["drafters"] = told
-        if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
-            if TOKENS_PER_PASS in metadata:
-                rows = metadata[TOKENS_PER_PASS].items()
-                metadata[TOKENS_PER_PASS] = {name: row for name, row in rows if not name.startswith("led")}
-            for name in ("sharpness", "mixture"):
-                defaults.pop(name, None)
-        return dataclasses.replace(self, drafters=together, defaults=defaults, metadata=metadata)
-
 
 def are_shapes(params: PyTree) -> bool:
     """Tells whether shapes and dtypes stand in for parameters."""
@@ -154,41 +127,6 @@ def _check_part(part: str, params: PyTree, shapes: PyTree) -> None:
     mismatch = describe_shapes({part: params}, {part: shapes})
     if mismatch:
         raise LanternError(f"the {part}'s parameters do not fit its config: {mismatch}")
-
-
-def describe(checkpoint: Checkpoint) -> dict[str, Any]:
-    """Describes a checkpoint for people and JSON: sizes, parameter counts, defaults, metadata."""
-    parts = {}
-    for part in PARTS:
-        config = getattr(checkpoint, f"{part}_config")
-        if config is not None:
-            parts[part] = _describe_part(config, getattr(checkpoint, f"{part}_params"), PARTS[part](config))
-    parts["drafters"] = {
-        kind: _describe_part(config, params, DRAFTERS.find(kind).shapes(config))
-        for kind, (config, params) in checkpoint.drafters.items()
-    }
-    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
-    return {
-        "model": checkpoint.model,
-        "tokens": checkpoint.target_config.num_tokens,
-        "picture_size": size_text(picture_size(checkpoint)),
-        **parts,
-        "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
-        "vocabulary": None
-        if vocabulary is None
-        else {name: list(values) for name, values in vocabulary.attributes.items()},
-        "defaults": checkpoint.defaults,
-        "metadata": checkpoint.metadata,
-    }
-
-
-def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[str, Any]:
-    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
-    described = {"parameters": count, **dataclasses.asdict(config)}
-    if params is None:
-        return described
-    described |= {"dtype": jax.tree.leaves(params)[0].dtype.name}
-    return described | {"weights": "int8"} if is_quantized(params) else described
 
 
 def describe_shapes(found: PyTree, expected: PyTree) -> str:

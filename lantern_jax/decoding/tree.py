@@ -249,20 +249,6 @@ def named_tree(name: str) -> DraftTree:
     return DraftTree(trees[name])
 
 
-def load_tree(file: str | Path) -> DraftTree:
-    """Reads a tree from a JSON file that holds a list of child-rank paths.
-
-    Raises:
-        LanternError: the file is missing, is not JSON or larger than 1 MB, or does not hold a valid tree.
-    """
-    paths = read_json(Path(file), _LARGEST_FILE)
-    if not isinstance(paths, list):
-        raise LanternError(
-            f"{file} does not hold a list of child-rank paths: give one such as [[0], [1], [0, 0]]"
-        )
-    return DraftTree.from_paths(paths)
-
-
 def resolve_tree(tree: Any) -> DraftTree:
     """Makes a DraftTree from a name, paths, paths as text (``0.0+1``), a JSON file or a DraftTree.
 
@@ -272,7 +258,12 @@ def resolve_tree(tree: Any) -> DraftTree:
     if isinstance(tree, DraftTree):
         return tree
     if isinstance(tree, Path) or (isinstance(tree, str) and tree.endswith(".json")):
-        return load_tree(tree)
+        paths = read_json(Path(tree), _LARGEST_FILE)
+        if not isinstance(paths, list):
+            raise LanternError(
+                f"{tree} does not hold a list of child-rank paths: give one such as [[0], [1], [0, 0]]"
+            )
+        return DraftTree.from_paths(paths)
     if not isinstance(tree, str):
         return DraftTree.from_paths(tree)
     if tree in tree_names():

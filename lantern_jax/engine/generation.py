@@ -14,8 +14,7 @@ from PIL import Image
 
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import as_html, columns_of, draw_acceptance, encode_png, figures_line, grid
-from lantern_jax.pictures.race import Race
+from lantern_jax.pictures.images import as_html, encode_png, figures_line, grid
 
 
 @dataclass(frozen=True)
@@ -246,37 +245,6 @@ class Generation:
     def show(self) -> None:
         """Opens ``sheet`` in the system's viewer; raises LanternError as ``sheet`` does."""
         self.sheet.show()
-
-    def race(self, number: int = 0, passes: bool = False) -> Race:
-        """Returns a race of plain and speculative decoding to paint a picture; a notebook plays it, ``save`` writes it.
-
-        Args:
-            number: of the picture, from 0.
-            passes: whether they race by target passes, the same on every machine, rather than by seconds.
-
-        Raises:
-            LanternError: without ``compare``, or without pictures; no picture of that number.
-        """
-        if self.plain is None or self.pictures is None:
-            raise LanternError(
-                "a race needs pictures with plain decoding beside them: generate with compare=True"
-            )
-        if not 0 <= number < len(self.pictures):
-            raise LanternError(f"there is no picture {number}: give 0 to {len(self.pictures) - 1}")
-        return Race(self, number, passes)
-
-    def draw_acceptance(self, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
-        """Overlays the pictures with the number of draft tokens that each round accepted.
-
-        ``columns`` is the number of tokens per row; None for square cells. Raises LanternError without pictures.
-        """
-        pictures = self._drawn()
-        columns = columns_of(pictures[0], self.tokens.shape[1]) if columns is None else columns
-        deepest = len(self.statistics.accepted) - 1
-        return [
-            draw_acceptance(picture, rounds, columns, deepest)
-            for picture, rounds in zip(pictures, self.round_of_token, strict=True)
-        ]
 
 
 def compared(speculative: Generation, plain: Generation, given: int) -> Generation:

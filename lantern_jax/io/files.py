@@ -17,9 +17,11 @@ import secrets
 import shutil
 import stat
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO
+
+import numpy as np
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -109,6 +111,24 @@ def parse_json(content: bytes | str, place: str) -> Any:
         raise LanternError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
         raise LanternError(f"{place} is not JSON ({errors.short(error)}): give another file") from None
+
+
+def read_arrays(path: str | Path, names: Collection[str] | None = None) -> dict[str, np.ndarray]:
+    """Reads {name: array} from an .npz file: booleans, numbers and texts; all of them, or the ``names`` wanted.
+
+    Raises:
+        LanternError: as ``open_file``; also another kind of file, damaged arrays, and Python objects.
+    """
+    try:
+        with open_file(path) as file, np.load(file, allow_pickle=False) as stored:
+            return {name: stored[name] for name in stored.files if names is None or name in names}
+    except LanternError:
+        raise
+    # Its readers raise anything, down to a TypeError, for a file that is damaged.
+    except Exception as error:
+        raise LanternError(
+            f"{path} is not a whole archive of arrays ({errors.short(error)}): fetch it again or name another"
+        ) from error
 
 
 def _finite(word: str) -> float:

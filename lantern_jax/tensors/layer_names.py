@@ -194,17 +194,6 @@ def deciding_shapes(
     return {name: tuple(tensors[name].shape) for name in wanted}
 
 
-def without_prefix(tensors: Mapping[str, Any], first: Iterable[str]) -> Mapping[str, Any]:
-    """Takes off what all names begin with ("module.", "_orig_mod.") until one is among ``first``, if that helps."""
-    found = dict(tensors)
-    while not any(name in found for name in first):
-        fronts = {name.partition(".")[0] for name in found if "." in name}
-        if len(fronts) != 1 or not all("." in name for name in found):
-            return tensors
-        found = {name.partition(".")[2]: tensor for name, tensor in found.items()}
-    return found
-
-
 def count_layers(names: Iterable[str], norm_name: str) -> int:
     """Returns one more than the greatest {i} for which ``norm_name`` is among the names."""
     pattern = re.escape(norm_name).replace(r"\{i\}", r"(\d+)")

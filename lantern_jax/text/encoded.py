@@ -15,9 +15,8 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json, write_file
+from lantern_jax.io.files import parse_json, read_arrays, write_file
 from lantern_jax.text.packed import PackedRows
 
 FORMAT = "lantern_jax encoded prompts 2"

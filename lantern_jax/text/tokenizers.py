@@ -72,16 +72,6 @@ def reading(path: Path, package: str, what: str) -> Iterator[None]:
         ) from error
 
 
-def mark_ids(
-    tokenizer: TextTokenizer, marks: tuple[str, str], path: Path, model: str, advice: str
-) -> tuple[int, int]:
-    """Returns the ids of a model's two marks; raises LanternError if its tokenizer does not know them."""
-    ids = [tokenizer.encode(mark) for mark in marks]
-    if any(len(found) != 1 for found in ids) or ids[0] == ids[1]:
-        raise LanternError(f"{path} is not {model}'s tokenizer (it has no {' or '.join(marks)}): {advice}")
-    return ids[0][0], ids[1][0]
-
-
 def _read_json(path: Path) -> TextTokenizer:
     from tokenizers import Tokenizer
 

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 
 import lantern_jax.engine.engine
-from lantern_jax.checkpoints.checkpoint import describe
+from lantern_jax.apps.commands.report import describe
 from lantern_jax.checkpoints.store import load_shapes, save
 from lantern_jax.engine import compiler
 from lantern_jax.models.vq import vq_shapes

@@ -11,8 +11,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
+from lantern_jax.apps.commands.report import describe
 from lantern_jax.checkpoints import arrays, store
-from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
+from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import demo_directory, load, load_drafter, load_shapes, save
 from lantern_jax.devices.partition import sharding_at, where_on
 from lantern_jax.devices.platform import DTYPES

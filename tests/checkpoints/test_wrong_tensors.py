@@ -6,6 +6,7 @@ from functools import cache, partial
 import numpy as np
 import pytest
 
+from lantern_jax.apps.convert.conversion import without_prefix
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
 from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_table
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
@@ -22,7 +23,6 @@ from lantern_jax.families.janus.weights import DIALECT as JANUS
 from lantern_jax.families.liquid.weights import convert_liquid, liquid_config_from_shapes
 from lantern_jax.families.llamagen.t5_weights import convert_t5
 from lantern_jax.families.llamagen.weights import convert_gpt, convert_vq
-from lantern_jax.tensors.layer_names import without_prefix
 from lantern_jax.tensors.matching import describe_mismatch
 from tests.fixtures import guided_layouts, guided_shapes
 from tests.fixtures import published_layouts as layouts

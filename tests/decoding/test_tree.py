@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 
-from lantern_jax.decoding.tree import DraftTree, load_tree, named_tree, tree_names
+from lantern_jax.decoding.tree import DraftTree, named_tree, resolve_tree, tree_names
 from tests.refused import refused
 
 from .topologies import draft_trees
@@ -95,9 +95,9 @@ def test_names_depths_and_files(tmp_path):
             DraftTree.chain(depth)
     file = tmp_path / "tree.json"
     file.write_text(json.dumps([list(path) for path in SMALL.paths]))
-    assert load_tree(file) == SMALL
+    assert resolve_tree(file) == SMALL
     file.write_text("[[0], [0,")
     with refused(r"tree\.json is not JSON"):
-        load_tree(file)
+        resolve_tree(file)
     with refused("is not a file"):
-        load_tree(tmp_path / "missing.json")
+        resolve_tree(tmp_path / "missing.json")

@@ -9,8 +9,8 @@ import pytest
 from PIL import Image
 
 from eval import gallery
+from lantern_jax.apps.display import race
 from lantern_jax.decoding.methods import AUTO, METHODS
-from lantern_jax.pictures import race
 from tests.refused import refused_each
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS
 

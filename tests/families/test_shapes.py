@@ -9,6 +9,8 @@ import pytest
 from PIL import Image
 
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.display.acceptance import draw_acceptance
+from lantern_jax.apps.display.race import race_frames
 from lantern_jax.apps.serve.answers import model_entry
 from lantern_jax.apps.serve.batch import Painter
 from lantern_jax.apps.serve.limits import Limits
@@ -18,7 +20,6 @@ from lantern_jax.apps.sets.set_plan import read_plan
 from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.sizes import shape_of
-from lantern_jax.pictures.race import race_frames
 from lantern_jax.pipeline.pipeline import load
 from tests.command import assert_refused
 from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
@@ -126,7 +127,7 @@ def test_completion_keeps_rows(name, loaded, plain, shapes):
 @wide_and_tall
 def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
-    made = pipeline.generate(PROMPTS, method="jacobi:initial=above,window=7", compare=True, **OPTIONS)
+    made = pipeline.generate(PROMPTS, method="jacobi:window=7", compare=True, **OPTIONS)
     height, width = made.pictures.shape[1:3]
     frames, _ = race_frames(made)
     scale = round(256 / width)
@@ -134,7 +135,7 @@ def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     last = frames[-1, : height * scale, : width * scale].astype(int)
     small = np.asarray(Image.fromarray(last.astype(np.uint8)).resize((width, height)), int)
     assert np.abs(small - made.plain.pictures[0]).mean() < 16
-    tinted = made.draw_acceptance()[0]
+    tinted = draw_acceptance(made)[0]
     assert tinted.shape[1] * rows == (tinted.shape[0] - 24) * columns
     codes = made.tokens[0].copy()
     codes[columns + 1 :] = -1

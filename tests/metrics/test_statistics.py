@@ -71,7 +71,7 @@ def test_wrong_statistics_are_refused(folder):
         ({"0/features": None}, "lacks features"),
         ({"0/features": np.zeros((9, WIDTH + 1))}, "lacks features"),
         ({"0/features": np.full((9, WIDTH), np.nan)}, "not finite"),
-        ({"readers": np.array([{}], dtype=object)}, "readers"),
+        ({"readers": np.array([{}], dtype=object)}, "not a whole archive of arrays"),
     ):
         np.savez(path, **{name: array for name, array in (whole | change).items() if array is not None})
         refused_with(lambda: statistics_of(path, reader()), "stats.npz is not a complete file", word)

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lantern_jax.apps.display import acceptance
 from lantern_jax.pictures import images as pictures
 
 # A 4x4 grid of tokens: prefill, then rounds of 4, 1, 3 and 7 tokens.
@@ -47,12 +48,12 @@ def test_16_bits_of_grey_keep_their_upper_half():
 
 
 def test_overlay_tints_cells_by_accepted_count():
-    drawn = pictures.draw_acceptance(plain(128, 16, 16), ROUNDS, 4, 6)
+    drawn = acceptance.draw_over(plain(128, 16, 16), ROUNDS, 4, 6)
     cell = drawn.shape[1] // 4
     assert drawn.shape[0] > 4 * cell, "the legend is below"
     centres = drawn[cell // 2 : 4 * cell : cell, cell // 2 : 4 * cell : cell].reshape(16, 3).astype(int)
     # The bonus token of a round is not one that it accepted.
-    counts = pictures.accepted_by_round(ROUNDS)
+    counts = acceptance.accepted_by_round(ROUNDS)
     np.testing.assert_array_equal(counts, np.repeat([0, 3, 0, 2, 6], [1, 4, 1, 3, 7]))
     for left in range(16):
         for right in range(16):
@@ -63,4 +64,4 @@ def test_overlay_tints_cells_by_accepted_count():
     assert (drawn[cell // 2, 2 * cell] == centres[1]).all()
     assert (drawn[cell // 2, cell] == 0).all()
     with pytest.raises(ValueError, match="rows of 5"):
-        pictures.draw_acceptance(plain(0, 16, 16), ROUNDS, 5, 6)
+        acceptance.draw_over(plain(0, 16, 16), ROUNDS, 5, 6)

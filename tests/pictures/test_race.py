@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from lantern_jax.apps.display import race
 from lantern_jax.engine.generation import Generation, Statistics
-from lantern_jax.pictures import images, race
+from lantern_jax.pictures import images
 
 SIDE, COLUMNS = 64, 4
 TOKENS = COLUMNS * COLUMNS
@@ -124,15 +125,15 @@ def test_what_is_no_race_is_refused():
 
 
 def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
-    shown = BOTH.race()
+    shown = race.Race(BOTH)
     data = re.fullmatch(r'<img alt="[^"<>]*" src="data:image/webp;base64,(.+)">', shown._repr_html_())[1]
     assert Image.open(io.BytesIO(base64.b64decode(data))).n_frames > 5
     shown.save(tmp_path / "race.gif")
     assert (tmp_path / "race.gif").read_bytes() == race.encode_race(BOTH, ".gif")
     with pytest.raises(ValueError, match="generate with compare=True"):
-        PLAIN.race()
+        race.Race(PLAIN)
     with pytest.raises(ValueError, match="there is no picture 1: give 0 to 0"):
-        BOTH.race(1)
+        race.Race(BOTH, 1)
 
 
 def pictures_of(page: str) -> list[tuple[str, str]]:

@@ -11,6 +11,7 @@ from PIL import Image
 
 import lantern_jax.engine.engine
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.display.acceptance import draw_acceptance
 from lantern_jax.models.vq import VQModel
 from lantern_jax.pipeline.plan import Plan
 from tests.command import assert_refused, must_not_run
@@ -72,7 +73,7 @@ def test_given_tokens_are_not_counted(completed):
     assert run.rounds == run.tokens and run.step_compression == 1
     rounds = completed.round_of_token
     assert (rounds[:, : 2 * GRID] == 0).all() and (rounds[:, 2 * GRID :] > 0).all()
-    assert len(completed.draw_acceptance()) == 2
+    assert len(draw_acceptance(completed)) == 2
 
 
 def test_given_tokens_are_not_compared(made, completed, monkeypatch):

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 
+from lantern_jax.apps.display.acceptance import draw_acceptance
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import compiler, engine
 from lantern_jax.engine.generation import Timing
@@ -178,7 +179,7 @@ def test_no_guidance_uses_one_row():
 def test_without_a_tokenizer_there_are_tokens_only(compared):
     made = altered_pipeline(tokenizer_config=None, tokenizer_params=None).generate(PROMPTS, seed=3)
     assert made.pictures is None and made.images == []
-    for take in (lambda: made.sheet, made.draw_acceptance):
+    for take in (lambda: made.sheet, lambda: draw_acceptance(made)):
         with refused("tokens and no pictures"):
             take()
     np.testing.assert_array_equal(made.tokens, compared.tokens)

@@ -40,7 +40,7 @@ SPINE = (
 )
 # Public names by what they are; nothing in the package imports these.
 NAMESPACES = ("couplings", "draftings", "rules")
-APPS = ("terminal", "foreign", "sets", "metrics", "convert", "measuring", "serve", "commands")
+APPS = ("terminal", "display", "foreign", "sets", "metrics", "convert", "measuring", "serve", "commands")
 ROOMS = (*SPINE, *(f"apps.{room}" for room in APPS))
 
 

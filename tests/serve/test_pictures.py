@@ -15,10 +15,10 @@ from PIL import Image
 
 import lantern_jax.pipeline.pipeline
 from lantern_jax.apps.commands.main import main
+from lantern_jax.apps.display.picture_files import tokens_digest
 from lantern_jax.apps.serve import picture_output
 from lantern_jax.apps.serve.batch import GREY, guessed
 from lantern_jax.engine.programs import NotRefillable
-from lantern_jax.pictures.images import tokens_digest
 from lantern_jax.settings.tuned import Found
 from tests.serve.running import BATCH, HEAD, PATH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on

@@ -53,13 +53,13 @@ def add(commands) -> None:
 
 
 def _picture(text: str) -> Any:
-    from lantern_jax.pictures.images import open_picture
+    from lantern_jax.apps.display.picture_files import open_picture
 
     return open_picture(Path(text))
 
 
 def _race_file(text: str) -> Path:
-    from lantern_jax.pictures.race import check_race
+    from lantern_jax.apps.display.race import check_race
 
     return check_race(text)
 

@@ -52,7 +52,6 @@ def _describe(arguments: argparse.Namespace) -> None:
             raise LanternError(f"--{option} is for --fit: give --fit with it, or leave it out")
 
     from lantern_jax.apps.commands.report import show_description, show_main_facts
-    from lantern_jax.checkpoints.checkpoint import describe
     from lantern_jax.checkpoints.store import load_shapes, model_directory, verify
 
     directory = model_directory(arguments.model or "demo")
@@ -62,7 +61,7 @@ def _describe(arguments: argparse.Namespace) -> None:
         return
     checkpoint = load_shapes(directory)
     if arguments.verbose:
-        show_description(describe(checkpoint))
+        show_description(checkpoint)
     else:
         show_main_facts(checkpoint)
 

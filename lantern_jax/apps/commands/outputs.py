@@ -208,8 +208,10 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
     The grid of a complete call with several prompts has a row for each. The file of a single picture records its
     prompt, seed and settings. Comparisons show plain decoding's picture on the left.
     """
-    from lantern_jax.pictures.images import encode_png, grid, origin_text
-    from lantern_jax.pictures.race import encode_race
+    from lantern_jax.apps.display.acceptance import draw_acceptance
+    from lantern_jax.apps.display.picture_files import origin_text
+    from lantern_jax.apps.display.race import encode_race
+    from lantern_jax.pictures.images import encode_png, grid
 
     call, settings = plan.call, generation.settings
     if call.keep_rows is not None:
@@ -231,7 +233,7 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
         "grid": lambda: sheet(pictures),
         "codes": lambda: _codes(generation, plan),
         "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
-        "accepted": lambda: sheet(generation.draw_acceptance()),
+        "accepted": lambda: sheet(draw_acceptance(generation)),
         "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
         "race": lambda: encode_race(generation, outputs.more["race"].suffix),
     }

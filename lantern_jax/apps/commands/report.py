@@ -1,17 +1,24 @@
 """What the ``lantern`` command shows: progress, statistics, facts about a checkpoint."""
 
 import contextlib
+import dataclasses
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
+import jax
+from jaxtyping import PyTree
+
 from lantern_jax.apps.terminal.console import Console, table
 from lantern_jax.apps.terminal.terminal import say, telling
-from lantern_jax.checkpoints.checkpoint import Checkpoint, describe
+from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, picture_size, size_text
 from lantern_jax.devices.compilation import is_compiling
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.generation import Generation, Progress, Statistics
+from lantern_jax.models.quantization import is_quantized
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.inputs import prompt_encoder
 from lantern_jax.settings.settings import Settings
@@ -114,6 +121,41 @@ def show_choice(found: Found) -> None:
         console.print(table(heads, rows, box=None, pad_edge=False))
 
 
+def describe(checkpoint: Checkpoint) -> dict[str, Any]:
+    """Describes a checkpoint for people and JSON: sizes, parameter counts, defaults, metadata."""
+    parts = {}
+    for part in PARTS:
+        config = getattr(checkpoint, f"{part}_config")
+        if config is not None:
+            parts[part] = _describe_part(config, getattr(checkpoint, f"{part}_params"), PARTS[part](config))
+    parts["drafters"] = {
+        kind: _describe_part(config, params, DRAFTERS.find(kind).shapes(config))
+        for kind, (config, params) in checkpoint.drafters.items()
+    }
+    codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
+    return {
+        "model": checkpoint.model,
+        "tokens": checkpoint.target_config.num_tokens,
+        "picture_size": size_text(picture_size(checkpoint)),
+        **parts,
+        "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
+        "vocabulary": None
+        if vocabulary is None
+        else {name: list(values) for name, values in vocabulary.attributes.items()},
+        "defaults": checkpoint.defaults,
+        "metadata": checkpoint.metadata,
+    }
+
+
+def _describe_part(config: Any, params: PyTree | None, shapes: PyTree) -> dict[str, Any]:
+    count = sum(math.prod(leaf.shape) for leaf in jax.tree.leaves(shapes))
+    described = {"parameters": count, **dataclasses.asdict(config)}
+    if params is None:
+        return described
+    described |= {"dtype": jax.tree.leaves(params)[0].dtype.name}
+    return described | {"weights": "int8"} if is_quantized(params) else described
+
+
 def show_main_facts(checkpoint: Checkpoint) -> None:
     """Prints what most people want to know about a checkpoint, in a dozen lines of 80 columns."""
     described, console = describe(checkpoint), Console(soft_wrap=True)
@@ -161,8 +203,9 @@ def _cut(line: str, most: int = 80) -> str:
     return line if len(line) <= most else f"{line[: most - 4]} ..."
 
 
-def show_description(description: Mapping[str, Any]) -> None:
+def show_description(checkpoint: Checkpoint) -> None:
     """Prints what a checkpoint holds, an indented line for every entry."""
+    description = describe(checkpoint)
     console = Console(soft_wrap=True)
     for line in _lines(description, 0):
         console.print(line)

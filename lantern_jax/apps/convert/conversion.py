@@ -2,18 +2,20 @@
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import jax.numpy as jnp
+from jaxtyping import PyTree
 
 from lantern_jax.apps.foreign.tensor_files import open_tensors
+from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.devices.platform import check_dtype
+from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import without_prefix
 
 # Enough for the k of the papers (LANTERN up to 1000 at vocabulary 16384).
 NEIGHBOURS = 1000
@@ -77,6 +79,46 @@ def open_part(part: str, path: Path, weights: str | None = None) -> Mapping[str,
     """Opens a part's file as ``open_tensors`` does, without what training programs put in front of all names."""
     tensors = open_tensors(path, weights)
     return without_prefix(tensors, _FIRST[part]) if part in _FIRST else tensors
+
+
+def without_prefix(tensors: Mapping[str, Any], first: Iterable[str]) -> Mapping[str, Any]:
+    """Takes off what all names begin with ("module.", "_orig_mod.") until one is among ``first``, if that helps."""
+    found = dict(tensors)
+    while not any(name in found for name in first):
+        fronts = {name.partition(".")[0] for name in found if "." in name}
+        if len(fronts) != 1 or not all("." in name for name in found):
+            return tensors
+        found = {name.partition(".")[2]: tensor for name, tensor in found.items()}
+    return found
+
+
+def add_drafters(
+    checkpoint: Checkpoint,
+    drafters: Mapping[str, tuple[Any, PyTree]],
+    recipes: Mapping[str, Any] | None = None,
+) -> Checkpoint:
+    """Returns the checkpoint with these drafters in place of any others of their kinds.
+
+    If one of them leads windows from now on, what was fitted to and measured with the drafter that led them before
+    is dropped: `train.fit` does both again.
+
+    Args:
+        drafters: (config, parameters) by kind.
+        recipes: how they were trained, by kind, for the metadata.
+    """
+    together = {**checkpoint.drafters, **drafters}
+    defaults, metadata = dict(checkpoint.defaults), dict(checkpoint.metadata)
+    told = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
+    told |= recipes or {}
+    if told:
+        metadata["drafters"] = told
+    if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
+        if TOKENS_PER_PASS in metadata:
+            rows = metadata[TOKENS_PER_PASS].items()
+            metadata[TOKENS_PER_PASS] = {name: row for name, row in rows if not name.startswith("led")}
+        for name in ("sharpness", "mixture"):
+            defaults.pop(name, None)
+    return dataclasses.replace(checkpoint, drafters=together, defaults=defaults, metadata=metadata)
 
 
 def check_codes(target: TargetConfig, tokenizer: VQConfig) -> None:

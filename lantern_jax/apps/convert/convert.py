@@ -16,7 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Int, PyTree
 
-from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, check_codes, open_part
+from lantern_jax.apps.convert.conversion import NEIGHBOURS, Conversion, add_drafters, check_codes, open_part
 from lantern_jax.apps.convert.given_settings import read_settings, settings_for
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.checkpoints.store import check_new, load, load_shapes, save
@@ -238,7 +238,7 @@ def _convert(
         params = {"params": params}
         codebook = make_codebook(made, params, conversion.neighbours, conversion.neighbour_space)
         changes |= {"tokenizer_config": made, "tokenizer_params": params, "codebook": codebook}
-    checkpoint = checkpoint.with_drafters(drafters)
+    checkpoint = add_drafters(checkpoint, drafters)
     names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
     changes["metadata"] = checkpoint.metadata | {"converted_from": names}
     return _write(out, dataclasses.replace(checkpoint, **changes), conversion)

@@ -16,9 +16,9 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from lantern_jax.apps.foreign.archives import open_archive, place_of
 from lantern_jax.apps.foreign.torch_pickle import Call, Elsewhere, described, name_of, read_pickle
 from lantern_jax.io import errors
-from lantern_jax.io.archives import open_archive, place_of
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import open_file
 from lantern_jax.tensors.stored_tensor import StoredTensor, span, stored_tensor

@@ -28,9 +28,8 @@ from jaxtyping import Array, Float, PyTree, UInt8
 from lantern_jax.apps.metrics.features import FeatureReader, Score, check_pairs, network
 from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
 from lantern_jax.io import errors
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json
+from lantern_jax.io.files import parse_json, read_arrays
 from lantern_jax.models.sizes import is_size
 from lantern_jax.tensors.matching import module_table, read_tensors
 from lantern_jax.text.vocabulary import UNSPECIFIED

@@ -17,7 +17,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.captions import plain_characters
 from lantern_jax.text.packed import padded_rows
-from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer, mark_ids
+from lantern_jax.text.tokenizers import TextTokenizer, load_tokenizer
 
 START, END = "<|startoftext|>", "<|endoftext|>"
 _GIVE = "give CLIP's tokenizer.json"
@@ -63,6 +63,16 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
             raise LanternError(f"{path.parent} holds no tokenizer: {_GIVE}")
     tokenizer = load_tokenizer(path)
     return ClipTokenizer(tokenizer, *mark_ids(tokenizer, (START, END), path, "CLIP", _GIVE))
+
+
+def mark_ids(
+    tokenizer: TextTokenizer, marks: tuple[str, str], path: Path, model: str, advice: str
+) -> tuple[int, int]:
+    """Returns the ids of a model's two marks; raises LanternError if its tokenizer does not know them."""
+    ids = [tokenizer.encode(mark) for mark in marks]
+    if any(len(found) != 1 for found in ids) or ids[0] == ids[1]:
+        raise LanternError(f"{path} is not {model}'s tokenizer (it has no {' or '.join(marks)}): {advice}")
+    return ids[0][0], ids[1][0]
 
 
 def clean(text: str) -> str:

@@ -21,14 +21,14 @@ from jaxtyping import Array, Bool, Float, Int, UInt8
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.clip import PictureTower, Tower, attend, layer_norm
 from lantern_jax.apps.metrics.clip_files import side_of
-from lantern_jax.apps.metrics.clip_tokenizer import warn_of_cut
+from lantern_jax.apps.metrics.clip_tokenizer import mark_ids, warn_of_cut
 from lantern_jax.apps.metrics.features import Score, check_pairs, in_batches, network
 from lantern_jax.apps.metrics.preprocessing import clip_input
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 from lantern_jax.text.packed import padded_rows
-from lantern_jax.text.tokenizers import load_tokenizer, mark_ids
+from lantern_jax.text.tokenizers import load_tokenizer
 
 WHAT = "checkpoint of ImageReward"
 # Tokens of a prompt, with [CLS] and [SEP].

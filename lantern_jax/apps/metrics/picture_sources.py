@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import UInt8
 
+from lantern_jax.apps.display.picture_files import PICTURE_SUFFIXES, open_picture
+from lantern_jax.apps.foreign.archives import open_archive, read_header
 from lantern_jax.apps.sets.reading import SetPicture, is_set, read_set
 from lantern_jax.io import errors
-from lantern_jax.io.archives import open_archive, read_header
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import PICTURE_SUFFIXES, in_colour, open_picture
+from lantern_jax.pictures.images import in_colour
 
 # The key of pictures in an .npz file, as in ADM's samples and references.
 ARRAY = "arr_0"

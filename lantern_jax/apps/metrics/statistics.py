@@ -14,13 +14,13 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float, UInt8
 
+from lantern_jax.apps.foreign.archives import open_archive
 from lantern_jax.apps.metrics.features import FeatureReader
 from lantern_jax.apps.metrics.frechet import Normal
 from lantern_jax.apps.metrics.picture_sources import ARRAY, read_pictures
 from lantern_jax.io import errors
-from lantern_jax.io.archives import open_archive, read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import Contents
+from lantern_jax.io.files import Contents, read_arrays
 
 _READERS = "readers"
 

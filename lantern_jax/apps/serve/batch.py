@@ -17,6 +17,7 @@ import jax
 import numpy as np
 from jaxtyping import Bool, Int, UInt8
 
+from lantern_jax.apps.display.picture_files import origin_text, tokens_digest
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.apps.serve.ticket import Done, Event, Progress, Ticket
@@ -24,7 +25,7 @@ from lantern_jax.engine.engine import Engine
 from lantern_jax.engine.jobs import Job, Run
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io.errors import LanternError
-from lantern_jax.pictures.images import encode_png, origin_text, tokens_digest
+from lantern_jax.pictures.images import encode_png
 from lantern_jax.pipeline.drawing import draw_codes, why_not_finite
 from lantern_jax.pipeline.plan import until_next
 from lantern_jax.settings.settings import Settings

@@ -13,13 +13,14 @@ from python_multipart.exceptions import FormParserError
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 
+from lantern_jax.apps.display.picture_files import open_image
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.picture_request import FIELDS, Text
 from lantern_jax.decoding.fields import Names
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json
-from lantern_jax.pictures.images import fitted, open_image, upright
+from lantern_jax.pictures.images import fitted, upright
 
 MOST_FIELDS = 64
 # Pixels of a picture: a small file may hold very many.

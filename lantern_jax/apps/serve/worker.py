@@ -1,6 +1,8 @@
 """The thread that owns the devices: it takes pictures from a bounded queue and decodes them in batches."""
 
 import collections
+import contextlib
+import ctypes
 import dataclasses
 import logging
 import math
@@ -18,7 +20,6 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.picture_request import FIELDS, METHOD, PictureRequest
 from lantern_jax.apps.serve.ticket import Queued, Ticket
-from lantern_jax.engine.program_cache import return_memory
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -176,8 +177,7 @@ class Worker:
                         self._decode()
                         self._busy = time.monotonic()
                     elif self._cold:
-                        with self._tools.engine.programs.staying():
-                            self._warm()
+                        self._warm()
                         return_memory()
                     self._tidy()
         except BaseException:  # What a request can cause is caught before.
@@ -358,3 +358,9 @@ def _blamed(message: str, options: Mapping[str, Any]) -> str | None:
     known |= {name: name for name in options}
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
     return next((known[word] for word in words if word in known), part)
+
+
+def return_memory() -> None:
+    """Gives freed memory back to the system where glibc keeps it: compiling leaves a lot."""
+    with contextlib.suppress(OSError, AttributeError, TypeError):
+        ctypes.CDLL(None).malloc_trim(0)

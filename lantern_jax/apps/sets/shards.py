@@ -10,11 +10,12 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
+from lantern_jax.apps.display.picture_files import open_picture
 from lantern_jax.apps.sets.set_plan import SetPlan, shard_paths
-from lantern_jax.io import archives, errors
+from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import fill_file, new_folder, write_file
-from lantern_jax.pictures.images import encode_png, open_picture
+from lantern_jax.io.files import fill_file, new_folder, read_arrays, write_file
+from lantern_jax.pictures.images import encode_png
 
 
 def write_shard(
@@ -76,7 +77,7 @@ def read_shard_arrays(directory: Path, plan: SetPlan, shard: int) -> dict[str, n
     """
     path, _ = shard_paths(directory, shard)
     try:
-        arrays = archives.read_arrays(path)
+        arrays = read_arrays(path)
         if not np.array_equal(arrays["numbers"], plan.numbers(shard)):
             raise LanternError("other pictures")
         if {len(arrays[name]) for name in ("tokens", "rounds")} != {len(arrays["numbers"])}:

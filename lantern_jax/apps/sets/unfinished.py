@@ -13,9 +13,8 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.apps.sets.set_plan import Part
-from lantern_jax.io.archives import read_arrays
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import write_file
+from lantern_jax.io.files import read_arrays, write_file
 
 # Seconds between two writes of the file.
 EVERY = 10.0

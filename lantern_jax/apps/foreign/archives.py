@@ -1,16 +1,11 @@
-"""Zip archives (.npz files, PyTorch's), read only if what they declare fits the file.
-
-An archive of a few megabytes can declare terabytes. Nothing is unpacked before sizes, places and the headers of arrays
-have been checked, so that reading takes about as much memory as the file has on disk.
-"""
+"""Zip archives of others, read only if what they declare fits the file: a few megabytes can declare terabytes."""
 
 import contextlib
-import math
 import os
 import struct
 import zipfile
 import zlib
-from collections.abc import Container, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import IO
 
@@ -45,21 +40,6 @@ def open_archive(path: Path) -> Iterator[zipfile.ZipFile]:
         raise LanternError(
             f"{path} is not a whole archive ({errors.short(error)}): fetch it again or name another"
         ) from error
-
-
-def read_arrays(path: Path, names: Container[str] | None = None) -> dict[str, np.ndarray]:
-    """Reads {name: array} from an .npz file: booleans, numbers and texts; all of them, or the ``names`` wanted.
-
-    Raises:
-        LanternError: as ``open_archive``; also Python objects, and arrays of another size than they declare.
-    """
-    with open_archive(path) as archive:
-        entries = {entry.filename.removesuffix(".npy"): entry for entry in archive.infolist()}
-        return {
-            name: _read_array(archive, entry)
-            for name, entry in entries.items()
-            if names is None or name in names
-        }
 
 
 def read_header(file: IO[bytes]) -> tuple[tuple[int, ...], bool, np.dtype]:
@@ -104,16 +84,3 @@ def _check(archive: zipfile.ZipFile, size: int) -> None:
     declared = sum(entry.file_size for entry in archive.infolist())
     if declared > max(_ALWAYS, _EXPANSION * size):
         raise zipfile.BadZipFile(f"it has {size} bytes and declares {declared}")
-
-
-def _read_array(archive: zipfile.ZipFile, entry: zipfile.ZipInfo) -> np.ndarray:
-    try:
-        with archive.open(entry) as file:
-            shape, _, dtype = read_header(file)
-            declared = math.prod(shape) * dtype.itemsize
-            if declared != entry.file_size - file.tell():
-                raise LanternError(f"it declares {errors.short(declared)} bytes and has others")
-            file.seek(0)
-            return np.lib.format.read_array(file, allow_pickle=False)
-    except ValueError as error:
-        raise zipfile.BadZipFile(f"{errors.short(entry.filename, 60)}: {errors.short(error)}") from error

@@ -15,10 +15,11 @@ import numpy as np
 from jaxtyping import Bool, UInt8
 from PIL import Image
 
+from lantern_jax.apps.display.acceptance import columns_of, enlarge
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import write_file
-from lantern_jax.pictures.images import columns_of, enlarge, side_by_side
+from lantern_jax.pictures.images import side_by_side
 
 # File ending -> Pillow's name of the format.
 FORMATS = {".webp": "WEBP", ".gif": "GIF", ".png": "PNG"}
@@ -43,17 +44,28 @@ def check_race(path: str | Path) -> Path:
 
 @dataclass(frozen=True, repr=False)
 class Race:
-    """The race of one picture; a notebook plays it.
+    """A race of plain and speculative decoding to paint a picture; a notebook plays it, ``save`` writes it.
 
     Attributes:
-        generation: with plain decoding beside it.
+        generation: with plain decoding beside it (``compare=True``).
         number: of the picture, from 0.
-        passes: whether they race by passes of the target rather than by seconds.
+        passes: whether they race by passes of the target, the same on every machine, rather than by seconds.
+
+    Raises:
+        LanternError: a generation without plain decoding or pictures; no picture of that number.
+
+    Example:
+        >>> lantern = lantern_jax.load("demo")
+        >>> race = lantern_jax.Race(lantern.generate("a foggy forest", method="jacobi", compare=True))
+        >>> race.save("race.webp")
     """
 
     generation: Any
     number: int = 0
     passes: bool = False
+
+    def __post_init__(self):
+        _check(self.generation, self.number)
 
     def __repr__(self) -> str:
         return f"<Race: plain and speculative decoding of {self.generation.prompts[self.number]!r}>"
@@ -95,10 +107,7 @@ def race_frames(
     generation: Any, number: int = 0, passes: bool = False
 ) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
     """Returns the frames of a race and the milliseconds that each is shown; raises as ``encode_race``."""
-    if generation.plain is None or generation.pictures is None:
-        raise LanternError(
-            "a race needs pictures with plain decoding beside them: generate with compare=True"
-        )
+    _check(generation, number)
     sides = {"plain": generation.plain, "speculative": generation}
     runners = {name: _Runner(side, number, passes) for name, side in sides.items()}
     longest = max(runner.length for runner in runners.values())
@@ -110,6 +119,16 @@ def race_frames(
         frames.append(side_by_side([runner.picture(now) for runner in runners.values()], captions))
     milliseconds = round(1000 / FRAMES_A_SECOND)
     return np.stack(frames), [*[milliseconds] * (count - 1), round(1000 * END_SECONDS)]
+
+
+def _check(generation: Any, number: int) -> None:
+    """Raises LanternError without plain decoding, or without a picture of that number."""
+    if generation.plain is None or generation.pictures is None:
+        raise LanternError(
+            "a race needs pictures with plain decoding beside them: generate with compare=True"
+        )
+    if not 0 <= number < len(generation.pictures):
+        raise LanternError(f"there is no picture {number}: give 0 to {len(generation.pictures) - 1}")
 
 
 class _Runner:

@@ -1,0 +1,1 @@
+"""Pictures for people: their files, and an animation of two decodings."""
