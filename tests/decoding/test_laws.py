@@ -127,7 +127,7 @@ def changed(settings: Window, change):
 
     def propose(params, state, pending, draws, sampling):
         draft, after = drafting.propose(params, state, pending, draws, sampling)
-        log_p, _ = windows.coming(settings, state, pending.position)
+        log_p = windows.coming(settings, state, pending.position)
         old = windows.old_guesses(settings, state, pending.position)
         return change(draft, old, log_p, draws), after
 
@@ -176,7 +176,7 @@ def test_block_refuses_windows_that_keep_guesses_it_has_looked_at(redraw):
     def decode(temperature):
         return speculative_decode(
             toys.markov_target(VOCAB, LENGTH), toys.markov_params(VOCAB), jnp.zeros((2, 1)), toys.sequence_keys(0, 2),
-            drafting=window(3, redraw)(VOCAB, 2), coupling="block", sampling=SamplingParams.create(temperature),
+            drafting=window(3, redraw)(VOCAB), coupling="block", sampling=SamplingParams.create(temperature),
         )  # fmt: skip
 
     with refused(f"redraw '{redraw}' keeps: give redraw 'independent'"):

@@ -138,7 +138,9 @@ GOOD = {
 }
 
 
-@pytest.mark.parametrize("name", GOOD)
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "lumina")) for name in GOOD]
+)
 def test_good_targets_pass(name):
     assert check_target(*GOOD[name](), guidance=None if name == "some codes" else 2.0) < 1e-3
 

@@ -129,6 +129,7 @@ def test_landscapes_are_rendered_once(tmp_path, monkeypatch):
     np.testing.assert_array_equal(rendered_landscapes(tmp_path / "pictures", 3, 4, 16), pictures)
 
 
+@pytest.mark.exhaustive
 def test_frozen_parts_keep_their_bits():
     config = get_config()
     config.frozen = ("encoder", "quant_conv", "codebook")
