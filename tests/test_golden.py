@@ -39,7 +39,7 @@ from tests.golden_residual import VARIANTS, run_published_residual
 
 GREEDY = SamplingParams.create(0.0)
 # Quick runs have only a part of these.
-RARE = ("published_residual",)
+RARE = ("published_residual", "inception_fid")
 
 
 def pytest_generate_tests(metafunc):

@@ -126,6 +126,7 @@ def test_strict_and_relaxed_settings_are_told_apart():
         assert bench.described(options)["strict"] == given[text], text
 
 
+@pytest.mark.exhaustive
 def test_a_run_continues_where_it_stopped(tmp_path, monkeypatch, capsys):
     pytest.importorskip("matplotlib")
     # One device compiles sooner.

@@ -113,6 +113,7 @@ def folder(tmp_path):
     return tmp_path
 
 
+@pytest.mark.exhaustive
 def test_scores_match_those_one_by_one(folder):
     score = image_reward_scores(folder / "ImageReward.safetensors", batch=2)
     with pytest.warns(IgnoredWords, match="ignored by ImageReward: what prompts say after 33 tokens"):

@@ -86,6 +86,7 @@ def test_pictures_are_reconstructed_once_and_whole(tmp_path, tiny_folder, monkey
     np.testing.assert_array_equal(again, made)
 
 
+@pytest.mark.exhaustive
 def test_it_learns(optax_promotion):
     config = get_config()
     config.update({"batch_size": 8, "warmup": 2, "steps": 12})
