@@ -103,8 +103,8 @@ class Stream:
     def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
         """Puts forced tokens on the nodes of forced positions, so that paths continue past them, and codes elsewhere.
 
-        A guess that is not a code (a row end copied to a free place) becomes one before it is compared, so that what
-        is tested is what is written. ``position`` is the one that the root predicts.
+        A guess that is not a code (a drafting of one's own may make any) becomes one before it is compared, so that
+        what is tested is what is written. ``position`` is the one that the root predicts.
         """
         guesses = jnp.clip(draft.tokens[:, 1:], 0, self.vocab_size - 1)
         draft = draft.replace(tokens=jnp.concatenate([draft.tokens[:, :1], guesses], axis=1))

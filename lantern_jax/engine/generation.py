@@ -230,10 +230,12 @@ class Generation:
     @property
     def sheet(self) -> Image.Image:
         """The picture, or all pictures in a grid, as one PIL image; raises LanternError without pictures."""
-        pictures = self._drawn()
+        pictures = self.drawn
         return Image.fromarray(grid(pictures) if len(pictures) > 1 else pictures[0])
 
-    def _drawn(self) -> UInt8[np.ndarray, "n H W 3"]:
+    @property
+    def drawn(self) -> UInt8[np.ndarray, "n H W 3"]:
+        """The pictures; raises LanternError without any."""
         if self.pictures is None:
             raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
         return self.pictures

@@ -1,5 +1,6 @@
 """Compiled programs that an engine keeps: each is made once, however many threads ask; the last used stay."""
 
+import contextlib
 import threading
 import weakref
 from collections import OrderedDict
@@ -63,13 +64,15 @@ class ProgramCache:
     fills memory nor drives out the other programs.
 
     Attributes:
-        most: how many are kept besides those with callers' own objects; None for any number.
+        most: how many are kept besides the staying ones and those with callers' own objects; None for any number.
         dropped: how many were dropped for lack of room.
     """
 
     def __init__(self, most: int | None = None):
         self.most, self.dropped = most, 0
         self._held: OrderedDict[Hashable, Callable] = OrderedDict()
+        self._staying: set[Hashable] = set()
+        self._stays = threading.local()
         self._lock = threading.Lock()
         # Locks, each held by the thread that makes a program while others that want it wait.
         self._making: weakref.WeakValueDictionary[Hashable, Any] = weakref.WeakValueDictionary()
@@ -89,6 +92,7 @@ class ProgramCache:
         with self._lock:
             if key in self._held:
                 self._held.move_to_end(key)
+                self._note(key)
             return self._held.get(key)
 
     def obtain(self, key: Hashable, make: Callable[[], tuple[Callable, float]]) -> tuple[Callable, float]:
@@ -106,16 +110,32 @@ class ProgramCache:
                 self._keep(key, program)
         return program, seconds
 
+    @contextlib.contextmanager
+    def staying(self) -> Iterator[None]:
+        """Makes the programs that this thread asks for inside the context stay."""
+        self._stays.now = True
+        try:
+            yield
+        finally:
+            self._stays.now = False
+
     def clear(self) -> None:
         """Drops all programs."""
         with self._lock:
             self._held.clear()
+            self._staying.clear()
 
     def _keep(self, key: Hashable, program: Callable) -> None:
         with self._lock:
             self._held[key] = program
+            self._note(key)
+            passing = [held for held in self._held if held not in self._staying]
             for is_own, most in ((True, MOST_OWN), (False, self.most)):
-                among = [held for held in self._held if getattr(held, "own", False) == is_own]
+                among = [held for held in passing if getattr(held, "own", False) == is_own]
                 for held in among[: -most or None] if most is not None else ():
                     del self._held[held]
                     self.dropped += 1
+
+    def _note(self, key: Hashable) -> None:
+        if getattr(self._stays, "now", False):
+            self._staying.add(key)

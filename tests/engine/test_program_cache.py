@@ -62,6 +62,17 @@ def test_conditioning_of_another_dtype_or_structure_needs_another_program():
     assert shape_of(ids, 1) == shape_of(ids[:1].astype(np.int64), 1)
 
 
+def test_programs_obtained_while_staying_are_not_dropped():
+    cache = ProgramCache(most=1)
+    with cache.staying():
+        cache.obtain("a", made("a"))
+        cache.obtain("b", made("b"))
+        in_threads([lambda: cache.obtain("x", made("x"))])
+    for name in "cde":
+        cache.obtain(name, made(name))
+    assert held(cache) == "abe"
+
+
 def test_a_program_is_made_once_and_again_after_a_failure():
     cache, making, wait = ProgramCache(), [], threading.Barrier(4)
 

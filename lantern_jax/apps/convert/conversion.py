@@ -108,10 +108,10 @@ def add_drafters(
     """
     together = {**checkpoint.drafters, **drafters}
     defaults, metadata = dict(checkpoint.defaults), dict(checkpoint.metadata)
-    told = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
-    told |= recipes or {}
-    if told:
-        metadata["drafters"] = told
+    described = {kind: one for kind, one in metadata.pop("drafters", {}).items() if kind not in drafters}
+    described |= recipes or {}
+    if described:
+        metadata["drafters"] = described
     if next((kind for kind in DRAFTERS if kind in together), None) in drafters:
         if TOKENS_PER_PASS in metadata:
             rows = metadata[TOKENS_PER_PASS].items()

@@ -1,1 +1,1 @@
-"""Pictures for people: their files, and an animation of two decodings."""
+"""Pictures for people: their files, an overlay of what was accepted, and an animation of two decodings."""

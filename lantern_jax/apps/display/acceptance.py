@@ -31,9 +31,7 @@ def draw_acceptance(generation: Any, columns: int | None = None) -> list[UInt8[n
         >>> len(draw_acceptance(generation))
         2
     """
-    if generation.pictures is None:
-        raise LanternError("there are tokens and no pictures: the checkpoint has no VQ tokenizer")
-    pictures, deepest = generation.pictures, len(generation.statistics.accepted) - 1
+    pictures, deepest = generation.drawn, len(generation.statistics.accepted) - 1
     columns = columns_of(pictures[0], generation.tokens.shape[1]) if columns is None else columns
     return [
         draw_over(picture, rounds, columns, deepest)

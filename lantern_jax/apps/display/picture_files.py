@@ -68,7 +68,7 @@ def origin_text(
 
     Args:
         number: the picture's number, which with ``seed`` decides its randomness.
-        settings: from ``settings_json``.
+        settings: as ``Generation.settings``.
     """
     return {
         "Software": "lantern_jax",

@@ -24,7 +24,7 @@ class Limits:
         queue: waiting pictures of all requests.
         seconds: time from a request's body to its last picture.
         nodes: of a draft tree or window.
-        programs: compiled programs that are kept, the most recently used.
+        programs: compiled programs that are kept besides those of the default settings, the most recently used.
     """
 
     body_bytes: int = 65_536
@@ -36,7 +36,7 @@ class Limits:
     queue: int = 64
     seconds: float = 600.0
     nodes: int = 64
-    programs: int = 64
+    programs: int = 16
 
 
 @dataclass(eq=False)

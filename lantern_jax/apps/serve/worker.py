@@ -177,7 +177,8 @@ class Worker:
                         self._decode()
                         self._busy = time.monotonic()
                     elif self._cold:
-                        self._warm()
+                        with self._tools.engine.programs.staying():
+                            self._warm()
                         return_memory()
                     self._tidy()
         except BaseException:  # What a request can cause is caught before.

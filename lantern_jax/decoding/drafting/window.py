@@ -66,8 +66,8 @@ class Window:
             led windows only.
         redraw: one of ``REDRAWS``; None on the shared noise.
         initial: the source of guesses at positions that no pass has seen: ``left`` draws from the newest distribution
-            before them, ``random`` uniformly from the codes that this one allows, ``preview`` copies the code of a
-            preview that the model sampled first (``left`` where there is none).
+            before them, ``random`` uniformly from the codes that this distribution allows, ``preview`` copies the code
+            of a preview that the model sampled first (``left`` where there is none).
         preview_of: [T], for each stream position the preview's that shows the same part of the picture, -1 for none;
             read by ``preview`` only.
 
