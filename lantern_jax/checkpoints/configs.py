@@ -17,7 +17,6 @@ from lantern_jax.families.registry import FAMILIES, TargetConfig, family_name
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.quantization import SCALE, quantized_shapes
-from lantern_jax.models.sizes import is_size
 from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.text.vocabulary import Vocabulary
@@ -75,25 +74,23 @@ class Configs:
                 f"{folder.path / 'config.json'}: unknown family {given}, expected one of {', '.join(FAMILIES)}: "
                 "upgrade lantern-jax or convert the checkpoint again"
             )
-        if (entries.get("text_encoder") is None) != (not folder.names("text_encoder")):
-            raise folder.damaged()
-        made: dict[str, Any] = {}
         # The class of the target's config depends on its family; that of a drafter's, on its kind.
-        for part, config in {
-            "target": FAMILIES[family].config,
-            "tokenizer": VQConfig,
-            "text_encoder": T5Config,
-        }.items():
+        classes = {"target": FAMILIES[family].config, "tokenizer": VQConfig, "text_encoder": T5Config}
+        made: dict[str, Any] = {}
+        for part, config in classes.items():
             with folder.fitting(part):
                 made[part] = None if entries.get(part) is None else config(**entries[part])
-        words = entries.get("vocabulary")
         with folder.fitting("vocabulary"):
+            words = entries.get("vocabulary")
             made["vocabulary"] = None if words is None else Vocabulary.from_json(words)
-        drafters = {}
-        for kind in entries["drafters"]:
-            with folder.fitting(f"{kind} drafter"):
-                drafters[kind] = DRAFTERS.find(kind).read_config(entries["drafters"][kind])
-        return cls(**made, drafters=drafters, codebook=_codebook(folder))
+        with folder.fitting("drafters"):
+            made["drafters"] = {
+                kind: DRAFTERS.find(kind).read_config(entry) for kind, entry in entries["drafters"].items()
+            }
+        with folder.fitting("codebook"):
+            sizes = entries.get("codebook")
+            widths = {} if sizes is None else {array: int(sizes[name]) for name, array in _WIDTHS.items()}
+        return cls(**made, codebook=widths)
 
     def shapes(self, names: Collection[str]) -> dict[str, PyTree]:
         """Returns the shapes of the arrays of all parts but the text encoder.
@@ -111,15 +108,6 @@ class Configs:
         if any(name.startswith("target.") and name.endswith(f".{SCALE}") for name in names):
             made["target"] = quantized_shapes(made["target"])
         return made
-
-
-def _codebook(folder: Folder) -> dict[str, int]:
-    sizes = folder.config.get("codebook")
-    if sizes is None:
-        return {}
-    if not isinstance(sizes, Mapping) or not all(is_size(sizes.get(name), 0) for name in _WIDTHS):
-        raise folder.damaged(f"its codebook lacks a number of {' or of '.join(_WIDTHS)}")
-    return {array: sizes[name] for name, array in _WIDTHS.items()}
 
 
 def _shapes(shapes: Callable[[Any], PyTree], config: Any) -> PyTree:

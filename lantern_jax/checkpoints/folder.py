@@ -1,35 +1,27 @@
 """A checkpoint's folder, opened: what its ``config.json`` says, and the files that it lists.
 
-The config lists the files by their names in the checkpoint: "files" holds their sizes, "checksums" eight hexadecimal
-digits for each (``tensors.checksums``). They show that files are as they were written, not who wrote them.
+The config lists the files by their names in the checkpoint: "files" holds the size and the SHA-256 of each. Sizes are
+checked whenever a checkpoint is opened, contents only by ``store.verify``.
 """
 
 import contextlib
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
-
-from lantern_jax.checkpoints.checkpoint import PARTS
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.tensors import checksums
-from lantern_jax.tensors.checksums import CONFIG, FILES, SUMS
+from lantern_jax.tensors.checksums import CONFIG, MOST_BYTES, file_checksum
 from lantern_jax.tensors.safetensors_files import INDEX_SUFFIX, open_safetensors, open_sharded
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
 FORMAT = "lantern_jax checkpoint"
-SHARED = "shared"
-VERSION = 3
-_ENTRIES = {
-    "format", "version", "model", "family", *PARTS, "drafters", "codebook", "vocabulary", "defaults", "metadata",
-    FILES, SUMS, SHARED,
-}  # fmt: skip
+FILES, SHARED = "files", "shared"
+VERSION = 4
 # Names that a checkpoint may list: none leads out of its folder.
 _NAME = re.compile(
     r"(model|text_encoder)(-\d{5}-of-\d{5})?\.safetensors(\.index\.json)?|text/[^/\\\0]{1,255}"
@@ -39,10 +31,15 @@ _NAME = re.compile(
 def is_ours(directory: Path) -> bool:
     """Tells whether a folder holds a checkpoint of this library, of any version; others' models have a config too."""
     try:
-        config = read_json(directory / CONFIG, checksums.MOST_BYTES)
+        config = read_json(directory / CONFIG, MOST_BYTES)
     except (OSError, ValueError):
         return False
     return isinstance(config, dict) and config.get("format") == FORMAT
+
+
+def described(path: Path) -> dict[str, Any]:
+    """Returns what a config says about a file."""
+    return {"bytes": path.stat().st_size, "sha256": file_checksum(path)}
 
 
 @dataclass(frozen=True)
@@ -51,7 +48,7 @@ class Folder:
 
     Attributes:
         path: its path.
-        config: the content of its config, checked: its entries are of the right kinds and as they were written.
+        config: the content of its config, of this format and version.
     """
 
     path: Path
@@ -70,18 +67,22 @@ class Folder:
         if not (path / CONFIG).is_file():
             raise LanternError(f"{path} is not a checkpoint, it has no {CONFIG}: see `lantern convert`")
         try:
-            config = read_json(path / CONFIG, checksums.MOST_BYTES)
+            config = read_json(path / CONFIG, MOST_BYTES)
         except ValueError as error:
             raise errors.damaged(path / CONFIG, str(error).removeprefix(f"{path / CONFIG} ")) from error
-        folder = cls(path, config)
-        folder._check_format()
-        folder._check_entries()
-        return folder
-
-    @property
-    def sums(self) -> Mapping[str, str]:
-        """The checksum of every file, by its name."""
-        return self.config[SUMS]
+        if not isinstance(config, dict) or config.get("format") != FORMAT:
+            raise LanternError(
+                f"{path / CONFIG} is not that of a lantern_jax checkpoint: see `lantern convert`"
+            )
+        if config.get("version") != VERSION:
+            raise LanternError(
+                f"{path / CONFIG} has format version {errors.printable(config.get('version'), 40)}, expected "
+                f"{VERSION}: convert it again"
+            )
+        files = config.get(FILES)
+        if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
+            raise errors.damaged(path / CONFIG, f'its "{FILES}" are not those of a checkpoint')
+        return cls(path, config)
 
     def names(self, start: str = "") -> list[str]:
         """Returns the names of the files that begin with ``start``."""
@@ -101,81 +102,41 @@ class Folder:
             why = errors.printable(f"{part}: {error}", 1000)
             raise LanternError(f"{self.path / CONFIG}: {why}; convert the checkpoint again") from error
 
-    def check(self, names: Iterable[str], again: bool = False) -> None:
-        """Raises LanternError unless files are as they were written.
-
-        Args:
-            again: also those that this process has verified, otherwise skipped while size and time are unchanged.
-        """
-        for name in names:
-            checksums.check_file(self.path / name, self.sums[name], again)
+    def verify(self) -> int:
+        """Returns how many bytes the files have; raises LanternError unless all are as they were written."""
+        self._check_sizes()
+        for name, wanted in self.config[FILES].items():
+            if file_checksum(self.path / name) != wanted["sha256"]:
+                raise self.damaged("it is not as it was written: another checksum", name)
+        return sum(wanted["bytes"] for wanted in self.config[FILES].values())
 
     def arrays(self, stem: str) -> dict[str, StoredTensor]:
         """Opens the files whose names begin with ``stem``, if any, as {name: array, not yet read}.
 
         Raises:
-            LanternError: any file of the checkpoint is missing or has the wrong size, or those of the stem are damaged,
-                do not belong together, or are laid out differently from this library's.
+            LanternError: any file of the checkpoint is missing or has the wrong size, or those of the stem are damaged
+                or do not belong together.
         """
         self._check_sizes()
         names = self.names(stem)
         if not names:
             return {}
-        name = min(names, key=lambda name: (not name.endswith(INDEX_SUFFIX), name))
-        self.check([name] if name.endswith(INDEX_SUFFIX) else [])
-        tensors = (open_sharded if name.endswith(INDEX_SUFFIX) else open_safetensors)(self.path / name)
-        used = {tensor.place[0].name for tensor in tensors.values()}
-        if {*used, name} != set(names):
-            raise self.damaged(f"{CONFIG} lists {errors.listed(sorted(names))}, and others are used", "")
-        for name, tensor in tensors.items():
-            whole = tensor.place[1] % tensor.dtype.itemsize == 0
-            if not whole or not jnp.issubdtype(tensor.dtype, jnp.number):
-                why = f"{errors.short(name)} is laid out otherwise than those of this library"
-                raise self.damaged(why, tensor.place[0].name)
+        index = [name for name in names if name.endswith(INDEX_SUFFIX)]
+        tensors = open_sharded(self.path / index[0]) if index else open_safetensors(self.path / names[0])
         return tensors | self._shared(tensors)
 
     def _shared(self, tensors: Mapping[str, StoredTensor]) -> dict[str, StoredTensor]:
         """Returns the arrays that are stored under the name of another, by their own names."""
         shared = self.config.get(SHARED, {})
-        # If the other is absent, the array is found missing under its own name.
-        return {name: tensors[other] for name, other in shared.items() if other in tensors}
-
-    def _check_format(self) -> None:
-        config, path = self.config, self.path / CONFIG
-        if not isinstance(config, dict) or config.get("format") != FORMAT:
-            raise LanternError(f"{path} is not that of a lantern_jax checkpoint: see `lantern convert`")
-        if config.get("version") != VERSION:
-            raise LanternError(
-                f"{path} has format version {errors.printable(config.get('version'), 40)}, expected {VERSION}: "
-                "convert it again"
-            )
-        # A flipped bit in its name would hide an entry.
-        unknown = sorted(set(config) - _ENTRIES)
-        if unknown:
-            raise self.damaged(f"it has unknown entries: {', '.join(unknown)}")
-
-    def _check_entries(self) -> None:
-        """Checks the config's lists and the kinds of its entries."""
-        files, sums = self.config.get(FILES), self.config.get(SUMS)
-        if not isinstance(files, Mapping) or not files or not all(map(_NAME.fullmatch, files)):
-            raise self.damaged(f'its "{FILES}" are not those of a checkpoint')
-        texts = isinstance(sums, Mapping) and all(isinstance(value, str) for value in sums.values())
-        if not texts or set(sums) != set(files):
-            raise self.damaged(f'its "{SUMS}" are not those of the files it lists')
-        for name in ("defaults", "metadata"):
-            if not isinstance(self.config.get(name, {}), dict):
-                raise self.damaged(f"its {name} are not an object")
-        if not isinstance(self.config.get("model"), str) or not self.config.get("target"):
-            raise self.damaged("it names no model and target")
-        if not isinstance(self.config.get("drafters"), dict):
-            raise self.damaged("its drafters are not an object")
-        shared = self.config.get(SHARED, {})
-        if not isinstance(shared, dict) or not all(isinstance(name, str) for name in shared.values()):
-            raise self.damaged(f'its "{SHARED}" are not names of arrays')
+        with self.fitting(SHARED):
+            # If the other is absent, the array is found missing under its own name.
+            return {name: tensors[other] for name, other in shared.items() if other in tensors}
 
     def _check_sizes(self) -> None:
         wrong = []
-        for name, size in self.config[FILES].items():
+        with self.fitting(FILES):
+            sizes = {name: wanted["bytes"] for name, wanted in self.config[FILES].items()}
+        for name, size in sizes.items():
             path = self.path / name
             # ``Path.is_file`` raises for a name that is too long.
             if not os.path.isfile(path):

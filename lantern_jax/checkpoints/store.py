@@ -1,6 +1,6 @@
 """The library's own checkpoints: a directory that any tool opens.
 
-    config.json                sizes, vocabulary, sampling defaults, metadata, sizes and checksums of the other files
+    config.json                sizes, vocabulary, sampling defaults, metadata, the other files with sizes and checksums
     model.safetensors          the arrays by their paths: "target.params. ...", and if there are any
                                "tokenizer. ...", "drafters.eagle. ..." (one per kind), "neighbours" and "codes"
     text_encoder.safetensors   "text_encoder. ...": read only when a caption must be encoded
@@ -32,7 +32,7 @@ from jaxtyping import PyTree
 from lantern_jax.checkpoints.arrays import name_of, read_arrays, write_arrays
 from lantern_jax.checkpoints.checkpoint import PARTS, Checkpoint, are_shapes, check, check_fit, sized
 from lantern_jax.checkpoints.configs import Configs, config_json
-from lantern_jax.checkpoints.folder import SHARED, Folder, is_ours
+from lantern_jax.checkpoints.folder import FILES, SHARED, Folder, described, is_ours
 from lantern_jax.checkpoints.hub import fetch
 from lantern_jax.decoding.acceptance import Codebook
 from lantern_jax.devices.partition import Where
@@ -41,8 +41,8 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_folder, new_folder
 from lantern_jax.models.quantization import is_fixed
-from lantern_jax.tensors import checksums
-from lantern_jax.tensors.hub import REPOSITORY
+from lantern_jax.tensors.checksums import CONFIG
+from lantern_jax.tensors.hub import REPOSITORY, files_in
 from lantern_jax.tensors.matching import describe_mismatch
 from lantern_jax.tensors.stored_tensor import StoredTensor
 
@@ -91,7 +91,7 @@ def save(
     dtype: Any = None,
     report: Callable[[int], None] = lambda _: None,
 ) -> Path:
-    """Writes a checkpoint, reads back what it wrote and compares; a crash leaves nothing under the final name.
+    """Writes a checkpoint; a crash leaves nothing under the final name.
 
     The same checkpoint yields the same bytes.
 
@@ -105,7 +105,7 @@ def save(
         LanternError: the directory exists, the checkpoint is abstract, parameters do not fit their configs, parts of
             the checkpoint do not fit each other, defaults or metadata are not valid JSON, or ``dtype`` cannot hold some
             values.
-        OSError: one line: it cannot be written, or the disk does not hold what was written.
+        OSError: one line: it cannot be written.
 
     Example:
         >>> import tempfile
@@ -140,20 +140,15 @@ def save(
 def _write(directory: Path, checkpoint: Checkpoint, dtype: Any, report: Callable[[int], None]) -> None:
     arrays, shared = _without_shared(_stored_arrays(checkpoint, dtype))
     encoder = {name: arrays.pop(name) for name in ("text_encoder",) if name in arrays}
-    sums = write_arrays(directory, "model", arrays, report)
+    write_arrays(directory, "model", arrays, report)
     if encoder:
-        sums |= write_arrays(directory, "text_encoder", encoder, report)
+        write_arrays(directory, "text_encoder", encoder, report)
     if checkpoint.text_tokenizer is not None:
-        name = f"text/{checkpoint.text_tokenizer.name}"
         (directory / "text").mkdir()
-        shutil.copyfile(checkpoint.text_tokenizer, directory / name)
-        sums[name] = checksums.file_checksum(checkpoint.text_tokenizer)
-        if checksums.file_checksum(directory / name) != sums[name]:
-            raise OSError(f"{name} does not hold what was written to it: the disk may be full or failing")
-    content = config_json(checkpoint) | ({SHARED: shared} if shared else {})
-    sizes = {name: (directory / name).stat().st_size for name in sums}
-    config = content | {checksums.FILES: sizes, checksums.SUMS: sums}
-    (directory / checksums.CONFIG).write_text(json.dumps(config, indent=1) + "\n")
+        shutil.copyfile(checkpoint.text_tokenizer, directory / "text" / checkpoint.text_tokenizer.name)
+    files = {name: described(directory / name) for name in files_in(directory)}
+    config = config_json(checkpoint) | ({SHARED: shared} if shared else {}) | {FILES: files}
+    (directory / CONFIG).write_text(json.dumps(config, indent=1) + "\n")
 
 
 def load_shapes(directory: str | Path) -> Checkpoint:
@@ -176,14 +171,14 @@ def load(
         sharding: where JAX arrays go, straight from the files; None for NumPy arrays on the host.
         drafters: the kinds of drafters to read; for the others, shapes and stored dtypes stand in for arrays. None
             reads all.
-        streamed: whether arrays stay in their files, which are verified, to be read one at a time as another checkpoint
-            is written; as stored, without ``dtype`` and ``sharding``.
+        streamed: whether arrays stay in their files, to be read one at a time as another checkpoint is written; as
+            stored, without ``dtype`` and ``sharding``.
 
     Raises:
         LanternError: the directory is missing, is not a checkpoint, is damaged, or holds arrays that do not fit its
             config (missing, unexpected and misshapen ones are listed before anything large is read).
     """
-    folder, tensors, checkpoint = _open(directory)
+    _, tensors, checkpoint = _open(directory)
     shapes = {part: params for part in PARTS if (params := getattr(checkpoint, f"{part}_params")) is not None}
     kinds = (
         checkpoint.drafters
@@ -195,10 +190,9 @@ def load(
     if checkpoint.codebook is not None:
         shapes |= {name: getattr(checkpoint.codebook, name) for name in ("neighbours", "codes")}
     if streamed:
-        folder.check(folder.names(), again=True)
         arrays = jax.tree_util.tree_map_with_path(lambda path, _: tensors[name_of(path)], shapes)
     else:
-        arrays = _read(folder, tensors, shapes, dtype, sharding)
+        arrays = _read(tensors, shapes, dtype, sharding)
     read = arrays.get("drafters", {})
     return dataclasses.replace(
         checkpoint,
@@ -215,7 +209,6 @@ def _open(directory: str | Path) -> tuple[Folder, dict[str, StoredTensor], Check
     """Returns a checkpoint as ``load_shapes`` does, after its folder and its stored tensors by name."""
     folder = Folder.of(directory)
     tensors, text = folder.arrays("model"), folder.names("text/")
-    folder.check(text)
     configs = Configs.of(folder)
     shapes = _stored(folder, tensors, configs.shapes(tensors))
     stored = shapes.get("drafters", {})
@@ -255,10 +248,7 @@ def verify(directory: str | Path) -> int:
     Raises:
         LanternError: as ``load``; or one line that names a file that is not as it was written.
     """
-    load_shapes(directory)
-    folder = Folder.of(directory)
-    folder.check(folder.names(), again=True)
-    return sum((folder.path / name).stat().st_size for name in folder.names())
+    return _open(directory)[0].verify()
 
 
 def load_drafter(
@@ -286,7 +276,7 @@ def load_drafter(
     tensors = folder.arrays("model")
     held = {name: tensor for name, tensor in tensors.items() if name.startswith(f"drafters.{kind}.")}
     shapes = _stored(folder, held, {"drafters": {kind: params}})
-    return _read(folder, held, shapes, dtype, sharding)["drafters"][kind]
+    return _read(held, shapes, dtype, sharding)["drafters"][kind]
 
 
 def load_text_encoder(
@@ -311,7 +301,7 @@ def load_text_encoder(
     tensors = folder.arrays("text_encoder")
     wanted = {"text_encoder": PARTS["text_encoder"](checkpoint.text_encoder_config)}
     shapes = _stored(folder, tensors, wanted)
-    return _read(folder, tensors, shapes, dtype, sharding)["text_encoder"]
+    return _read(tensors, shapes, dtype, sharding)["text_encoder"]
 
 
 def _stored(folder: Folder, tensors: Mapping[str, StoredTensor], expected: PyTree) -> PyTree:
@@ -327,7 +317,6 @@ def _stored(folder: Folder, tensors: Mapping[str, StoredTensor], expected: PyTre
 
 
 def _read(
-    folder: Folder,
     tensors: Mapping[str, StoredTensor],
     shapes: PyTree,
     dtype: Any,
@@ -340,7 +329,7 @@ def _read(
         "codes": jnp.float32,
         "neighbours": jnp.int32,
     }
-    return read_arrays(tensors, shapes, dtypes, sharding, folder.sums)
+    return read_arrays(tensors, shapes, dtypes, sharding)
 
 
 def _stored_arrays(checkpoint: Checkpoint, dtype: Any) -> dict[str, PyTree]:

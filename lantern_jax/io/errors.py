@@ -3,7 +3,7 @@
 import contextlib
 import difflib
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -95,7 +95,7 @@ def quoted(value: Any, most: int = MOST_QUOTED) -> str:
     longer = len(value) - most if isinstance(value, str | bytes) else 0
     if longer > 0:
         return f"{printable(repr(value[:most]), 2 * most)} ... ({longer} characters more)"
-    return printable(_written(value, repr), most)
+    return printable(repr(value), most)
 
 
 def printable(text: Any, most: int = 4000) -> str:
@@ -115,16 +115,9 @@ def unwritable(place: str, error: OSError, kind: str) -> str:
 
 def short(text: object, most: int = 120) -> str:
     """Returns the first line of a text that is not ours, such as a name in a file, ``printable`` and cut if long."""
-    lines = _written(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
+    lines = str(text)[: 4 * most].strip().splitlines() or [type(text).__name__]
     shown = printable(lines[0])
     return shown if len(shown) <= most else f"{shown[:most]}..."
-
-
-def _written(value: object, write: Callable[[object], str] = str) -> str:
-    try:
-        return write(value)
-    except ValueError:  # Python refuses to write whole numbers of more than some thousand digits.
-        return "of more digits than can be shown"
 
 
 def listed(names: Iterable[object], most: int = 5, each: int = 80) -> str:

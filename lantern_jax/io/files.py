@@ -1,7 +1,7 @@
 """Reading files within bounds, and writing them whole or not at all.
 
-Only regular files are read. What is read whole is bounded in size; numbers of JSON must be finite and of bounded
-length. Every file that a user names is opened by ``open_file``.
+Only regular files are read. What is read whole is bounded in size; numbers of JSON must be finite. Every file that a
+user names is opened by ``open_file``.
 
 New contents get a short temporary name beside their own (hidden, ending in ``.part``) and are renamed once all are
 written; until then, what was there stays. The system's umask decides who may read them. A process that is killed
@@ -28,8 +28,6 @@ from lantern_jax.io.errors import LanternError
 
 # Bytes, text (written as UTF-8), or a function that writes into the open file.
 Contents = bytes | str | Callable[[BinaryIO], object]
-# Digits of a whole number in JSON: no number of 64 bits has more.
-_MOST_DIGITS = 20
 
 
 def open_file(path: str | Path, pipe: bool = False) -> BinaryIO:
@@ -102,11 +100,10 @@ def parse_json(content: bytes | str, place: str) -> Any:
     """Parses JSON text, which errors call ``place``.
 
     Raises:
-        LanternError: not JSON, numbers that are not finite or have too many digits, or lists and objects nested
-            too deeply.
+        LanternError: not JSON, numbers that are not finite, or lists and objects nested too deeply.
     """
     try:
-        return json.loads(content, parse_constant=_finite, parse_float=_finite, parse_int=whole_number)
+        return json.loads(content, parse_constant=_finite, parse_float=_finite)
     except RecursionError:
         raise LanternError(f"{place} is nested too deeply: give another file") from None
     except ValueError as error:
@@ -135,13 +132,6 @@ def _finite(word: str) -> float:
     if not math.isfinite(number := float(word)):
         raise LanternError(f"{errors.short(word, 40)} is not a finite number")
     return number
-
-
-def whole_number(word: str) -> int:
-    """Reads a whole number in JSON; raises LanternError for one with too many digits."""
-    if len(word.lstrip("-")) > _MOST_DIGITS:
-        raise LanternError(f"a number has {len(word)} digits")
-    return int(word)
 
 
 def write_file(path: str | Path, contents: Contents, *, parents: bool = False, synced: bool = False) -> None:

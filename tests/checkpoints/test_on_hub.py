@@ -7,7 +7,7 @@ import pytest
 
 import lantern_jax
 from lantern_jax.apps.commands.main import main, make_parser
-from lantern_jax.checkpoints.store import load, model_directory, save
+from lantern_jax.checkpoints.store import load, model_directory, save, verify
 from lantern_jax.io.errors import LanternError
 from tests.command import assert_refused
 from tests.local_hub import COMMIT, REPO, fetched, local_hub
@@ -96,7 +96,7 @@ def test_bytes_other_than_those_uploaded_are_refused(hub):
     hub.files[name] = hub.files[name][:-1] + bytes([hub.files[name][-1] ^ 1])
     folder = lantern_jax.load(REPO).checkpoint.directory
     with pytest.raises(LanternError, match="another checksum"):
-        load(folder)
+        verify(folder)
     hub.files[name] = bytes(9)
     (folder / name).unlink()
     with pytest.raises(LanternError, match=r"model.safetensors has 9 bytes, expected"):

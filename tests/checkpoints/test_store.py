@@ -19,9 +19,7 @@ from lantern_jax.devices.partition import sharding_at, where_on
 from lantern_jax.devices.platform import DTYPES
 from lantern_jax.engine.parameters import read_parameters
 from lantern_jax.io.errors import LanternError
-from lantern_jax.tensors import checksums
 from lantern_jax.tensors.safetensors_files import open_safetensors
-from tests.hostile.folders import save_sharded
 from tests.refused import refused
 from tests.tiny_checkpoint import DRAFTER, TARGET, VQ, tiny_checkpoint
 
@@ -115,7 +113,7 @@ def test_a_table_shared_with_the_target_is_stored_once(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "shared", [7, {OWN: 7}, {OWN: "target.params.nothing"}, {OWN: "target.params.head.kernel"}, {}]
+    "shared", [7, {OWN: "target.params.nothing"}, {OWN: "target.params.head.kernel"}, {}]
 )
 def test_a_missing_or_wrong_shared_table_is_reported(shared, tmp_path):
     ours = tiny_checkpoint()
@@ -125,7 +123,7 @@ def test_a_missing_or_wrong_shared_table_is_reported(shared, tmp_path):
     content = json.loads((folder / "config.json").read_text())
     content["shared"] = shared
     (folder / "config.json").write_text(json.dumps(content))
-    with pytest.raises(LanternError, match=r'"shared" are not names|tokens\.embedding'):
+    with pytest.raises(LanternError, match=r"shared: 'int'|tokens\.embedding"):
         load(folder)
 
 
@@ -135,9 +133,10 @@ def test_the_same_checkpoint_makes_the_same_bytes(tmp_path):
         assert path.read_bytes() == (demo_directory() / path.name).read_bytes(), path.name
 
 
-def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path):
+def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path, monkeypatch):
     """As on the Hugging Face hub; a drafter is read from its own files alone."""
-    sharded = save_sharded(tmp_path / "sharded", tiny_checkpoint())
+    monkeypatch.setattr(arrays.write_arrays, "__defaults__", (lambda _: None, 20_000))
+    sharded = save(tmp_path / "sharded", tiny_checkpoint())
     names = sorted(path.name for path in sharded.iterdir())
     count = len(names) - 2
     shards = [f"model-{number:05}-of-{count:05}.safetensors" for number in range(1, count + 1)]
@@ -151,13 +150,7 @@ def test_a_large_checkpoint_is_several_files_with_an_index(tiny_folder, tmp_path
     ours = load(sharded, None)
     same(flat(ours), theirs)
     same(flat(ours), flat(load(tiny_folder, None)))
-    last = sharded / index["weight_map"]["tokenizer.params.codebook"]
-    content = bytearray(last.read_bytes())
-    content[-1] ^= 1
-    last.write_bytes(content)
     same(load_drafter(load_shapes(sharded), "eagle"), eagle(ours))
-    with pytest.raises(ValueError, match="another checksum"):
-        load(sharded)
 
 
 @pytest.mark.parametrize("model", [1, 2])
@@ -177,48 +170,12 @@ def test_arrays_go_straight_onto_devices(dtype, model, tiny_folder):
     assert split >= 7 if model == 2 else not split
 
 
-@pytest.mark.parametrize("stored", ["float32", "bfloat16", "float16", "int8"])
-def test_blocks_of_any_size_make_the_same_arrays(stored, monkeypatch, tmp_path):
-    monkeypatch.setattr(checksums, "BLOCK", 64), monkeypatch.setattr(checksums, "PIECE", 32)
-    noise, shapes = np.random.default_rng(0), [(), (3,), (0, 4), (70,), (5, 7), (1,), (16,), (31, 3), (0,)]
-    leaves = {f"a{i}": noise.normal(size=shape).astype(stored) for i, shape in enumerate(shapes)}
-    tree = {"part": leaves, "b": np.arange(5, dtype=np.uint16)}
-    sums = arrays.write_arrays(tmp_path, "model", tree)
-    tensors = open_safetensors(tmp_path / "model.safetensors")
-    for dtype in (None, "float32", "bfloat16"):
-        for wanted in (tree, {"part": {name: leaves[name] for name in ("a0", "a2", "a4", "a8")}}):
-            read = arrays.read_arrays(tensors, wanted, {"part": dtype}, None, sums)
-            kept = jnp.dtype(stored if dtype is None or stored == "int8" else dtype)
-            expected = wanted | {"part": {name: leaf.astype(kept) for name, leaf in wanted["part"].items()}}
-            same(read, expected)
-            pairs = zip(jax.tree.leaves(read), jax.tree.leaves(expected), strict=True)
-            assert all(ours.dtype == theirs.dtype for ours, theirs in pairs)
-
-
-@pytest.fixture
-def many(tmp_path, monkeypatch):
-    """(tensors of a file of many blocks, their tree, the file's checksums)."""
-    monkeypatch.setattr(checksums, "BLOCK", 1 << 18), monkeypatch.setattr(checksums, "PIECE", 1 << 12)
+def test_splitting_arrays_over_devices_takes_little_host_memory(tmp_path):
     tree = {"target": {f"a{i}": {"head": {"kernel": np.full((256, 256), i, np.float32)}} for i in range(60)}}
-    sums = arrays.write_arrays(tmp_path, "model", tree)
-    return open_safetensors(tmp_path / "model.safetensors"), tree, sums
-
-
-def test_arrays_for_one_device_are_read_straight_into_place(many, monkeypatch):
-    """The device shares the host's memory, so there is no second copy."""
-    tensors, tree, sums = many
-    rooms, aligned = [], arrays._aligned
-    monkeypatch.setattr(arrays, "_aligned", lambda *given: rooms.append(aligned(*given)) or rooms[-1])
-    read = arrays.read_arrays(tensors, tree, {}, where_on(np.array(jax.devices()[:1])[None]), sums)
-    same(read, tree)
-    places = {leaf.unsafe_buffer_pointer() for leaf in jax.tree.leaves(read)}
-    assert places == {room.ctypes.data for room in rooms}
-
-
-def test_splitting_arrays_over_devices_takes_little_host_memory(many):
-    tensors, tree, sums = many
+    arrays.write_arrays(tmp_path, "model", tree)
+    tensors = open_safetensors(tmp_path / "model.safetensors")
     tracemalloc.start()
-    read = arrays.read_arrays(tensors, tree, {}, where_on(np.array(jax.devices()[:2])[None]), sums)
+    read = arrays.read_arrays(tensors, tree, {}, where_on(np.array(jax.devices()[:2])[None]))
     most = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     same(read, tree)
@@ -226,13 +183,15 @@ def test_splitting_arrays_over_devices_takes_little_host_memory(many):
     assert most < 0.4 * sum(leaf.nbytes for leaf in jax.tree.leaves(tree))
 
 
-def test_a_disk_that_loses_bits_is_detected(tmp_path, monkeypatch):
-    write, summed = checksums.Summing.add, []
-    spoilt = lambda self, data: write(self, memoryview(bytes(len(data)))) or summed.append(data)  # noqa: E731
-    monkeypatch.setattr(checksums.Summing, "add", spoilt)
-    with pytest.raises(OSError, match="does not hold what was written to it"):
-        save(tmp_path / "new", tiny_checkpoint())
-    assert summed and not list(tmp_path.iterdir())
+def test_verify_finds_a_flipped_bit(tiny_folder, tmp_path):
+    folder = shutil.copytree(tiny_folder, tmp_path / "copy")
+    file = folder / "model.safetensors"
+    content = bytearray(file.read_bytes())
+    assert store.verify(folder) == len(content)
+    content[-300] ^= 4
+    file.write_bytes(content)
+    with refused(r"model\.safetensors is damaged \(it is not as it was written: another checksum\)"):
+        store.verify(folder)
 
 
 def test_a_checkpoint_can_be_moved_and_saved_again(tiny_folder, tmp_path):

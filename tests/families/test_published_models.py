@@ -218,10 +218,7 @@ def test_parts_can_be_added_to_a_checkpoint(converted, loaded, published, tmp_pa
     ):
         assert main(["convert", *given]) == 0
     left, right = (json.loads((Path(folder) / "config.json").read_text()) for folder in (whole, full))
-    for config in (left, right):
-        for entry in ("files", "checksums"):
-            config[entry] = None
-    assert left == right
+    assert left | {"files": None} == right | {"files": None}
     whole = loaded("t2i")
     made = [pipeline.generate(CAPTIONS, **OPTIONS) for pipeline in (whole, sharing(full, whole))]
     np.testing.assert_array_equal(made[0].tokens, made[1].tokens)

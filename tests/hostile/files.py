@@ -18,11 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.apps.display.picture_files import open_picture
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
-from lantern_jax.decoding.tree import resolve_tree
 from lantern_jax.pictures.images import fitted
 from lantern_jax.text.encoded import load_encoded
 
@@ -97,7 +95,7 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
     yield from damaged(good, suffix, seed, 40)
     odd = {
         "shape": ([2**62], [-4], [4.0], "4", [1] * 100), "dtype": ("F4", 4, "F32" * 100_000, "I32" + CONTROL),
-        "data_offsets": ([0, 2**63], [-16, 0], [16, 0], [0], [0.0, 16.0], [8, 24]),
+        "data_offsets": ([0, 2**63], [-16, 0], [16, 0], [0], [8, 24]),
     }  # fmt: skip
     pairs = [(field, value) for field, values in odd.items() for value in values]
     headers = {f"{field} {str(value)[:40]!r}": {"weight": entry | {field: value}} for field, value in pairs}
@@ -110,15 +108,6 @@ def safetensors_files(seed: int) -> Iterator[HostileFile]:
     for length in (0, 2**64 - 1, 100_000_000):
         yield HostileFile(f"header of {length}", suffix, length.to_bytes(8, "little") + good[8:])
     yield HostileFile("name that steers a terminal, read", suffix, safetensors({CONTROL: entry}), True)
-
-
-def index_files(seed: int) -> Iterator[HostileFile]:
-    suffix = ".safetensors.index.json"
-    good = as_bytes({"metadata": {}, "weight_map": {"weight": "model-00001-of-00001.safetensors"}})
-    yield from table(suffix, JSON)
-    yield from damaged(good, suffix, seed, 10, read=False)
-    shards = ("../a.safetensors", "/dev/zero", "", "..", CONTROL, 3, ["a"])
-    yield from table(suffix, {f"shard {str(shard)[:20]!r}": {"weight_map": {"a": shard}} for shard in shards})
 
 
 def archives(seed: int) -> Iterator[HostileFile]:
@@ -141,30 +130,6 @@ def archives(seed: int) -> Iterator[HostileFile]:
     }  # fmt: skip
     for name, array in labels.items():
         yield HostileFile(name, ".npz", zipped({"record": record, "labels": array}))
-
-
-def trees(seed: int) -> Iterator[HostileFile]:
-    good = as_bytes([[0], [1], [0, 0]])
-    chain = [[0] * depth for depth in range(1, 66)]
-    yield from table(".json", {"good": good, "as deep as can be": chain[:-1]}, True)
-    yield from damaged(good, ".json", seed, 10)
-    yield from table(".json", {
-        "too deep": chain, "too many": [[rank] for rank in range(4097)], "no parent": [[0, 0]], "negative": [[-1]],
-        "fraction": [[0.0]], "words": ["00"], "an object": {"0": [0]}, "nothing in it": [[]], "twice": [[0], [0]],
-    })  # fmt: skip
-
-
-def prompt_lists(seed: int) -> Iterator[HostileFile]:
-    yield HostileFile("good", ".txt", b"a lake\na foggy forest\n", True)
-    yield from table(".txt", {
-        "nothing": "", "an empty line": "a lake\n\na forest\n", "zero byte": "a lake\0\n",
-        "another encoding": "ein grüner See".encode("latin1"), "a picture": b"\x89PNG\r\n\x1a\n" * 100,
-    })  # fmt: skip
-    yield from table(".txt", {"steering": f"a lake {CONTROL[:-2]}", "one long line": "lake " * 400_000}, None)
-    annotations = {"no list": {"a": 1}, "a number": [{"image_id": 1, "caption": 3}], "empty": []}
-    yield from table(".json", {name: {"annotations": content} for name, content in annotations.items()})
-    yield HostileFile("a table without its end", ".tsv", b'a\tb\n"x\t' + b"y" * 300_000)
-    yield from damaged(as_bytes({"annotations": [{"image_id": 1, "caption": "a lake"}]}), ".json", seed, 10)
 
 
 def pictures(seed: int) -> Iterator[HostileFile]:
@@ -203,12 +168,10 @@ def read_tensors(path: Path) -> list[np.ndarray]:
 
 # The generator of each kind of file, and its reader, as commands use it.
 KINDS: dict[str, Callable[[int], Iterator[HostileFile]]] = {
-    "torch": torch_files, "safetensors": safetensors_files, "index": index_files, "archive": archives,
-    "tree": trees, "prompts": prompt_lists, "picture": pictures,
+    "torch": torch_files, "safetensors": safetensors_files, "archive": archives, "picture": pictures,
 }  # fmt: skip
 READERS: dict[str, Callable[[Path], object]] = {
-    "torch": read_tensors, "safetensors": read_tensors, "index": read_tensors, "archive": load_encoded,
-    "tree": resolve_tree, "prompts": read_prompts,
+    "torch": read_tensors, "safetensors": read_tensors, "archive": load_encoded,
     "picture": lambda path: fitted(open_picture(path), 16, 16),
 }  # fmt: skip
 
@@ -278,13 +241,6 @@ def npy_header(dtype: str, shape: tuple[int, ...], body: bytes = b"") -> bytes:
 def _raw_header(text: str) -> bytes:
     content = text.encode() + b"\n"
     return b"\x93NUMPY\x01\x00" + struct.pack("<H", len(content)) + content
-
-
-# No kind of file may hold these.
-JSON = {
-    "JSON: half": b'{"a": ', "JSON: nested lists": b"[" * 300_000, "JSON: nested a little": b"[" * 500 + b"]" * 500,
-    "JSON: a number": b"3", "JSON: an endless number": b"9" * 500_000, "JSON: no text": b"\xff\xfe\x00",
-}  # fmt: skip
 
 
 def _chunk(kind: bytes, content: bytes) -> bytes:

@@ -106,7 +106,7 @@ def traced(tracer: Tracer, **options):
 
 
 def test_wherever_an_interrupt_arrives_no_picture_is_lost_or_doubled(whole, monkeypatch):
-    """At each line of a call's work, when it last runs."""
+    """At every third line of a call's work, when it last runs."""
     monkeypatch.setattr(call_plan, "PIECE_SECONDS", 1e9)
     options = {"num": 2, "seed": 3, "first": 4, "batch": 1}
     tiny_pipeline().generate(PROMPT, **options)
@@ -114,7 +114,7 @@ def test_wherever_an_interrupt_arrives_no_picture_is_lost_or_doubled(whole, monk
     lines = {place: number for number, place in enumerate(seen.places, 1)}
     assert len(lines) > 50, "the tracer saw little"
     kept = set()
-    for line in sorted(lines.values()):
+    for line in sorted(lines.values())[::3]:
         part, done = traced(tracer := Tracer(line), **options)
         count = 0 if part is None else len(part.numbers)
         kept.add(count)
