@@ -23,12 +23,9 @@ from lantern_jax.tensors.matching import Entry, reordered_rows, transpose
 
 # What LANTERN's drafters for captions call the pictures that they were trained on -> codes a side.
 _STAGES = {"t2i": 16, "t2i2": 32}
-# The entry "bias" is about the projection of EAGLE's inputs, whose shapes show it.
 DIALECT = Dialect(
-    DrafterConfig, "llama|chameleon(_vqgan)?", "(Llama(Gen)?|Chameleon(XLLMX)?)For.*",
-    {"input_type": "grid", "block_size": "grid"},
+    DrafterConfig, "llama|chameleon(_vqgan)?", {"input_type": "grid", "block_size": "grid"},
     {"input_type": lambda stage: _STAGES.get(str(stage)), "block_size": side_of},
-    {"num_layers": (1,)}, "caption_dim cls_token_num bias", parts={"vq_config": {}},
 )  # fmt: skip
 DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
 QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"

@@ -1,18 +1,17 @@
-"""Settings of published models: each entry of a ``config.json`` is honoured, known to change nothing here, or refused.
+"""Settings of published models: what a ``config.json`` says that our configs have, or that is not computed here.
 
-What only a family's files have is its ``Dialect``, beside the names of its weights.
+What only a family's files have is its ``Dialect``, beside the names of its weights. Most entries of such a file change
+no picture (how it was trained, what wrote it), and are passed over.
 """
 
 import dataclasses
 import math
 import re
-import warnings
 from collections.abc import Callable, Mapping
 from typing import Any
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.sizes import check_size
 
 # Names of settings in other implementations' config files.
 _ALIASES = {
@@ -20,39 +19,15 @@ _ALIASES = {
     "num_attention_heads": "num_heads", "num_key_value_heads": "kv_heads", "n_kv_head": "kv_heads",
     "head_dim": "head_width", "intermediate_size": "hidden_dim", "rms_norm_eps": "norm_eps", "rope_theta": "rope_base",
 }  # fmt: skip
-# Settings that all models have and some configs derive -> what derives them.
-_DERIVED = {"head_width": "head_dim", "kv_heads": "key_heads"}
-# Why an entry changes nothing here with any value -> such entries.
-_HARMLESS_BY_REASON = {
-    "the library's notes about the file": """_name_or_path _commit_hash transformers_version torch_dtype dtype auto_map
-        architectures model_type _attn_implementation attn_implementation _attn_implementation_autoset
-        _flash_attn_2_enabled torchscript use_bfloat16 tokenizer_class task_specific_params problem_type id2label
-        label2id finetuning_task prefix output_past tf_legacy_loss is_encoder_decoder""",
-    "what the library returns and how it splits work": """return_dict use_return_dict output_hidden_states
-        output_attentions output_scores use_cache chunk_size_feed_forward pretraining_tp model_parallel_size""",
-    "training": """initializer_range initializer_factor attention_dropout dropout dropout_rate classifier_dropout
-        hidden_dropout z_loss_weight gradient_checkpointing class_dropout_p token_dropout_p attn_dropout_p
-        resid_dropout_p ffn_dropout_p drop_path_rate""",
-    "the longest text: rotations have no limit, and prompts are checked": """max_position_embeddings n_positions
-        max_sequence_length max_seq_len model_max_length max_batch_size tokenizer_padding_side""",
-    "ids and sampling of text: the tokenizer's file and our settings have them": """bos_token_id eos_token_id
-        pad_token_id sep_token_id decoder_start_token_id boi_token_id eoi_token_id image_token_id img_token_id
-        vocabulary_map mask_image_logits do_sample temperature top_k top_p num_beams max_length""",
-}  # fmt: skip
-# Widths of a head between which num_heads is plausible.
-_WIDTHS = (8, 256)
-_HARMLESS = {name for names in _HARMLESS_BY_REASON.values() for name in names.split()}
-# Entry -> the values with which it changes nothing; null never does.
+# Entry that changes what is computed -> the values that are computed here; null is the same as no entry.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
     "hidden_act": ("silu",), "hidden_activation": ("silu",), "attention_bias": (False,), "mlp_bias": (False,),
     "tie_word_embeddings": (False,), "use_sliding_window": (False,), "use_bidirectional_attention": (False,),
-    "partial_rotary_factor": (1,), "swin_norm": (False,),
+    "rope_type": ("default",), "partial_rotary_factor": (1,), "swin_norm": (False,), "quantization_config": (),
+    "attn_logit_softcapping": (), "final_logit_softcapping": (),
 }  # fmt: skip
 # Names of GELU in its tanh form.
 TANH_GELU = ("gelu_pytorch_tanh", "gelu_new")
-_ROTATION: Mapping[str, tuple[Any, ...]] = {
-    "rope_type": ("default",), "type": ("default",), "partial_rotary_factor": (1,),
-}  # fmt: skip
 # Parts of a file about the language model, of which there is at most one.
 _LANGUAGE = ("text_config", "language_config")
 
@@ -63,26 +38,19 @@ class Dialect:
 
     Attributes:
         config: the class of configs.
-        model_types, architectures: patterns of those entries, in the file and in its part about the language model.
+        model_types: pattern of that entry, in the file and in its part about the language model.
         aliases: entry -> field, beside those that all families share.
         values: entry -> function from its value to the field's.
-        only: entry -> the values with which it changes nothing, likewise.
-        harmless: entries that shapes or another file decide.
-        kept: entries of ``only`` that readers of the family's weights look at.
-        parts: objects about other parts of the model -> ``only`` for entries in them.
-        rotation: entry of the rotation -> the values that are computed here, beside those that all families share.
+        only: entry -> the values that are computed here, likewise.
+        harmless: entries with a field's name that mean something else.
     """
 
     config: type
-    model_types: str = ".*"
-    architectures: str = ".*"
+    model_types: str
     aliases: Mapping[str, str] = dataclasses.field(default_factory=dict)
     values: Mapping[str, Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     only: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
-    harmless: str = ""
-    kept: tuple[str, ...] = ()
-    parts: Mapping[str, Mapping[str, tuple[Any, ...]]] = dataclasses.field(default_factory=dict)
-    rotation: Mapping[str, tuple[Any, ...]] = dataclasses.field(default_factory=dict)
+    harmless: tuple[str, ...] = ()
 
     @property
     def fields(self) -> set[str]:
@@ -96,43 +64,30 @@ def side_of(area: Any) -> Any:
 
 
 def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[str, Any]:
-    """Returns settings under the names of the config's fields and of what the config derives (``_DERIVED``).
+    """Returns settings under the names of the config's fields.
 
     Those of a published ``config.json``, which has ``model_type`` or ``architectures``, may be in a part of it.
 
     Raises:
-        LanternError: an entry asks for what is not computed here, or is unknown; its value and what to do are named.
+        LanternError: an entry asks for what is not computed here; or settings that are nobody's ``config.json`` have
+            one that is unknown.
     """
     published = bool({"model_type", "architectures"} & set(settings))
-    fields, aliases, only = dialect.fields, _ALIASES | dict(dialect.aliases), {**_ONLY, **dialect.only}
-    decided_elsewhere = dialect.harmless.split() if published else ()
+    fields, only = dialect.fields, {**_ONLY, **dialect.only}
     known, wrong, unknown = {}, _of_another_type(settings, dialect), []
-    for name, value in _flat(settings, wrong, dialect).items():
-        field = name if name in fields else aliases.get(name, name)
-        if name in decided_elsewhere or (value is None and (published or name not in fields)):
+    for name, value in _flat(settings).items():
+        field = name if name in fields else {**_ALIASES, **dialect.aliases}.get(name, name)
+        if (published and name in dialect.harmless) or (value is None and (published or name not in fields)):
             continue
-        if field in fields or field in _DERIVED:
-            value = dialect.values.get(name, lambda value: value)(value)
+        if name in only:
+            wrong += [] if value in only[name] else [_said(name, value, only[name])]
+        elif field in fields:
+            value = dialect.values[name](value) if name in dialect.values else value
             known |= {} if value is None and name not in fields else {field: value}
-        elif name in only or field in only:
-            wrong += _strays({name: value}, {name: only.get(name, only.get(field, ()))})
-            known |= {name: value} if name in dialect.kept else {}
-        elif name in dialect.parts:
-            part = value.get("params", value) if isinstance(value, Mapping) else None
-            inside = part if isinstance(part, Mapping) else {}
-            limited = {entry: inside[entry] for entry in dialect.parts[name] if entry in inside}
-            wrong += _strays(limited, dialect.parts[name], f"{name}.")
-        elif published and name not in _HARMLESS:
-            wrong += [f"{_said(name, value)}, an unknown entry"]
-        elif name not in _HARMLESS:
+        elif not published:
             unknown.append(name)
-    if known.get("kv_heads") == known.get("num_heads"):
-        known.pop("kv_heads", None)
     if wrong:
-        raise LanternError(
-            f"not computed here: {'; '.join(wrong[:8])}: give weights that need none of it, or take entries that "
-            "change nothing out of their config.json"
-        )
+        raise LanternError(f"not computed here: {'; '.join(wrong[:8])}: give weights that need none of it")
     if unknown:
         raise LanternError(
             f"unknown setting {errors.listed(unknown)}: choose from {', '.join(sorted(fields))}"
@@ -140,17 +95,14 @@ def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[st
     return known
 
 
-def _flat(settings: Mapping[str, Any], wrong: list[str], dialect: Dialect) -> dict[str, Any]:
-    """Returns settings on one level, the language model's own part first; appends rotations that are not computed."""
-    nested = _language_part(settings)
-    flat = {name: value for name, value in settings.items() if name not in _LANGUAGE} | dict(nested)
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Returns settings on one level: those of the language model's own part and of its rotation replace others."""
+    flat = {name: value for name, value in settings.items() if name not in _LANGUAGE}
+    flat |= _language_part(settings)
     for name in ("rope_scaling", "rope_parameters"):
-        value = flat.pop(name, None)
-        rotation = dict(value) if isinstance(value, Mapping) else {"rope_type": value}
-        # What a config has a field for.
-        known = {"rope_theta", *(dialect.aliases.keys() & rotation.keys())}
-        flat |= {entry: rotation.pop(entry) for entry in known if rotation.get(entry) is not None}
-        wrong += [_said(name, value)] if _strays(rotation, {**_ROTATION, **dialect.rotation}) else []
+        rotation = flat.pop(name, None)
+        if isinstance(rotation, Mapping):
+            flat |= {"rope_type": rotation.get("type"), **rotation}
     return flat
 
 
@@ -164,37 +116,15 @@ def _language_part(settings: Mapping[str, Any]) -> Mapping[str, Any]:
 
 def _of_another_type(settings: Mapping[str, Any], dialect: Dialect) -> list[str]:
     """Lists types of other models in a file or its part about the language model."""
-    found = []
-    for name, pattern in (("model_type", dialect.model_types), ("architectures", dialect.architectures)):
-        for given in (settings.get(name), _language_part(settings).get(name)):
-            names = given if isinstance(given, list | tuple) else [given] if given else []
-            found += [_said(name, one) for one in names if not re.fullmatch(pattern, str(one))]
-    return found
-
-
-def _strays(given: Mapping[str, Any], only: Mapping[str, tuple[Any, ...]], where: str = "") -> list[str]:
-    """Lists entries whose values are neither null nor among the allowed ones."""
+    given = (settings.get("model_type"), _language_part(settings).get("model_type"))
     return [
-        _said(f"{where}{name}", value, *only.get(name, ()))
-        for name, value in given.items()
-        if value is not None and value not in only.get(name, ())
+        _said("model_type", one) for one in given if one and not re.fullmatch(dialect.model_types, str(one))
     ]
 
 
-def _said(name: str, value: Any, *expected: Any) -> str:
+def _said(name: str, value: Any, expected: tuple[Any, ...] = ()) -> str:
     wanted = f", expected {' or '.join(map(repr, expected))}" if expected else ""
     return f"{errors.short(name, 60)} is {errors.quoted(value, 80)}{wanted}"
-
-
-def heads_of(settings: Mapping[str, Any], dialect: Dialect) -> int:
-    """Returns the number of heads in settings, by which shapes are divided, or the config's default if there is none.
-
-    Raises:
-        LanternError: it is not a number of heads, or another setting is wrong.
-    """
-    heads = normalize_settings(settings, dialect).get("num_heads", dialect.config.num_heads)
-    check_size("num_heads", heads)
-    return heads
 
 
 def config_from(
@@ -206,42 +136,19 @@ def config_from(
         heads: the number of heads unless settings say it; None if nothing else does.
     """
     settings = normalize_settings(settings or {}, dialect)
-    settings = {name: value for name, value in settings.items() if name not in dialect.kept}
-    derived = {
-        name: settings.pop(name)
-        for name in _DERIVED
-        if name in settings and (name in found or name not in dialect.fields)
-    }
     values = {"num_heads": heads} | found | settings
     if values["num_heads"] is None:
         raise LanternError(
             f"the number of heads of a model of width {values['dim']} is not known from shapes: give num_heads in "
             f"the config, or all files if a part of its layers is missing ({values.get('num_layers')} are here)"
         )
-    if values.get("kv_heads") == values["num_heads"]:
-        values["kv_heads"] = None
+    if settings.get("kv_heads") == values["num_heads"]:
+        settings["kv_heads"] = values["kv_heads"] = None
     clashes = [
-        (name, value, found[name])
+        f"{name} is {errors.quoted(value)} in the config and {found[name]} in the tensors"
         for name, value in settings.items()
         if name in found and value != found[name]
     ]
-    config = None if clashes else dialect.config(**values)
-    # T5's heads have a width of their own.
-    layers = getattr(config, "transformer", config)
-    for name, value in derived.items() if config else ():
-        made = getattr(layers, _DERIVED[name], None)
-        clashes += [(name, value, made)] if value not in (None, made) else []
     if clashes:
-        wrong = (
-            f"{name} is {errors.quoted(value)} in the config and {size} in the tensors"
-            for name, value, size in clashes
-        )
-        raise LanternError(f"{'; '.join(wrong)}: give the matching config")
-    width = layers.head_dim
-    if not _WIDTHS[0] <= width <= _WIDTHS[1]:
-        warnings.warn(
-            f"num_heads {config.num_heads} makes heads {width} wide: is it right?",
-            errors.Assumed,
-            stacklevel=1,
-        )
-    return config
+        raise LanternError(f"{'; '.join(clashes)}: give the matching config")
+    return dialect.config(**values)

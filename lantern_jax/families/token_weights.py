@@ -1,10 +1,9 @@
 """What converters have in common, above all those of ``GuidedTokens`` models: a published Llama among other parts.
 
-Each ``convert_*`` takes published tensors {name: array} of any layout, the model's config (some also what shapes do not
-show: its ``config.json`` or a mapping of its config's fields), and the ``dtype`` and ``progress`` of ``read_tensors``;
-it returns the config and ``{"params": ...}``. Each ``*_config_from_shapes`` infers the config from names and shapes
-(anything with ``.shape``), and from settings. Both raise LanternError: one line that lists every missing, unexpected
-and misshapen tensor, or says which setting is unknown or contradicts the shapes.
+Each ``convert_*`` takes published tensors {name: array} of any layout, the model's config, and the ``dtype`` and
+``progress`` of ``read_tensors``; it returns the config and ``{"params": ...}``. Each ``*_config_from_shapes`` infers
+the config from names and shapes (anything with ``.shape``), and from settings. Both raise LanternError: one line that
+lists every missing, unexpected and misshapen tensor, or says which setting is unknown or contradicts the shapes.
 
 Axes: D model width, E head width, V codes.
 """
@@ -19,7 +18,9 @@ import numpy as np
 from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.families.config_files import Dialect, config_from, normalize_settings
 from lantern_jax.families.registry import Family
+from lantern_jax.models.sizes import check_size
 from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
 from lantern_jax.models.transformer import layers_alike
@@ -53,23 +54,37 @@ def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: s
     Raises:
         LanternError: tensors that decide a size are missing.
     """
-    gate = names["gate"].format(i=0)
+    joined = "gate_up" in names
+    gate = names["gate_up" if joined else "gate"].format(i=0)
     shapes = deciding_shapes(tensors, {names["tokens"]: 2, gate: 2}, what)
-    rows, dim = shapes[names["tokens"]]
+    (rows, dim), hidden = shapes[names["tokens"]], shapes[gate][0] // (2 if joined else 1)
     layers = count_layers(tensors, names["attention_norm"])
-    return {"dim": dim, "vocab_size": rows, "hidden_dim": shapes[gate][0], "num_layers": layers}
+    return {"dim": dim, "vocab_size": rows, "hidden_dim": hidden, "num_layers": layers}
 
 
-def key_heads(tensors: Mapping[str, Any], names: Mapping[str, str], heads: int, what: str) -> int | None:
-    """Returns the number of key-value heads of a model with ``heads`` heads; None for as many.
+def language_config(
+    dialect: Dialect,
+    names: Mapping[str, str],
+    what: str,
+    tensors: Mapping[str, Any],
+    settings: Mapping[str, Any] | None = None,
+    **found: Any,
+) -> Any:
+    """Infers the config of a Llama whose number of heads settings say, or else its class.
 
-    Raises:
-        LanternError: tensors that decide it are missing.
+    Args:
+        found: fields beside those that ``language_sizes`` finds, or in their place.
     """
+    heads = normalize_settings(settings or {}, dialect).get("num_heads", dialect.config.num_heads)
+    check_size("num_heads", heads)
+    found = language_sizes(tensors, names, what) | found
     query, key = (names[part].format(i=0) for part in ("q", "k"))
     shapes = deciding_shapes(tensors, {query: 2, key: 2}, what)
     shared = max(1, heads * shapes[key][0] // shapes[query][0])
-    return None if shared == heads else shared
+    found["kv_heads"] = None if shared == heads else shared
+    if "head_width" in dialect.fields:
+        found["head_width"] = shapes[query][0] // heads
+    return config_from(dialect, found, settings, heads)
 
 
 def language_table(
@@ -119,6 +134,18 @@ def read_model(
     """Reads ``{"params": ...}`` as ``read_tensors`` does; ``others`` begin the names of what is left out on purpose."""
     ignored = [*buffers(tensors), *(name for name in tensors if name.startswith(others))]
     return {"params": read_tensors(tensors, table, what=what, ignored=ignored, **reading)}
+
+
+def read_language(
+    names: Mapping[str, str],
+    what: str,
+    tensors: Mapping[str, Any],
+    config: GuidedTokensConfig,
+    order: Int[np.ndarray, " vocab"] | None = None,
+    **reading: Any,
+) -> tuple[Any, dict[str, Any]]:
+    """Converts a model that is all in a ``published_table``; ``order`` as there, ``reading`` as for ``read_model``."""
+    return config, read_model(tensors, published_table(names, config, order=order), what, **reading)
 
 
 def published_order(

@@ -24,10 +24,7 @@ from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES, deciding_shapes, he
 from lantern_jax.text.encoders import PromptParts
 
 WHAT = "Chameleon model"
-# Shapes show a picture tokenizer's sizes, and its networks have one form.
-DIALECT = Dialect(
-    ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2", "Chameleon(XLLMX)?For.*", parts={"vq_config": {}}
-)
+DIALECT = Dialect(ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2")
 CHAMELEON_NAMES = {
     **language_names("model."),
     **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()},

@@ -3,26 +3,17 @@
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-from jaxtyping import Int
-
-from lantern_jax.families.config_files import Dialect, config_from, heads_of, side_of
+from lantern_jax.families.config_files import Dialect, side_of
 from lantern_jax.families.emu3.model import Emu3Config
-from lantern_jax.families.token_weights import (
-    key_heads,
-    language_names,
-    language_sizes,
-    published_table,
-    read_model,
-)
+from lantern_jax.families.token_weights import language_config, language_names, read_language
 
 WHAT = "Emu3 model"
 # A code is 8 pixels wide.
 DIALECT = Dialect(
-    Emu3Config, "[Ee]mu3|emu3_text_model", "Emu3(For.*|Model|TextModel)",
+    Emu3Config, "[Ee]mu3|emu3_text_model",
     {"image_area": "grid", "eol_token_id": "row_end", "eof_token_id": "frame_end", "eoi_token_id": "image_end"},
     {"image_area": lambda pixels: side_of(pixels) // 8 if isinstance(pixels, int) else pixels},
-    harmless="vocab_size", parts={"vq_config": {}},
+    harmless=("vocab_size",),
 )  # fmt: skip
 # The authors' layout, and those of transformers since 4.52 and before.
 LAYOUTS = (
@@ -39,22 +30,14 @@ def emu3_names(tensors: Mapping[str, Any]) -> dict[str, str]:
 
 
 def convert_emu3(
-    tensors: Mapping[str, Any],
-    config: Emu3Config,
-    order: Int[np.ndarray, " vocab"] | None = None,
-    **reading: Any,
+    tensors: Mapping[str, Any], config: Emu3Config, **reading: Any
 ) -> tuple[Emu3Config, dict[str, Any]]:
     """Converts published tensors (``token_weights``); a picture tokenizer among them is left out on purpose."""
-    table = published_table(emu3_names(tensors), config, order=order)
-    return config, read_model(tensors, table, WHAT, TOKENIZERS, **reading)
+    return read_language(emu3_names(tensors), WHAT, tensors, config, others=TOKENIZERS, **reading)
 
 
 def emu3_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> Emu3Config:
     """Infers the config (``token_weights``)."""
-    names = emu3_names(tensors)
-    found = language_sizes(tensors, names, WHAT)
-    heads = heads_of(settings or {}, DIALECT)
-    found["kv_heads"] = key_heads(tensors, names, heads, WHAT)
-    return config_from(DIALECT, found, settings, heads)
+    return language_config(DIALECT, emu3_names(tensors), WHAT, tensors, settings)

@@ -27,13 +27,7 @@ WHAT = "Janus-Pro model"
 CODE_ROWS = "(codes through the aligner)"
 # The head of the text, tied or not, is not read.
 DIALECT = Dialect(
-    JanusConfig, "multi_modality|janus|llama", "(MultiModality|Janus|Llama)(CausalLM|For.*|Model)",
-    only={"tie_word_embeddings": (False, True)}, harmless="vocab_size",
-    parts={
-        "vq_config": {"hidden_act": ("gelu",), "num_hidden_layers": (2,)},
-        "gen_aligner_config": {"projector_type": ("mlp_gelu",), "depth": (2,)},
-        "gen_vision_config": {}, "gen_head_config": {}, "vision_config": {}, "aligner_config": {},
-    },
+    JanusConfig, "multi_modality|janus|llama", only={"tie_word_embeddings": (False, True)}, harmless=("vocab_size",)
 )  # fmt: skip
 ORIGINAL_NAMES = language_names("language_model.model.", "language_model.lm_head.weight") | {
     "codes": "gen_embed.weight",

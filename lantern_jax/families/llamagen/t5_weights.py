@@ -9,16 +9,14 @@ from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
 from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
 
 DIALECT = Dialect(
-    T5Config, "m?t5", "M?T5(For|Encoder|With|Model).*",
+    T5Config, "m?t5",
     {
         "d_model": "dim", "d_kv": "head_dim", "d_ff": "hidden_dim", "layer_norm_epsilon": "norm_eps",
         "relative_attention_num_buckets": "num_buckets", "relative_attention_max_distance": "max_distance",
     },
     only={
-        "feed_forward_proj": ("gated-gelu",), "dense_act_fn": TANH_GELU, "is_gated_act": (True,),
-        "tie_word_embeddings": (False, True), "is_decoder": (False,),
+        "feed_forward_proj": ("gated-gelu",), "dense_act_fn": TANH_GELU, "tie_word_embeddings": (False, True),
     },
-    harmless="num_decoder_layers scale_decoder_outputs",
 )  # fmt: skip
 # The embedding table goes by either name, and often by both.
 TOKENS = ("shared.weight", "encoder.embed_tokens.weight")

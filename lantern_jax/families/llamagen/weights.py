@@ -29,10 +29,7 @@ from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, dec
 from lantern_jax.tensors.matching import Entry, transpose
 
 # Its own program writes what the picture is conditioned on as the type.
-DIALECT = Dialect(
-    LlamaGenConfig, "llama|llamagen|[ct]2i", "Llama(Gen)?For.*", {"block_size": "grid"}, {"block_size": side_of},
-    harmless="cls_token_num input_type num_classes multiple_of ffn_dim_multiplier",
-)  # fmt: skip
+DIALECT = Dialect(LlamaGenConfig, "llama|llamagen|[ct]2i", {"block_size": "grid"}, {"block_size": side_of})
 ORIGINAL_NAMES = {
     "tokens": "tok_embeddings.weight",
     "labels": "cls_embedding.embedding_table.weight",

@@ -13,7 +13,7 @@ from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
 
 WHAT = "Lumina-mGPT 2.0 model"
-DIALECT = replace(CHAMELEON, config=Lumina2Config, harmless="vocab_size")
+DIALECT = replace(CHAMELEON, config=Lumina2Config, harmless=("vocab_size",))
 # Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
 convert_movqgan = partial(read_vq, layout=MOVQGAN)

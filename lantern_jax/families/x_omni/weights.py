@@ -7,27 +7,26 @@ from typing import Any
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.families.config_files import Dialect, config_from, heads_of
+from lantern_jax.families.config_files import Dialect
 from lantern_jax.families.token_weights import (
     code_columns,
-    key_heads,
+    language_config,
     language_names,
     language_table,
     read_model,
 )
 from lantern_jax.families.x_omni.model import XOmniConfig
-from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
+from lantern_jax.tensors.layer_names import deciding_shapes
 from lantern_jax.tensors.matching import Entry
 
 WHAT = "X-Omni model"
 DIALECT = Dialect(
-    XOmniConfig, "x[-_]omni", "XOmni.*",
+    XOmniConfig, "x[-_]omni",
     {
         "num_mm_adap_layers": "front_layers", "num_mm_head_layers": "back_layers", "mm_vocab_size": "picture_tokens",
         "image_vocab_size": "num_codes",
     },
-    harmless="vocab_size mm_special_tokens sliding_window max_window_layers layer_types",
-    parts={"vision_config": {}},
+    harmless=("vocab_size",),
 )  # fmt: skip
 PICTURES, TEXT = "model.mm_embed_tokens.weight", "model.lm_embed_tokens.weight"
 NAMES = language_names("model.", "mm_head.weight") | {"tokens": PICTURES, "norm": "model.mm_norm.weight"}
@@ -53,16 +52,9 @@ def x_omni_config_from_shapes(
     tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
 ) -> XOmniConfig:
     """Infers the config (``token_weights``)."""
-    gate = NAMES["gate"].format(i=0)
-    shapes = deciding_shapes(tensors, {PICTURES: 2, TEXT: 2, gate: 2}, WHAT)
-    heads = heads_of(settings or {}, DIALECT)
-    pictures, dim = shapes[PICTURES]
-    found = {
-        "dim": dim, "vocab_size": pictures + shapes[TEXT][0], "picture_tokens": pictures,
-        "hidden_dim": shapes[gate][0], "num_layers": count_layers(tensors, NAMES["attention_norm"]),
-        "kv_heads": key_heads(tensors, NAMES, heads, WHAT),
-    }  # fmt: skip
-    return config_from(DIALECT, found, settings, heads)
+    shapes = deciding_shapes(tensors, {PICTURES: 2, TEXT: 2}, WHAT)
+    rows = {"vocab_size": shapes[PICTURES][0] + shapes[TEXT][0], "picture_tokens": shapes[PICTURES][0]}
+    return language_config(DIALECT, NAMES, WHAT, tensors, settings, **rows)
 
 
 def published_order(config: XOmniConfig, text_tokenizer: Path | None = None) -> Int[np.ndarray, " vocab"]:
