@@ -61,8 +61,7 @@ def save_encoded(
         kind, prompts, arrays: as in ``EncodedPrompts``; bool, integer and float arrays, bfloat16 included.
 
     Raises:
-        LanternError: another ending, prompts that are not text, arrays without one row per prompt, or a folder that
-            cannot be written to.
+        LanternError: another ending, arrays without one row per prompt, or a folder that cannot be written to.
 
     Example:
         >>> from lantern_jax.text.encoded import load_encoded, save_encoded
@@ -72,21 +71,12 @@ def save_encoded(
     """
     path = Path(path)
     check_ending(path)
-    if isinstance(prompts, str) or not all(isinstance(prompt, str) for prompt in prompts):
-        raise LanternError("prompts are not a list of texts: give texts, a class number as '207'")
-    packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
-    arrays = {name: array if name in packed else np.asarray(array) for name, array in arrays.items()}
-    wrong = [
-        name
-        for name, array in arrays.items()
-        if array.shape[:1] != (len(prompts),)
-        or not (array.dtype.kind in "biuf" or array.dtype == ml_dtypes.bfloat16)
-        or (name in packed and not np.array_equal(array.mask, arrays.get(_mask_of(name))))
-    ]
-    if wrong or not arrays or RECORD in arrays:
+    wrong = [name for name, array in arrays.items() if array.shape[:1] != (len(prompts),)]
+    if wrong or not arrays:
         raise LanternError(
             f"{', '.join(wrong) or 'arrays'}: give arrays of numbers, a row for each of the {len(prompts)} prompts"
         )
+    packed = [name for name, array in arrays.items() if isinstance(array, PackedRows)]
     stored = {name: array.values if name in packed else array for name, array in arrays.items()}
     wide = [name for name, array in stored.items() if array.dtype == ml_dtypes.bfloat16]
     record = {

@@ -45,7 +45,7 @@ def check_lengths(prompts: Sequence[str], rows: Sequence[Sequence[int]]) -> None
             )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
+@dataclass(frozen=True, eq=False)
 class PackedRows:
     """An array [n, P, F] that is 0 outside a mask; ``packed[rows]`` is a NumPy array [b, P, F].
 
@@ -87,17 +87,16 @@ class PackedRows:
         chosen = np.arange(len(self))[rows]
         mask = self.mask[chosen]
         padded = np.zeros((*mask.shape, self.values.shape[1]), self.dtype)
-        for row, kept, index in zip(padded, mask, chosen, strict=True):
-            row[kept] = self.values[self._starts[index] : self._starts[index + 1]]
+        padded[mask] = self._values_of(chosen)
         return padded
+
+    def _values_of(self, rows: Sequence[int]) -> Shaped[np.ndarray, "kept F"]:
+        pieces = [self.values[self._starts[row] : self._starts[row + 1]] for row in rows]
+        return np.concatenate([self.values[:0], *pieces])
 
     def repeated(self, rows: Sequence[int]) -> "PackedRows":
         """Returns the given rows, each as often as it is given, packed."""
-        pieces = [self.values[self._starts[row] : self._starts[row + 1]] for row in rows]
-        return PackedRows(np.concatenate(pieces), self.mask[np.asarray(rows)])
-
-    def __repr__(self) -> str:
-        return f"PackedRows({list(self.shape)}, {self.dtype.name}, {len(self.values)} kept)"
+        return PackedRows(self._values_of(rows), self.mask[np.asarray(rows)])
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
         return self[:].astype(dtype or self.dtype, copy=False)

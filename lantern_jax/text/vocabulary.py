@@ -12,6 +12,7 @@ import re
 import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -71,25 +72,22 @@ class Vocabulary:
         before a known word, which would be drawn all the same; or for two words that contradict each other.
         """
         self._check_negations(text)
-        found: dict[str, tuple[str, str]] = {}
+        named: dict[str, str] = {}
+        of_word: dict[str, str] = {}
         for word in self._split(text):
-            if word in self.words:
-                attribute, value = self.words[word]
-                earlier = found.setdefault(attribute, (value, word))
-                if earlier[0] != value:
-                    raise LanternError(
-                        f"prompt: {earlier[1]!r} and {word!r} contradict each other ({attribute}); keep one"
-                    )
+            attribute, value = self.words.get(word, (None, None))
+            if attribute and named.setdefault(attribute, value) != value:
+                raise LanternError(
+                    f"prompt: {of_word[attribute]!r} and {word!r} contradict each other ({attribute}); keep one"
+                )
+            of_word.setdefault(attribute, word)
         unknown = self.unknown(text)
-        if unknown and (strict or not found):
+        if unknown and (strict or not named):
             names = self._with_advice(unknown)
             raise LanternError(f"prompt: unknown word {names}; known words: {self._known()}")
-        if not found:
+        if not named:
             raise LanternError(f"empty prompt: expected at least one of the words: {self._known()}")
-        return tuple(
-            values.index(found[name][0]) if name in found else UNSPECIFIED
-            for name, values in self.attributes.items()
-        )
+        return self._indices(named)
 
     def unknown(self, text: str) -> list[str]:
         """Returns the words of a prompt that are neither known nor ignored, and its emoji and the like, each once."""
@@ -103,14 +101,13 @@ class Vocabulary:
         return f"ignored, the model does not know: {self._with_advice(unknown)}" if unknown else ""
 
     def _with_advice(self, unknown: Sequence[str]) -> str:
-        """Lists unknown words, the first ones with the known words that may be meant."""
+        """Lists unknown words, the first ones, which are shown, with the known words that may be meant."""
 
         def shown(word: str) -> str:
             values = self.attributes.get(word)
             near = f"say which: {', '.join(values)}" if values else errors.nearest(word, self.words).rstrip()
             return f"{word!r} ({near})" if near else repr(word)
 
-        # Finding the nearest words is slow, so it is done only for words that are shown.
         most = 5
         return errors.listed([*map(shown, unknown[:most]), *unknown[most:]], most)
 
@@ -130,16 +127,18 @@ class Vocabulary:
                 else:
                     passed |= word not in self.ignored
 
+    @cached_property
+    def _impossible(self) -> set[frozenset[tuple[str, str]]]:
+        """The impossible pairs, value by value."""
+        return {
+            frozenset([(one, value), (other, another)])
+            for (one, values), (other, others) in self.impossible
+            for value, another in itertools.product(values, others)
+        }
+
     def clashes(self, first: tuple[str, str], second: tuple[str, str]) -> bool:
         """Tells whether two (attribute, value) pairs are impossible together."""
-
-        def among(given: tuple[str, str], some: AttributeValues) -> bool:
-            return given[0] == some[0] and given[1] in some[1]
-
-        return any(
-            (among(first, one) and among(second, other)) or (among(first, other) and among(second, one))
-            for one, other in self.impossible
-        )
+        return frozenset([first, second]) in self._impossible
 
     def check_possible(self, named: Mapping[str, str], what: str = "prompt") -> None:
         """Raises LanternError if two of the named attributes have values that are impossible together."""
@@ -159,15 +158,19 @@ class Vocabulary:
         self.check_possible(found)
         for name, values in self.attributes.items():
             if name in self.usual and name not in found:
-                given, likely = list(found.items()), (self.usual[name], *values)
-                possible = [
+                likely = (self.usual[name], *values)
+                possible = (
                     value
                     for value in likely
-                    if not any(self.clashes((name, value), other) for other in given)
-                ]
-                found[name] = (possible or likely)[0]
+                    if not any(self.clashes((name, value), other) for other in found.items())
+                )
+                found[name] = next(possible, likely[0])
+        return self._indices(found)
+
+    def _indices(self, named: Mapping[str, str]) -> tuple[int, ...]:
+        """Returns the index of each attribute's named value, as ``parse`` does."""
         return tuple(
-            values.index(found[name]) if name in found else UNSPECIFIED
+            values.index(named[name]) if name in named else UNSPECIFIED
             for name, values in self.attributes.items()
         )
 
@@ -206,9 +209,9 @@ class Vocabulary:
         """Returns a line with a word for each value, attribute by attribute, and how many more there are."""
         lines = []
         for name, values in self.grouped().items():
-            words = [words[0] for words in values.values() if words]
-            words += [word for words in values.values() for word in words[1:]]
-            lines.append(f"{name}: {errors.listed(words, len(values))}")
+            first = [words[0] for words in values.values() if words]
+            more = [word for words in values.values() for word in words[1:]]
+            lines.append(f"{name}: {errors.listed(first + more, len(values))}")
         return "; ".join(lines)
 
     def labels(self, parsed: Sequence[int]) -> dict[str, str]:
@@ -216,64 +219,49 @@ class Vocabulary:
         named = zip(self.attributes.items(), parsed, strict=True)
         return {name: values[index] for (name, values), index in named if index != UNSPECIFIED}
 
-    def offsets(self) -> np.ndarray:
-        """Returns the first label id of each attribute, int32 [A]."""
-        sizes = [len(values) + 1 for values in self.attributes.values()]
-        return np.cumsum([0, *sizes[:-1]], dtype=np.int32)
-
     def null_labels(self) -> np.ndarray:
         """Returns the label ids of the unconditional row, every attribute unspecified, int32 [A]."""
-        return self.offsets() + np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
+        sizes = [len(values) + 1 for values in self.attributes.values()]
+        return np.cumsum(sizes, dtype=np.int32) - np.int32(1)
 
     def label_ids(self, parsed: Sequence[int] | np.ndarray) -> np.ndarray:
         """Returns the label ids, int32 [..., A] in [0, num_labels), of parsed prompts [..., A].
 
         Raises LanternError for an index without a value, or another number of attributes.
         """
-        indices = np.asarray(parsed, dtype=np.int32)
+        indices, null = np.asarray(parsed, dtype=np.int32), self.null_labels()
         sizes = np.array([len(values) for values in self.attributes.values()], dtype=np.int32)
         if indices.shape[-1:] != sizes.shape or (indices < UNSPECIFIED).any() or (indices >= sizes).any():
             raise LanternError(
                 f"attributes: got shape {indices.shape}, expected (..., {len(sizes)}) with entries from -1 "
                 f"to below {sizes.tolist()}; take them from parse() or from the data set"
             )
-        return np.where(indices == UNSPECIFIED, self.null_labels(), self.offsets() + indices).astype(np.int32)
+        return np.where(indices == UNSPECIFIED, null, null - sizes + indices)
 
     def to_json(self) -> dict:
         """Returns plain dictionaries, lists and strings, for a checkpoint's config."""
-        impossible = [[[name, list(values)] for name, values in pair] for pair in self.impossible]
         return {
             "attributes": {name: list(values) for name, values in self.attributes.items()},
             "words": {word: list(meaning) for word, meaning in self.words.items()},
             "ignored": sorted(self.ignored),
             "usual": dict(self.usual),
-        } | ({"impossible": impossible} if impossible else {})
+            "impossible": [[[name, list(values)] for name, values in pair] for pair in self.impossible],
+        }
 
     @classmethod
     def from_json(cls, data: dict) -> "Vocabulary":
         """Reads what ``to_json`` gives; raises LanternError for a missing or malformed entry, or an unknown value."""
-        entries = ("attributes", "words", "ignored")
-        missing = [name for name in entries if not isinstance(data, dict) or name not in data]
-        if missing:
-            raise LanternError(f"vocabulary: missing {', '.join(missing)}; expected {', '.join(entries)}")
         try:
-            return cls(
-                attributes={name: tuple(values) for name, values in data["attributes"].items()},
-                words={word: (attribute, value) for word, (attribute, value) in data["words"].items()},
-                ignored=frozenset(data["ignored"]),
-                usual=dict(data.get("usual", {}).items()),
-                impossible=tuple(_pair(*pair) for pair in data.get("impossible", [])),
+            parts = (
+                {name: tuple(values) for name, values in data["attributes"].items()},
+                {word: (attribute, value) for word, (attribute, value) in data["words"].items()},
+                frozenset(data["ignored"]),
+                dict(data.get("usual", {}).items()),
+                tuple(
+                    ((one, tuple(values)), (other, tuple(others)))
+                    for (one, values), (other, others) in data.get("impossible", [])
+                ),
             )
-        except (AttributeError, TypeError) as error:
-            raise LanternError(
-                f"vocabulary: malformed ({error}); expected attributes' values, words' values and ignored words"
-            ) from None
-
-
-def _pair(first: Sequence, second: Sequence) -> tuple[AttributeValues, AttributeValues]:
-    """Reads a pair of [attribute, values]."""
-
-    def some(name: str, values: Sequence[str]) -> AttributeValues:
-        return name, tuple(values)
-
-    return some(*first), some(*second)
+        except (AttributeError, KeyError, TypeError, ValueError) as error:
+            raise LanternError(f"vocabulary: malformed ({error}): give what to_json wrote") from None
+        return cls(*parts)

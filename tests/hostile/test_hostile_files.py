@@ -17,7 +17,6 @@ from lantern_jax.apps.commands.prompt_files import read_prompts
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.draftings import DynamicTree
 from lantern_jax.io import errors, files
-from lantern_jax.text.encoded import save_encoded
 from tests.hostile.files import CONTROL, KINDS, READERS
 from train.feature_store import map_array
 
@@ -125,9 +124,6 @@ def test_json_prompts_and_descriptions_are_bounded(tmp_path, monkeypatch):
         r"a\.json is larger than 15 bytes": lambda: files.read_json(written(path, "[[1, {}], [0.5]]"), 15),
         r"a\.json is nested too deeply": lambda: files.read_json(written(path, "[" * 10**5), 10**6),
         "no list of arrays": lambda: map_array(tmp_path / "a.npy"),
-        "prompts are not a list of texts": lambda: save_encoded(
-            tmp_path / "c.npz", "labels", ["207", 207], {}
-        ),
     }.items():
         with pytest.raises(ValueError, match=wrong):
             read()
