@@ -143,6 +143,7 @@ class PromptEncoder(ABC):
                 f"encoded prompts hold {', '.join(encoded.arrays)}, expected {', '.join(self.fields)}: "
                 "encode them again"
             )
+        check_some(encoded.prompts)
         return self._checked(**encoded.arrays)
 
     @abstractmethod
@@ -157,10 +158,6 @@ def ignored_in(line: Callable[[Sequence[str]], str], prompts, negative: Negative
     lines = tuple(filter(None, [line(prompts), against and f"negative_prompt: {against}"]))
     errors.warn_of_ignored(lines)
     return lines
-
-
-def fits(array: np.ndarray, *row: int) -> bool:
-    return array.shape[1:] == row and len(array) > 0
 
 
 def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> None:

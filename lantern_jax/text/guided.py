@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from lantern_jax.decoding.concrete import check_ids, check_padding
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.sizes import shape_of
+from lantern_jax.models.tokens import TokenModel
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
@@ -66,14 +66,10 @@ class GuidedEncoder(PromptEncoder):
             )
         return found[0]
 
-    def _checked(self, tokens, mask, unconditional, unconditional_mask):
-        shape, advice = tokens.shape, "encode the prompts again"
-        if tokens.ndim != 2 or not tokens.size or unconditional.shape != shape:
-            raise LanternError(f"tokens have shape {shape}: {advice}, as whole numbers [n, P]")
-        for ids, valid in ((tokens, mask), (unconditional, unconditional_mask)):
-            check_ids("tokens", ids, self.config.vocab_size)
-            check_padding(valid, shape)
-        return GuidedTokens(tokens.astype(np.int32), mask, unconditional.astype(np.int32), unconditional_mask)
+    def _checked(self, **arrays):
+        made = GuidedTokens(**arrays)
+        TokenModel.check(self.config, made)
+        return made
 
 
 class ShapedEncoder(GuidedEncoder):

@@ -20,6 +20,7 @@ from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
+from lantern_jax.models.tokens import TokenModel
 from lantern_jax.text.encoders import PromptEncoder, check_texts
 from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
 
@@ -82,14 +83,10 @@ class ChameleonVocabulary:
 
     def __post_init__(self):
         used = [*self.codes, *astuple(self.special)]
-        if not self.codes or min(used) < 0 or max(used) >= self.vocab_size:
+        if len(set(used)) < len(used) or min(used) < 0 or max(used) >= self.vocab_size:
             raise LanternError(
-                f"a vocabulary with ids {min(used)} to {max(used)} does not fit an embedding table of "
-                f"{self.vocab_size} rows: give the vocabulary file of this model"
-            )
-        if len(set(used)) < len(used):
-            raise LanternError(
-                "a vocabulary that uses one id for two tokens: give the text_tokenizer.json of this model"
+                f"a vocabulary with ids {min(used)} to {max(used)}, some perhaps for two tokens, does not fit an "
+                f"embedding table of {self.vocab_size} rows: give the text_tokenizer.json of this model"
             )
 
     @classmethod
@@ -101,19 +98,11 @@ class ChameleonVocabulary:
                 of the model's table.
         """
         names = read_names(path)
+        special = {field: names[name] for field, name in SPECIAL_NAMES.items() if name in names}
         try:
-            codes = code_tokens(names)
-            special = SpecialTokens(
-                **{field: names[name] for field, name in SPECIAL_NAMES.items() if name in names}
-            )
-            return cls(tuple(codes.tolist()), vocab_size, special)
-        except ValueError as error:
+            return cls(tuple(code_tokens(names).tolist()), vocab_size, SpecialTokens(**special))
+        except LanternError as error:
             raise LanternError(f"{path}: {error}") from None
-
-    @property
-    def num_codes(self) -> int:
-        """Size of the codebook."""
-        return len(self.codes)
 
     @cached_property
     def order(self) -> Int[np.ndarray, " rows"]:
@@ -158,26 +147,15 @@ def read_names(path: str | Path) -> dict[str, int]:
 def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
     """Finds the published id (int32) of each codebook entry from the names in a vocabulary.
 
-    Raises LanternError if there are no image tokens, or an entry has none or two.
+    Raises LanternError unless every entry has one image token.
     """
-    found: dict[int, int] = {}
-    for name, number in vocab.items():
-        if match := CODE_NAME.fullmatch(name):
-            entry = int(match[1].translate(DIGITS))
-            if found.setdefault(entry, number) != number:
-                raise LanternError(
-                    f"codebook entry {entry} has two image tokens, ids {found[entry]} and {number}: "
-                    "give an unchanged text_tokenizer.json"
-                )
-    if not found:
+    named = [(CODE_NAME.fullmatch(name), number) for name, number in vocab.items()]
+    found = {int(match[1].translate(DIGITS)): number for match, number in named if match}
+    named_twice = len(found) < sum(match is not None for match, _ in named)
+    if not found or named_twice or max(found) >= len(found):
         raise LanternError(
-            "no image tokens (IMGIMG...Z) among the names: give Chameleon's text_tokenizer.json"
-        )
-    missing = sorted(set(range(max(found) + 1)) - set(found))
-    if missing:
-        raise LanternError(
-            f"{len(missing)} codebook entries have no image token ({errors.listed(missing)}): "
-            "give an unchanged text_tokenizer.json"
+            f"{len(found)} codebook entries with an image token (IMGIMG...Z), some perhaps with two or others with "
+            "none: give Chameleon's text_tokenizer.json unchanged"
         )
     return np.array([found[entry] for entry in range(len(found))], np.int32)
 
@@ -254,18 +232,7 @@ class TokenEncoder(PromptEncoder):
             return made
         return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
 
-    def _checked(self, tokens, mask, unconditional=None, unconditional_mask=None):
-        if unconditional is not None:
-            made, against = self._checked(tokens, mask), self._checked(unconditional, unconditional_mask)
-            if unconditional.shape != tokens.shape:
-                raise LanternError(f"negative prompts have shape {unconditional.shape}: encode them together")
-            return GuidedTokens(made.tokens, made.mask, against.tokens, against.mask)
-        if tokens.ndim != 2 or tokens.dtype.kind not in "iu" or not tokens.size:
-            raise LanternError(f"tokens have shape {tokens.shape}, {tokens.dtype}: give whole numbers [n, P]")
-        if tokens.min() < 0 or tokens.max() >= self.config.vocab_size:
-            raise LanternError(
-                f"tokens hold ids outside 0..{self.config.vocab_size - 1}: encode the prompts with this checkpoint"
-            )
-        if mask.shape != tokens.shape or mask.dtype != bool or not mask[:, -3:].all():
-            raise LanternError("the mask does not fit left-padded tokens: encode the prompts again")
-        return TokenConditioning(tokens, mask)
+    def _checked(self, **arrays):
+        made = (TokenConditioning if len(arrays) == len(self.fields) else GuidedTokens)(**arrays)
+        TokenModel.check(self.config, made)
+        return made

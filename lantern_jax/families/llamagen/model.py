@@ -197,9 +197,12 @@ class LlamaGen(StreamModel):
     def check(config: LlamaGenConfig, conditioning: Conditioning) -> None:
         """Raises LanternError unless labels are the model's, one per slot, and captions are padded on the left."""
         if not config.num_labels:
-            check_padding(conditioning.mask, conditioning.features.shape[:-1])
+            shape, row = conditioning.features.shape, (config.caption_length, config.caption_dim)
+            if shape[1:] != row:
+                raise LanternError(f"captions have shape {shape}: give features [n, {row[0]}, {row[1]}]")
+            check_padding(conditioning.mask, shape[:-1])
             if conditioning.negative is not None:
-                check_padding(conditioning.negative_mask, conditioning.features.shape[:-1])
+                check_padding(conditioning.negative_mask, shape[:-1])
             return
         shape = conditioning.shape
         if shape[-1:] != (config.label_slots,) or shape[1:-1] not in ((), (2,)):

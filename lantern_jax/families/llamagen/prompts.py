@@ -11,9 +11,8 @@ from functools import partial
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.decoding.concrete import check_padding
 from lantern_jax.families.llamagen.imagenet import IMAGENET_CLASSES, class_number
-from lantern_jax.families.llamagen.model import CaptionConditioning
+from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGen
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.text.encoders import (
@@ -22,7 +21,6 @@ from lantern_jax.text.encoders import (
     check_prompt_text,
     check_some,
     check_texts,
-    fits,
     ignored_in,
 )
 from lantern_jax.text.packed import PackedRows
@@ -72,15 +70,7 @@ class LabelEncoder(PromptEncoder):
         return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
 
     def _checked(self, labels):
-        slots = self.config.label_slots
-        if not (fits(labels, 2, slots) or fits(labels, slots)) or labels.dtype.kind not in "iu":
-            raise LanternError(
-                f"conditioning has shape {labels.shape}, {labels.dtype}: give whole numbers [n, {slots}]"
-            )
-        if labels.min() < 0 or labels.max() >= self.config.num_labels:
-            raise LanternError(
-                f"conditioning holds ids outside 0..{self.config.num_labels - 1}: give label ids of the model"
-            )
+        LlamaGen.check(self.config, labels)
         return labels.astype(np.int32)
 
 
@@ -134,21 +124,16 @@ class CaptionEncoder(PromptEncoder):
             held[dtype] = self.parts.read_text_encoder(dtype)
         return held[dtype]
 
-    def _checked(self, features, mask, negative=None, negative_mask=None):
-        if negative is not None:
-            made, against = self._checked(features, mask), self._checked(negative, negative_mask)
-            return made.replace(negative=against.features, negative_mask=against.mask)
-        row = self.config.caption_length, self.config.caption_dim
-        if not fits(features, *row) or features.dtype.kind not in "fV":
-            raise LanternError(
-                f"conditioning has shape {features.shape}, {features.dtype}: give features [n, {row[0]}, {row[1]}]"
-            )
-        if not np.isfinite(features.values if isinstance(features, PackedRows) else features).all():
-            raise LanternError(
-                "conditioning holds numbers that are not finite: give the text encoder's features"
-            )
-        check_padding(mask, features.shape[:-1])
-        return CaptionConditioning(features, mask)
+    def _checked(self, **arrays):
+        made = CaptionConditioning(**arrays)
+        LlamaGen.check(self.config, made)
+        for array in (made.features, made.negative):
+            values = array.values if isinstance(array, PackedRows) else array
+            if values is not None and not np.isfinite(values).all():
+                raise LanternError(
+                    "conditioning holds numbers that are not finite: give the text encoder's features"
+                )
+        return made
 
 
 def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
