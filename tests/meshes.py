@@ -10,7 +10,7 @@ import jax
 import numpy as np
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.devices.partition import place
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine.engine import Engine
@@ -122,8 +122,6 @@ def prompts(family: str, count: int):
     tokens = CODES + 2 + np.arange(5 * count, dtype=np.int32).reshape(count, 5) % 20
     mask = np.ones(tokens.shape, bool)
     mask[: count // 2, 0] = False
-    if family in ("anole", "lumina"):
-        return TokenConditioning(tokens, mask)
     return GuidedTokens(tokens, mask, np.full_like(tokens, CODES + 2), mask)
 
 

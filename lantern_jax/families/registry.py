@@ -223,8 +223,7 @@ def target_of(config: TargetConfig, dtype: Any = "float32", taps: tuple[int, ...
     """Returns the target record of a model of any family.
 
     Its conditioning is label ids, int32 [B, C] or, with the unconditional row's, [B, 2, C], or a CaptionConditioning
-    for LlamaGen; a TokenConditioning [B, P], or GuidedTokens where prompts come with their unconditional rows, for
-    Chameleon; GuidedTokens [B, P] for the others.
+    for LlamaGen; GuidedTokens [B, P] for the others, or a TokenConditioning [B, P] without guidance.
 
     With ``taps``, its features are the inputs of these layers side by side [..., taps * D], where the number of layers
     stands for the final features; without, they are the final features. The same arguments return the same record, so

@@ -125,8 +125,7 @@ def shaped(config: RowsConfig, rows: int, columns: int) -> RowsConfig:
 
 
 class TokenModel(StreamModel):
-    """A ``StreamModel`` whose ``tokens`` embed prompts and codes alike; a family may override ``unconditional`` and
-    ``passed_on``."""
+    """A ``StreamModel`` whose ``tokens`` embed prompts and codes alike; a family may override ``passed_on``."""
 
     first_code = 0
 
@@ -137,10 +136,6 @@ class TokenModel(StreamModel):
         if isinstance(conditioning, GuidedTokens):
             check_prompts(config.vocab_size, unconditional_tokens(conditioning))
 
-    def unconditional(self, conditioning: GuidedTokens) -> TokenConditioning:
-        """Returns the rows that guidance compares prompts with."""
-        return unconditional_tokens(conditioning)
-
     def passed_on(self, tokens: Int[Array, "*rows P"]) -> Bool[Array, "*rows P"] | None:
         """Tells which tokens of prompts some layers leave as they are (``Transformer``); None for none."""
         return None
@@ -149,7 +144,9 @@ class TokenModel(StreamModel):
         """Runs prompts, as ``transformer_target`` requires."""
         rows = [TokenConditioning(conditioning.tokens, conditioning.mask)]
         if guided:
-            rows.append(self.unconditional(conditioning))
+            if not isinstance(conditioning, GuidedTokens):
+                raise LanternError("these prompts have no rows to compare them with: give GuidedTokens")
+            rows.append(unconditional_tokens(conditioning))
         return self.run(jax.tree.map(lambda *leaves: jnp.stack(leaves), *rows))
 
     def run(self, conditioning: TokenConditioning):

@@ -28,7 +28,7 @@ class EncodedPrompts:
     """Prompts and their conditioning.
 
     Attributes:
-        kind: of conditioning: "labels", "captions", "tokens" or "guided tokens" from ``Pipeline.encode``; the encoder
+        kind: of conditioning: "labels", "captions" or "guided tokens" from ``Pipeline.encode``; the encoder
             that takes the prompts checks it.
         prompts: n texts.
         arrays: {name: array [n, ...]}: labels; features (perhaps ``PackedRows``) and mask; or tokens and mask; and

@@ -74,7 +74,7 @@ class PromptEncoder(ABC):
     """Encodes prompts for one target. The text tokenizer stays in memory, a text encoder does not.
 
     Attributes:
-        kind: what the target takes: "labels", "captions", "tokens" or "guided tokens".
+        kind: what the target takes: "labels", "captions" or "guided tokens".
         fields: the arrays of its encoded prompts.
         negative_fields: the additional arrays of prompts with negative prompts.
         takes_negative: whether negative prompts are allowed.

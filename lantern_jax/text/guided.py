@@ -9,6 +9,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 
 import numpy as np
+from jaxtyping import Int
 
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.io import errors
@@ -43,13 +44,17 @@ class GuidedEncoder(PromptEncoder):
         parts = []
         for side in zip(*rows, strict=True):
             tokens, mask = padded_rows(side, length, left=True)
-            if tokens.min() < 0 or tokens.max() >= self.config.text_size:
-                raise LanternError(
-                    f"{self.parts.tokenizer_file} has ids up to {tokens.max()}, the model {self.config.text_size}: "
-                    "convert it with its own tokenizer"
-                )
-            parts += [(tokens + np.int32(self.text_begins_at)) % np.int32(self.config.vocab_size), mask]
+            parts += [self.to_stream(tokens), mask]
         return GuidedTokens(*parts)
+
+    def to_stream(self, ids: Int[np.ndarray, "n P"]) -> Int[np.ndarray, "n P"]:
+        """Returns published ids as stream ids; raises LanternError for ids that the model does not have."""
+        if ids.min() < 0 or ids.max() >= self.config.text_size:
+            raise LanternError(
+                f"{self.parts.tokenizer_file} has ids up to {ids.max()}, the model {self.config.text_size}: "
+                "convert it with its own tokenizer"
+            )
+        return (ids + np.int32(self.text_begins_at)) % np.int32(self.config.vocab_size)
 
     @property
     def text_begins_at(self) -> int:

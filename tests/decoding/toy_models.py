@@ -12,14 +12,15 @@ from lantern_jax.decoding.cache import KVCache
 from lantern_jax.decoding.drafting.draft_model import drafter_from_target
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.loop import speculative_decode
-from lantern_jax.decoding.protocols import TokenConditioning
+from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.decoding.sampling import SamplingParams, apply_guidance
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.draftings import Drafter
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
 from lantern_jax.families.registry import target_of
+from lantern_jax.models.tokens import TokenModel
 
 VOCAB = 32
 BATCH = 8
@@ -170,11 +171,12 @@ def decode(
 def lumina(batch: int, taps: tuple[int, ...] = ()):
     """Makes a random Chameleon of ``LUMINA``: (target, params, conditioning); every other prompt is shorter by one."""
     prompt = TokenConditioning(jnp.full((1, 4), 15, jnp.int32), jnp.ones((1, 4), bool))
-    params = jax.jit(Chameleon(LUMINA).init)(jax.random.key(1), prompt)
+    params = jax.jit(TokenModel(LUMINA).init)(jax.random.key(1), prompt)
     params = jax.tree.map(lambda x: x * jnp.float32(8.0) if x.ndim > 1 else x, params)
     tokens = jnp.broadcast_to(jnp.arange(14, 18, dtype=jnp.int32), (batch, 4)).at[:, 0].set(13)
     mask = jnp.ones((batch, 4), bool).at[::2, 0].set(False)
-    return target_of(LUMINA, taps=taps), params, TokenConditioning(tokens, mask)
+    unconditional = jnp.broadcast_to(jnp.arange(4)[None] > 0, mask.shape)
+    return target_of(LUMINA, taps=taps), params, GuidedTokens(tokens, mask, tokens, unconditional)
 
 
 @cache

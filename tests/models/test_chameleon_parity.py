@@ -1,4 +1,4 @@
-"""Chameleon against transformers' on the same small random weights, through the converter; and against itself.
+"""Chameleon against transformers' on the same small random weights, through the converter.
 
 The transformers model masks image tokens out of its logits, so ours are compared with hidden states × lm_head.
 """
@@ -6,21 +6,16 @@ The transformers model masks image tokens out of its logits, so ours are compare
 import functools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.decoding.sampling import apply_guidance
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
 from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, SpecialTokens
 from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
     convert_chameleon,
 )
-from lantern_jax.families.registry import target_of
-from lantern_jax.families.token_weights import token_shapes
-from tests.tiny_checkpoint import random_leaves
+from lantern_jax.models.tokens import TokenModel
 
 CODES, VOCAB, GRID = 12, 40, 3
 # Image tokens that are not in the codebook's order, as in a made-up vocabulary file.
@@ -75,52 +70,7 @@ def test_hidden_states_and_logits(assert_close):
     tensors = {name: tensor.numpy() for name, tensor in reference().state_dict().items()}
     config = chameleon_config_from_shapes(tensors, {"grid": GRID, "num_codes": CODES})
     _, params = convert_chameleon(tensors, config, order=VOCABULARY.order)
-    ours = jax.jit(Chameleon(config).apply)(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
+    ours = jax.jit(TokenModel(config).apply)(params, TokenConditioning(VOCABULARY.to_stream(tokens), mask))
     assert ours[1].shape == (*mask.shape, CODES)
     assert np.abs(hidden[mask]).mean() > 0.3 and np.abs(logits[mask]).mean() > 0.3
     assert_close([np.asarray(part)[mask] for part in ours], [hidden[mask], logits[mask]])
-
-
-@functools.cache
-def random_model(layout):
-    """Makes a model of our own, so that the rest runs without torch."""
-    config = ChameleonConfig(32, 2, 4, 48, VOCAB, CODES, GRID, layout=layout)
-    return config, random_leaves(token_shapes(Chameleon, config), 1, 0.2)
-
-
-@pytest.mark.parametrize("layout", ["anole", "lumina"])
-def test_the_unconditional_row_is_that_of_training_bit_for_bit(layout):
-    """The row as the published code writes it, padded, gives the same features and logits as the one that the
-    target makes from the conditional row."""
-    config, params = random_model(layout)
-    special, length = VOCABULARY.special, 9
-    if layout == "anole":
-        image, unconditional = [special.image_start], [special.begin, special.image_start]
-    else:
-        image = unconditional = [special.image_start, special.size + 2, special.size + 2]
-    prompts = [[special.begin, *words, special.separator, *image] for words in ([21, 22, 23], [24])]
-    published = np.full((2, 2, length), special.padding)
-    mask = np.zeros(published.shape, bool)
-    for b, prompt in enumerate(prompts):
-        for g, row in enumerate((prompt, unconditional)):
-            published[g, b, length - len(row) :] = row
-            mask[g, b, length - len(row) :] = True
-    tokens = VOCABULARY.to_stream(published)
-    model, target = Chameleon(config), target_of(config)
-
-    @jax.jit
-    def whole(conditioning):
-        features, _, _, _, positions = model.apply(params, conditioning, method="run")
-        return features, positions, model.apply(params, features[:, :, -1], method="logits")
-
-    expected, positions, logits = whole(TokenConditioning(tokens, mask))
-    conditioning = TokenConditioning(tokens[0], mask[0])
-    _, guided, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, jnp.full(2, 3.0), 4)
-    np.testing.assert_array_equal(prefix.mask, mask)
-    found = prefix.features, prefix.positions, prefix.tokens
-    for ours, wanted in zip(found, (expected, positions, tokens), strict=True):
-        np.testing.assert_array_equal(np.asarray(ours)[mask], np.asarray(wanted)[mask])
-    np.testing.assert_array_equal(guided, jax.jit(apply_guidance)(logits, jnp.full(2, 3.0)))
-    _, alone, prefix = jax.jit(target.prefill, static_argnums=3)(params, conditioning, None, 4)
-    assert prefix.features.shape[0] == 1 and prefix.guidance is None
-    np.testing.assert_allclose(alone, logits[0], rtol=1e-5, atol=1e-5)

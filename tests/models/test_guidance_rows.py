@@ -8,11 +8,9 @@ import pytest
 from lantern_jax import Prefix, Target, TokenConditioning
 from lantern_jax.decoding.protocols import GuidedTokens
 from lantern_jax.draftings import drafter_from_target
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
 from lantern_jax.families.llamagen.model import CaptionConditioning, LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.registry import target_of
-from lantern_jax.families.token_weights import token_shapes
 from tests.tiny_checkpoint import random_leaves
 
 BATCH = 3
@@ -56,22 +54,6 @@ def test_a_negative_prompt_is_the_unconditional_row(name):
     assert np.abs(wanted - against).max() > 0.01 and prefix.features.shape[:2] == (2, BATCH)
     np.testing.assert_array_equal(prefill(params, both, None, 4)[1], wanted)
     target.check(both)
-
-
-@pytest.mark.parametrize("layout", ["anole", "lumina"])
-def test_a_negative_prompt_of_chameleon(layout):
-    """A whole prompt takes the place of the row without one."""
-    config = ChameleonConfig(16, 2, 2, 32, vocab_size=80, num_codes=64, grid=4, layout=layout)
-    tokens = np.random.default_rng(0).integers(66, 80, (2, BATCH, 6)).astype(np.int32)
-    mask = np.arange(6) >= np.array([[0, 2, 1], [3, 0, 1]])[..., None]
-    wanted, against = (TokenConditioning(*row) for row in zip(tokens, mask, strict=True))
-    target, params = target_of(config), random_leaves(token_shapes(Chameleon, config), 0, 0.5)
-    prefill, scale = jax.jit(target.prefill, static_argnums=3), jnp.array([1.0, 2.5, 4.0])
-    both = GuidedTokens(*wanted.__dict__.values(), *against.__dict__.values())
-    target.check(both)
-    one, two = (prefill(params, row, None, 4)[1] for row in (wanted, against))
-    expected = two + scale[:, None] * (one - two)
-    np.testing.assert_allclose(prefill(params, both, scale, 4)[1], expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("guided", [True, False])

@@ -8,7 +8,7 @@ import pytest
 
 from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
 from lantern_jax.drafters.sequence import DrafterConfig
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.emu3.model import Emu3Config
 from lantern_jax.families.janus.model import JanusConfig
 from lantern_jax.families.liquid.model import LiquidConfig
@@ -16,6 +16,7 @@ from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.token_weights import token_shapes
+from lantern_jax.models.tokens import TokenModel
 from lantern_jax.models.vq import VQConfig
 from tests.refused import refused
 
@@ -55,7 +56,7 @@ def test_numpy_numbers_are_sizes_and_a_parallel_drafter_needs_no_markov_term():
 
 
 @pytest.mark.parametrize(("shapes", "model", "config"), [
-    (gpt_shapes, (), CONFIGS["llamagen"]), (token_shapes, (Chameleon,), CONFIGS["chameleon"]),
+    (gpt_shapes, (), CONFIGS["llamagen"]), (token_shapes, (TokenModel,), CONFIGS["chameleon"]),
 ])  # fmt: skip
 def test_shapes_of_two_layers_are_those_of_all(shapes, model, config):
     config = dataclasses.replace(config, num_layers=4)

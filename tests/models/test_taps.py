@@ -9,14 +9,15 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from lantern_jax import TokenConditioning
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
+from lantern_jax.decoding.protocols import GuidedTokens
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.registry import target_of
 from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.targets import transformer_target
+from lantern_jax.models.tokens import TokenModel
 from lantern_jax.models.transformer import Transformer
 from tests.tiny_checkpoint import random_leaves, random_parameters
 
@@ -27,8 +28,8 @@ TOKENS, MASK = [[3, 30, 31, 32, 33], [0, 5, 31, 32, 33]], [[True] * 5, [False] +
 MODELS = {
     "llamagen": (LLAMAGEN, target_of, gpt_shapes, jnp.asarray([[1], [4]], jnp.int32)),
     "chameleon": (
-        CHAMELEON, target_of, partial(token_shapes, Chameleon),
-        TokenConditioning(jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK)),
+        CHAMELEON, target_of, partial(token_shapes, TokenModel),
+        GuidedTokens(*2 * (jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK))),
     ),
 }  # fmt: skip
 

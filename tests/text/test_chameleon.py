@@ -2,19 +2,20 @@
 
 import json
 
-import jax
 import numpy as np
 import pytest
 
-from lantern_jax.families.chameleon.model import ChameleonConfig, unconditional_row
+from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.chameleon.prompts import (
     SPECIAL_NAMES,
+    ChameleonEncoder,
     ChameleonVocabulary,
     SpecialTokens,
     code_tokens,
-    prompt_rows,
 )
+from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.packed import BUCKETS
+from lantern_jax.text.tokenizers import TextTokenizer
 from tests.refused import refused
 
 LETTERS = str.maketrans("0123456789", "ABCDEFGHIJ")
@@ -119,53 +120,57 @@ def test_ids_outside_the_table(vocabulary):
             vocabulary.to_stream(ids)
 
 
-def unconditional(rows, layout):
-    """Returns the target's unconditional rows, on the host."""
-    return jax.tree.map(np.asarray, unconditional_row(rows, layout))
+def encoder(vocabulary, tokenize, **config):
+    """Returns an encoder with a vocabulary and a tokenizer that are in no file."""
+    parts = PromptParts(ChameleonConfig(vocab_size=vocabulary.vocab_size, num_codes=12, **config))
+    parts.__dict__["tokenizer"] = TextTokenizer(tokenize, 0, {}.get)
+    made = ChameleonEncoder(parts)
+    made.__dict__["vocabulary"] = vocabulary
+    return made
 
 
-def published_rows(vocabulary, conditioning):
+def published_rows(vocabulary, tokens, mask):
     """Returns rows without padding, as published ids."""
-    tokens, mask = conditioning.tokens, conditioning.mask
     assert tokens.shape == mask.shape and tokens.dtype == np.int32 and mask.dtype == bool
     np.testing.assert_array_equal(np.sort(mask, axis=-1), mask)
     return [vocabulary.order[row[valid]].tolist() for row, valid in zip(tokens, mask, strict=True)]
 
 
 def test_anole_rows(vocabulary):
-    rows = prompt_rows(vocabulary, words, ["a red house", "sea"], "anole", 4)
-    assert rows.tokens.shape == (2, BUCKETS[0])
-    assert published_rows(vocabulary, rows) == [[0, 51, 53, 55, 5, 4], [0, 53, 5, 4]]
-    assert published_rows(vocabulary, unconditional(rows, "anole")) == [[0, 4], [0, 4]]
+    made = encoder(vocabulary, words, grid=4).encode(["a red house", "sea"])
+    assert made.tokens.shape == (2, BUCKETS[0])
+    assert published_rows(vocabulary, made.tokens, made.mask) == [[0, 51, 53, 55, 5, 4], [0, 53, 5, 4]]
+    assert published_rows(vocabulary, made.unconditional, made.unconditional_mask) == [[0, 4], [0, 4]]
+    negative = encoder(vocabulary, words, grid=4).encode(["sea"], negative=["fog"])
+    assert published_rows(vocabulary, negative.unconditional, negative.unconditional_mask) == [[0, 53, 5, 4]]
 
 
 def test_published_lumina_prompt():
     vocabulary, seen = ChameleonVocabulary(tuple(range(4, 8196))), []
 
-    def encode(text):
+    def tokenize(text):
         seen.append(text)
         return [9000, 9001]
 
-    rows = prompt_rows(vocabulary, encode, ["a red house"], "lumina", 48)
+    made = encoder(vocabulary, tokenize, grid=48, layout="lumina").encode(["a red house"])
     assert seen == ["Generate an image of 768x768 according to the following prompt:\na red house"]
-    assert published_rows(vocabulary, rows) == [[0, 9000, 9001, 8710, 8197, 8828, 8828]]
-    assert published_rows(vocabulary, unconditional(rows, "lumina")) == [[8197, 8828, 8828]]
+    assert published_rows(vocabulary, made.tokens, made.mask) == [[0, 9000, 9001, 8710, 8197, 8828, 8828]]
+    assert published_rows(vocabulary, made.unconditional, made.unconditional_mask) == [[8197, 8828, 8828]]
 
 
 def test_prompts_of_one_bucket_have_one_shape(vocabulary):
+    encode = encoder(vocabulary, words, grid=4).encode
+
     def length(number):
-        prompts = ["short", " ".join(["word"] * number)]
-        return prompt_rows(vocabulary, words, prompts, "anole", 4).tokens.shape[-1]
+        return encode(["short", " ".join(["word"] * number)]).tokens.shape[-1]
 
     assert [length(n) for n in (1, 61, 62, 125, 126, 1021)] == [64, 64, 128, 128, 256, 1024]
     with refused(r"1025 tokens.*more than 1024: shorten it") as error:
         length(1022)
     assert len(str(error.value)) < 160
-    with refused("negative_prompt: prompt 'word word"):
-        prompt_rows(vocabulary, words, ["short"], "anole", 4, [" ".join(["word"] * 1022)])
 
 
 def test_grids_without_a_name(vocabulary):
     for grid, match in ((5, "even number"), (100, "cannot be named")):
         with refused(match):
-            prompt_rows(vocabulary, words, ["a"], "lumina", grid)
+            encoder(vocabulary, words, grid=grid, layout="lumina").encode(["a"])

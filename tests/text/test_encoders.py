@@ -9,8 +9,6 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
-from lantern_jax.families.chameleon.model import ChameleonConfig
-from lantern_jax.families.chameleon.prompts import TokenEncoder
 from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.prompts import CaptionEncoder, LabelEncoder
 from lantern_jax.io import errors
@@ -140,18 +138,6 @@ def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):
         captions[0].prepare(["x"], negative=[long])
     with refused("^negative_prompt: 'no' before 'fog' is not understood"):
         words_encoder().prepare(["a lake"], negative=["no fog"])
-
-
-def test_encoded_prompts_of_another_size_are_refused():
-    encoder = TokenEncoder(PromptParts(ChameleonConfig(16, 1, 2, 16, vocab_size=20, num_codes=8, grid=2)))
-    tokens, mask = np.full((2, 5), 19, np.int32), np.ones((2, 5), bool)
-    made = encoder.from_encoded(encoder.to_encoded(["a", "b"], encoder._checked(tokens=tokens, mask=mask)))
-    np.testing.assert_array_equal(made.tokens, tokens)
-    for wrong in ({"tokens": tokens + 1}, {"tokens": tokens[None]}, {"mask": ~mask}, {"mask": mask[:1]}):
-        with pytest.raises(ValueError, match=r"prompts are 20 to 20|prompts have shape|the mask"):
-            encoder._checked(**{"tokens": tokens, "mask": mask} | wrong)
-    with pytest.raises(ValueError, match="no text tokenizer"):
-        encoder.encode(["a"])
 
 
 def test_negative_captions_are_encoded_once_each(captions):

@@ -3,8 +3,8 @@
 from functools import partial
 
 from lantern_jax.families.chameleon import weights
-from lantern_jax.families.chameleon.model import Chameleon, ChameleonConfig
-from lantern_jax.families.chameleon.prompts import TokenEncoder
+from lantern_jax.families.chameleon.model import ChameleonConfig
+from lantern_jax.families.chameleon.prompts import ChameleonEncoder
 from lantern_jax.families.registry import DRAFTER, MODEL, File, Format, Published
 from lantern_jax.families.token_weights import token_family
 
@@ -20,8 +20,7 @@ _GUIDANCE = {"anole": 3.0, "lumina": 4.0}
 
 FAMILY = token_family(
     ChameleonConfig,
-    TokenEncoder,
-    Chameleon,
+    ChameleonEncoder,
     published_order=weights.published_order,
     published_residual=lambda config: "published_lumina" if config.layout == "lumina" else "published",
     tokenizer=weights.tokenizer,

@@ -2,19 +2,13 @@
 
 Token ids are *stream ids*: the codes first, in the codebook's order, then the row end and the image end, then the
 rest of the published vocabulary (``prompts``). The head has only the codes' columns, since other ids are never sampled.
-
-Axes: G guidance rows, B batch, P prefix, N nodes, T stream tokens, V codes, D width, E head width.
 """
 
 from dataclasses import dataclass, replace
 
-import jax.numpy as jnp
-import numpy as np
-
-from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel, unconditional_tokens
+from lantern_jax.models.tokens import GuidedTokensConfig
 from lantern_jax.models.transformer_config import TransformerConfig
 
 LAYOUTS = ("anole", "lumina")
@@ -69,28 +63,3 @@ class ChameleonConfig(GuidedTokensConfig):
     @property
     def transformer(self) -> TransformerConfig:
         return replace(super().transformer, qk_norm="layer")
-
-
-def unconditional_row(conditioning: TokenConditioning, layout: str) -> TokenConditioning:
-    """Returns the unconditional rows [B, P] of prompts [B, P]: what the layout's model was trained on without a prompt.
-
-    "lumina" keeps the last three tokens, the image start and two size tokens, and masks the rest. "anole" keeps the
-    prompt's first token, the start of the sequence, and its last, the image start.
-    """
-    tokens, mask = jnp.asarray(conditioning.tokens), conditioning.mask
-    kept = 3 if layout == "lumina" else 2
-    if layout == "anole":
-        begin = jnp.take_along_axis(tokens, jnp.argmax(mask, axis=-1, keepdims=True), axis=-1)
-        tokens = jnp.concatenate([tokens[..., :-2], begin, tokens[..., -1:]], axis=-1)
-    last = np.arange(tokens.shape[-1]) >= tokens.shape[-1] - kept
-    return TokenConditioning(tokens, jnp.broadcast_to(last[(None,) * (tokens.ndim - 1)], tokens.shape))
-
-
-class Chameleon(TokenModel):
-    """The model, a ``TokenModel``."""
-
-    def unconditional(self, conditioning: TokenConditioning | GuidedTokens) -> TokenConditioning:
-        """Returns the rows that guidance compares prompts with: those they come with, else ``unconditional_row``'s."""
-        if isinstance(conditioning, GuidedTokens):
-            return unconditional_tokens(conditioning)
-        return unconditional_row(conditioning, self.config.layout)

@@ -4,11 +4,11 @@ Published ids mix text and image tokens; only the name of an image token gives i
 entry's digits as letters A to J, ``Z``. *Stream ids* put the codes first, in the codebook's order, then the row end,
 the image end, and all other published ids in ascending order.
 
-Axes: n prompts, P prefix length. Everything here is NumPy, on the host.
+Everything here is NumPy, on the host.
 """
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import astuple, dataclass
 from functools import cached_property
 from pathlib import Path
@@ -16,13 +16,9 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Int
 
-from lantern_jax.decoding.protocols import GuidedTokens, TokenConditioning
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
-from lantern_jax.models.tokens import TokenModel
-from lantern_jax.text.encoders import PromptEncoder, check_texts
-from lantern_jax.text.packed import bucket_of, check_lengths, padded_rows
+from lantern_jax.text.guided import GuidedEncoder
 
 # Chameleon's file has 5 MB.
 _LARGEST_TOKENIZER = 64 * 2**20
@@ -160,79 +156,34 @@ def code_tokens(vocab: Mapping[str, int]) -> Int[np.ndarray, " codes"]:
     return np.array([found[entry] for entry in range(len(found))], np.int32)
 
 
-def prompt_rows(
-    vocabulary: ChameleonVocabulary,
-    encode: Callable[[str], Sequence[int]],
-    prompts: Sequence[str],
-    layout: str,
-    grid: int,
-    negatives: Sequence[str] = (),
-) -> TokenConditioning:
-    """Builds the row of each prompt as in the training of the layout's model; the target adds unconditional rows.
+class ChameleonEncoder(GuidedEncoder):
+    """Prompts as in the training of the layout's model; the unconditional row has no text, or is a negative prompt's.
 
-    Args:
-        vocabulary: the model's.
-        encode: text -> published ids, without special tokens.
-        layout: "anole" or "lumina".
-        grid: cells per side of the picture; even for Lumina-mGPT, whose prompt names the size.
-        negatives: texts whose rows follow those of the prompts.
-
-    Returns:
-        NumPy leaves [n, P], int32 stream ids and bool, left-padded to the shortest of ``BUCKETS`` that holds all.
-
-    Raises:
-        LanternError: a prompt longer than the last bucket (1024 tokens, including the layout's), or a grid that the
-            layout cannot name.
+    Anole's row without a text begins the sequence and the picture; Lumina-mGPT's begins the picture and names its size.
     """
-    special = vocabulary.special
-    if layout == "anole":
-        image, before = [special.image_start], ""
-    else:
-        image = [special.image_start, *_size_tokens(vocabulary, grid)]
-        before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
-
-    def made(texts: Sequence[str]) -> list[list[int]]:
-        rows = [[special.begin, *encode(before + text), special.separator, *image] for text in texts]
-        check_lengths(texts, rows)
-        return rows
-
-    rows = made(prompts)
-    with errors.of_negatives():
-        rows += made(negatives)
-    tokens, mask = padded_rows(rows, bucket_of(rows), special.padding, left=True)
-    return TokenConditioning(vocabulary.to_stream(tokens), mask)
-
-
-def _size_tokens(vocabulary: ChameleonVocabulary, grid: int) -> list[int]:
-    """Returns Lumina-mGPT's height and width tokens of a square picture."""
-    size = vocabulary.special.size + grid // CELLS_A_SIZE
-    if grid % CELLS_A_SIZE or grid <= 0 or size >= vocabulary.vocab_size:
-        raise LanternError(
-            f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
-        )
-    return [size, size]
-
-
-class TokenEncoder(PromptEncoder):
-    """Chameleon's prompts: text tokens between the layout's own, as stream ids; negative prompts likewise."""
-
-    kind, fields = "tokens", ("tokens", "mask")
-    negative_fields, takes_negative = ("unconditional", "unconditional_mask"), True
 
     @cached_property
     def vocabulary(self) -> ChameleonVocabulary:
         """Published ids and stream ids; raises LanternError if the text tokenizer is missing or damaged."""
         return ChameleonVocabulary.from_file(self.parts.tokenizer_file, self.config.vocab_size)
 
-    def encode(self, prompts, dtype=np.float32, negative=None):
-        check_texts(prompts, negative)
-        config, count, encode = self.config, len(prompts), self.parts.tokenizer.encode
-        made = prompt_rows(self.vocabulary, encode, prompts, config.layout, config.grid, negative or ())
-        if negative is None:
-            return made
-        return GuidedTokens(made.tokens[:count], made.mask[:count], made.tokens[count:], made.mask[count:])
+    def to_stream(self, ids):
+        return self.vocabulary.to_stream(ids)
 
-    def _checked(self, **arrays):
-        made = (TokenConditioning if len(arrays) == len(self.fields) else GuidedTokens)(**arrays)
-        TokenModel.check(self.config, made)
-        return made
+    def rows(self, prompt, negative):
+        special, grid = self.vocabulary.special, self.config.grid
+        image, before = [special.image_start], ""
+        nothing = [special.begin, *image]
+        if self.config.layout == "lumina":
+            size = special.size + grid // CELLS_A_SIZE
+            if grid % CELLS_A_SIZE or size >= self.config.vocab_size:
+                raise LanternError(
+                    f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
+                )
+            nothing = image = [*image, size, size]
+            before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
+
+        def row(text: str) -> list[int]:
+            return [special.begin, *self.parts.tokenizer.encode(before + text), special.separator, *image]
+
+        return row(prompt), nothing if negative is None else row(negative)
