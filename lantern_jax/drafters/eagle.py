@@ -110,11 +110,6 @@ class DrafterState:
     expanded: Int[Array, ""]
 
 
-def usual_drafter(target: Any) -> DrafterConfig:
-    """Returns the config of a drafter like LANTERN's for a target with this config: one layer like the target's."""
-    return DrafterConfig(**like_layers_of(target))
-
-
 def drafter_shapes(config: DrafterConfig) -> dict[str, Any]:
     """Returns the abstract parameter tree of a drafter, ``{"params": ...}``."""
     return sequence_shapes(DrafterModel(config), config.dim, "committed")
@@ -247,5 +242,10 @@ def _guided_logits(model: nn.Module, params, state: DrafterState, features):
 
 
 KIND = DrafterKind(
-    DrafterConfig, drafter_shapes, eagle_drafter, convert_drafter, dialect=DIALECT, usual=usual_drafter
+    DrafterConfig,
+    drafter_shapes,
+    eagle_drafter,
+    convert_drafter,
+    DIALECT,
+    usual=lambda target: DrafterConfig(**like_layers_of(target)),
 )

@@ -102,9 +102,9 @@ def usual_eagle3(target: Any) -> Eagle3Config:
     return Eagle3Config(**like_layers_of(target), taps=tuple(sorted(taps)))
 
 
-def eagle3_shapes(config: Eagle3Config) -> dict[str, Any]:
-    """Returns the abstract parameter tree, ``{"params": ...}``."""
-    return sequence_shapes(Eagle3Model(config), len(config.taps) * config.dim)
-
-
-KIND = DrafterKind(Eagle3Config, eagle3_shapes, eagle3_drafter, usual=usual_eagle3)
+KIND = DrafterKind(
+    Eagle3Config,
+    lambda config: sequence_shapes(Eagle3Model(config), len(config.taps) * config.dim),
+    eagle3_drafter,
+    usual=usual_eagle3,
+)

@@ -11,7 +11,6 @@ Axes: G guidance rows, B batch, S room for absorbed positions, K masks, M nodes 
 """
 
 from dataclasses import dataclass
-from typing import Any
 
 import flax.linen as nn
 import flax.struct
@@ -104,16 +103,6 @@ def parallel_drafter(config: ParallelConfig, dtype: jnp.dtype = jnp.float32) -> 
     return record_of(ParallelModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 
-def usual_parallel(target: Any) -> ParallelConfig:
-    """Returns the config of a drafter for a target with this config, with the sizes of the target's layers."""
-    return ParallelConfig(**like_layers_of(target), num_codes=target.num_codes)
-
-
-def parallel_shapes(config: ParallelConfig) -> dict[str, Any]:
-    """Returns the abstract parameter tree, ``{"params": ...}``."""
-    return sequence_shapes(ParallelModel(config), config.dim)
-
-
 def _init(model: ParallelModel, params, prefix, slots: int, span: int, nodes: int) -> ParallelState:
     config = model.config
     cache = prefix_cache(model, params, prefix, slots)
@@ -175,4 +164,10 @@ def _refine(model: ParallelModel, params, state: ParallelState, root, tokens, st
     return refine_depths(state.draft, root, after), predicted
 
 
-KIND = DrafterKind(ParallelConfig, parallel_shapes, parallel_drafter, one_pass=True, usual=usual_parallel)
+KIND = DrafterKind(
+    ParallelConfig,
+    lambda config: sequence_shapes(ParallelModel(config), config.dim),
+    parallel_drafter,
+    one_pass=True,
+    usual=lambda target: ParallelConfig(**like_layers_of(target), num_codes=target.num_codes),
+)

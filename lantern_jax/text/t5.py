@@ -77,14 +77,12 @@ def check_tokenizer(tokenizer: TextTokenizer, vocab_size: int, path: Path) -> No
 
 
 def caption_tokens(
-    tokenizer: TextTokenizer, captions: Sequence[str], length: int, vocab_size: int
+    tokenizer: TextTokenizer, captions: Sequence[str], length: int
 ) -> tuple[Int[np.ndarray, "n P"], Bool[np.ndarray, "n P"]]:
     """Returns token ids of cleaned captions and their mask, padded on the right.
 
-    They are cut to ``length`` tokens, P, including T5's end token.
-
-    Raises:
-        LanternError: a caption that cleaning leaves empty, or another model's tokenizer.
+    They are cut to ``length`` tokens, P, including T5's end token. Raises LanternError for a caption that cleaning
+    leaves empty.
     """
     rows = []
     for caption in captions:
@@ -93,12 +91,7 @@ def caption_tokens(
             raise LanternError(
                 f"prompt {errors.quoted(caption)} holds no words to encode: describe a picture in words"
             )
-        ids = [*tokenizer.encode(cleaned)[: length - 1], END]
-        if max(ids) >= vocab_size:
-            raise LanternError(
-                f"the tokenizer gives id {max(ids)}, the text encoder has {vocab_size}: give the encoder's own"
-            )
-        rows.append(ids)
+        rows.append([*tokenizer.encode(cleaned)[: length - 1], END])
     return padded_rows(rows, length, PADDING)
 
 

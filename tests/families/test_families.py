@@ -12,7 +12,6 @@ import pytest
 import lantern_jax
 from lantern_jax.apps.metrics.landscapes import LANDSCAPES
 from lantern_jax.decoding.choices import DRAFTINGS
-from lantern_jax.drafters.eagle import usual_drafter
 from lantern_jax.drafters.eagle_weights import drafter_table
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.chameleon.model import ChameleonConfig
@@ -52,7 +51,7 @@ def test_a_published_drafters_rows_are_put_in_its_targets_order(config):
     """Codes have the first ids here, but other ids as published."""
     name, order = "embed_tokens.weight", family_of(config).published_order(config, None)
     ours = published_table(language_names("") | HEAD_NORM_NAMES, config)[name]
-    theirs = drafter_table(usual_drafter(config), order)[name]
+    theirs = drafter_table(DRAFTERS["eagle"].usual(config), order)[name]
     target, drafter = (entry.transform(np.arange(config.vocab_size)) for entry in (ours, theirs))
     np.testing.assert_array_equal(drafter, target)
     assert target[0] == config.text_size

@@ -6,7 +6,7 @@ import jax
 import numpy as np
 import pytest
 
-from lantern_jax.drafters.parallel import ParallelConfig, parallel_shapes
+from lantern_jax.drafters.parallel import KIND, ParallelConfig
 from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.emu3.model import Emu3Config
@@ -50,7 +50,7 @@ def test_values_that_are_not_sizes_are_refused_by_name(name):
 def test_numpy_numbers_are_sizes_and_a_parallel_drafter_needs_no_markov_term():
     assert LlamaGenConfig(np.int64(16), 1, 2, num_labels=np.int32(3)).prefix_length == 1
     config = ParallelConfig(16, 2, 32, vocab_size=24, num_codes=24, markov_rank=0)
-    assert "markov" not in parallel_shapes(config)["params"]
+    assert "markov" not in KIND.shapes(config)["params"]
     with refused("markov_rank -1 is not valid"):
         dataclasses.replace(config, markov_rank=-1)
 

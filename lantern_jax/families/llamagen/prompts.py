@@ -83,18 +83,17 @@ class CaptionEncoder(PromptEncoder):
 
     def prepare(self, prompts, dtype=np.float32, negative=None):
         check_texts(prompts, negative)
-        encoder = self.parts.text_encoder
-        if encoder is None:
+        if self.parts.text_encoder is None:
             raise LanternError(
                 "this checkpoint has no text encoder: convert it with --t5, "
                 "or give encoded prompts (lantern encode)"
             )
         tokenizer, length = self.parts.tokenizer, self.config.caption_length
-        tokens = caption_tokens(tokenizer, prompts, length, encoder.vocab_size)
+        tokens = caption_tokens(tokenizer, prompts, length)
         # Usually one text for all prompts.
         place = {text: row for row, text in enumerate(dict.fromkeys(negative or ()))}
         with errors.of_negatives():
-            against = caption_tokens(tokenizer, list(place), length, encoder.vocab_size)
+            against = caption_tokens(tokenizer, list(place), length)
         rows = [place[text] for text in negative or ()]
         ignored = ignored_in(partial(cut_of, tokenizer, length), prompts, negative)
         return partial(self._features, tokens, against, rows, dtype), ignored

@@ -4,7 +4,6 @@ Two layouts: the original one (``layers.{i}.attention.wqkv.weight``) and the Hug
 (``model.layers.{i}.self_attn.q_proj.weight``). Rotary pairs are interleaved in both.
 """
 
-import warnings
 from collections.abc import Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -21,13 +20,13 @@ from lantern_jax.families.llamagen.model import (
     LlamaGen,
     LlamaGenConfig,
 )
-from lantern_jax.families.token_weights import read_model
+from lantern_jax.families.token_weights import language_sizes, read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq
-from lantern_jax.io.errors import Assumed
 from lantern_jax.models.transformer import layers_alike
-from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, count_layers, deciding_shapes, layer_table
+from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, transpose
 
+WHAT = "LlamaGen GPT"
 # Its own program writes what the picture is conditioned on as the type.
 DIALECT = Dialect(LlamaGenConfig, "llama|llamagen|[ct]2i", {"block_size": "grid"}, {"block_size": side_of})
 ORIGINAL_NAMES = {
@@ -68,7 +67,7 @@ def convert_gpt(
     names = gpt_names(tensors)
     if not isinstance(config, LlamaGenConfig):
         config = gpt_config_from_shapes(tensors, config)
-    return config, read_model(tensors, gpt_table(config, names), "LlamaGen GPT", **reading)
+    return config, read_model(tensors, gpt_table(config, names), WHAT, **reading)
 
 
 def gpt_names(tensors: Iterable[str]) -> dict[str, str]:
@@ -82,28 +81,13 @@ def gpt_config_from_shapes(
 ) -> LlamaGenConfig:
     """Infers the config (``token_weights``); raises LanternError too where the number of heads is not known."""
     names = gpt_names(tensors)
-    gate = names["gate"].format(i=0)
-    wanted = {names["tokens"]: 2, gate: 2}
-    conditioning = "labels" if names["labels"] in tensors else "unconditional"
-    wanted[names[conditioning]] = 2
-    vocab_size, dim = deciding_shapes(tensors, wanted, "LlamaGen GPT")[names["tokens"]]
-    layers = count_layers(tensors, names["attention_norm"])
-    found: dict[str, Any] = {
-        "dim": dim, "num_layers": layers, "vocab_size": vocab_size, "hidden_dim": tensors[gate].shape[0],
-    }  # fmt: skip
-    if conditioning == "labels":
-        found["num_labels"] = tensors[names["labels"]].shape[0]
-    else:
-        found["caption_length"], found["caption_dim"] = tensors[names["unconditional"]].shape
-    size = next((size for size, (_, _, width) in SIZES.items() if width == dim), None)
-    depth, heads, _ = SIZES.get(size, (None, None, None))
-    config = config_from(DIALECT, found, settings, heads if depth == layers else None)
-    if size is not None and (config.num_layers, config.num_heads) != (depth, heads):
-        warnings.warn(
-            f"{config.num_layers} layers with {config.num_heads} heads, where GPT-{size} has {depth} with {heads}: are "
-            "these all of its tensors, and is num_heads right?", Assumed, stacklevel=1,
-        )  # fmt: skip
-    return config
+    found = language_sizes(tensors, names, WHAT)
+    labels = names["labels"] in tensors
+    table = names["labels" if labels else "unconditional"]
+    fields = ("num_labels",) if labels else ("caption_length", "caption_dim")
+    found |= zip(fields, deciding_shapes(tensors, {table: 2}, WHAT)[table], strict=False)
+    heads = {(layers, dim): count for layers, count, dim in SIZES.values()}
+    return config_from(DIALECT, found, settings, heads.get((found["num_layers"], found["dim"])))
 
 
 def gpt_table(config: LlamaGenConfig, names: Mapping[str, str]) -> dict[str, Entry]:
