@@ -47,22 +47,35 @@ class VQLayout:
 _MIDDLE = {"0": "block_1", "1": "attn_1", "2": "block_2"}
 
 
-def taming_place(path: tuple[str, ...], levels: int, *, coarsest_first: bool = False) -> str:
-    """Returns the place of a module in taming-transformers' names; with ``coarsest_first``, the decoder's levels are
-    numbered like ours."""
+def taming_place(
+    path: tuple[str, ...],
+    levels: int,
+    *,
+    level: tuple[str, str] = ("down", "up"),
+    block: str = "block",
+    middle: Mapping[str, str] = _MIDDLE,
+    coarsest_first: bool = False,
+) -> str:
+    """Returns the place of a module in taming-transformers' names, or in similar ones.
+
+    Args:
+        level, block, middle: words for a level of the encoder and of the decoder, for a residual block, and for the
+            parts of the middle.
+        coarsest_first: whether the decoder's levels are numbered like ours.
+    """
     parts = []
     for part in path:
         kind, _, number = part.rpartition("_")
-        if kind == "level" and path[0] == "encoder":
-            parts += ["down", number]
-        elif kind == "level":
-            parts += ["up", number if coarsest_first else str(levels - 1 - int(number))]
+        if kind == "level":
+            decoder = path[0] == "decoder"
+            turned = decoder and not coarsest_first
+            parts += [level[decoder], str(levels - 1 - int(number)) if turned else number]
         elif kind in ("res", "attn"):
-            parts += ["block" if kind == "res" else "attn", number]
+            parts += [block if kind == "res" else kind, number]
         elif part in ("downsample", "upsample"):
             parts += [part, "conv"]
         else:
-            parts.append(_MIDDLE.get(part, part))
+            parts.append(middle.get(part, part))
     return ".".join(parts)
 
 

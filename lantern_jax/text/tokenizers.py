@@ -1,11 +1,9 @@
 """Text tokenizers from a model's own files, through the ``tokenizers`` and ``sentencepiece`` libraries."""
 
-import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError, MissingExtra
@@ -30,18 +28,6 @@ class TextTokenizer:
     id_of: Callable[[str], int | None]
 
 
-def hugging_face(tokenizer: Any) -> TextTokenizer:
-    """Returns a tokenizer of the ``tokenizers`` library."""
-    # A file may ask for either; models here cut and pad by their own rules.
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-
-    def encode(text: str) -> list[int]:
-        return tokenizer.encode(text, add_special_tokens=False).ids
-
-    return TextTokenizer(encode, tokenizer.get_vocab_size(), tokenizer.token_to_id)
-
-
 def load_tokenizer(path: str | Path) -> TextTokenizer:
     """Reads a tokenizer from its file: ``*.json`` (``tokenizer.json``, ``text_tokenizer.json``) or ``*.model``.
 
@@ -54,15 +40,8 @@ def load_tokenizer(path: str | Path) -> TextTokenizer:
         what = "a file" if path.suffix in _KINDS else "a tokenizer"
         raise LanternError(f"{path} is not {what}: give a tokenizer.json or a SentencePiece .model file")
     package, what, read = _KINDS[path.suffix]
-    with reading(path, package, what):
-        return read(path)
-
-
-@contextlib.contextmanager
-def reading(path: Path, package: str, what: str) -> Iterator[None]:
-    """Turns errors that a package raises while a block reads ``what`` from a tokenizer's file into one line."""
     try:
-        yield
+        return read(path)
     except ImportError as error:
         raise MissingExtra(f"reading {path.name} needs {package}: pip install {package}") from error
     # The packages raise bare Exceptions.
@@ -75,7 +54,15 @@ def reading(path: Path, package: str, what: str) -> Iterator[None]:
 def _read_json(path: Path) -> TextTokenizer:
     from tokenizers import Tokenizer
 
-    return hugging_face(Tokenizer.from_str(read_text(path, MOST_BYTES)))
+    tokenizer = Tokenizer.from_str(read_text(path, MOST_BYTES))
+    # A file may ask for either; models here cut and pad by their own rules.
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+
+    def encode(text: str) -> list[int]:
+        return tokenizer.encode(text, add_special_tokens=False).ids
+
+    return TextTokenizer(encode, tokenizer.get_vocab_size(), tokenizer.token_to_id)
 
 
 def _read_sentencepiece(path: Path) -> TextTokenizer:

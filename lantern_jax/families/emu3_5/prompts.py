@@ -1,7 +1,8 @@
 """Prompts of Emu3.5-Image: a task, the text and the header of a picture, and the same without a task and text."""
 
-from lantern_jax.families.emu3.prompts import EMU3_BEGIN, EMU3_PICTURE, Emu3Encoder
+from lantern_jax.families.emu3.prompts import EMU3_BEGIN, EMU3_PICTURE
 from lantern_jax.models.sizes import shape_of
+from lantern_jax.text.guided import ShapedEncoder
 
 # The beginning of the answer.
 ANSWER = " ASSISTANT: <|extra_100|>"
@@ -9,17 +10,14 @@ TASK = "You are a helpful assistant for t2i task. USER: "
 NO_TASK = "You are a helpful assistant. USER: "
 
 
-class Emu35Encoder(Emu3Encoder):
+class Emu35Encoder(ShapedEncoder):
     """Emu3.5's prompts, compared with a prompt without a task and a text, or with a negative prompt.
 
-    Published by baaivision/Emu3.5 (``configs/example_config_t2i.py``, ``logits_processor.py``). Raises LanternError for
-    a tokenizer whose ids are not the config's.
+    Published by baaivision/Emu3.5 (``configs/example_config_t2i.py``, ``logits_processor.py``).
     """
 
-    ends = ("row_end", "image_end")
-
     def rows(self, prompt, negative):
-        _ = self._checked_ends
+        self.special(EMU3_BEGIN)
         rows, columns = shape_of(self.config)
         end = ANSWER + EMU3_PICTURE.format(rows=rows, columns=columns)
         against = NO_TASK if negative is None else TASK + negative

@@ -33,9 +33,10 @@ def class_number(name: str) -> int:
     if not found:
         raise LanternError(f"no ImageNet class is called {errors.quoted(name)}: {_suggestion(name)}")
     if len(found) > 1:
-        candidates = " or ".join(_described(number) for number in found)
+        animal = {number: ", the animal" if number < NUM_ANIMALS else "" for number in found}
+        candidates = (f"{number} ({', '.join(class_names()[number])}{animal[number]})" for number in found)
         raise LanternError(
-            f"two ImageNet classes are called {errors.quoted(name)}: give the number, {candidates}"
+            f"two ImageNet classes are called {errors.quoted(name)}: give the number, {' or '.join(candidates)}"
         )
     return found[0]
 
@@ -70,19 +71,14 @@ def _key(name: str) -> str:
 
 def _suggestion(name: str, limit: int = 5) -> str:
     """Suggests names that contain the word, then names spelled alike, one per class."""
-    numbers = {name: number for number, names in enumerate(class_names()) for name in reversed(names)}
-    keys = {_key(name): name for name in numbers}
+    numbers = {one: number for number, names in enumerate(class_names()) for one in reversed(names)}
+    keys = {_key(one): one for one in numbers}
     word = re.compile(rf"\b{re.escape(name.strip())}\b", re.IGNORECASE)
-    near = [name for name in numbers if word.search(name)]
+    near = [one for one in numbers if word.search(one)]
     near += [keys[key] for key in difflib.get_close_matches(_key(name), keys, n=limit, cutoff=0.7)]
     chosen: dict[int, str] = {}
-    for candidate in near:
-        chosen.setdefault(numbers[candidate], candidate)
+    for one in near:
+        chosen.setdefault(numbers[one], one)
     if not chosen:
         return f"give its number, 0 to {IMAGENET_CLASSES - 1}"
-    return f"did you mean {', '.join(f'{name!r} ({i})' for i, name in list(chosen.items())[:limit])}?"
-
-
-def _described(number: int) -> str:
-    kind = ", the animal" if number < NUM_ANIMALS else ""
-    return f"{number} ({', '.join(class_names()[number])}{kind})"
+    return f"did you mean {', '.join(f'{one!r} ({i})' for i, one in list(chosen.items())[:limit])}?"

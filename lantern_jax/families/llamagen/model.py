@@ -67,18 +67,16 @@ class LlamaGenConfig:
                 f"num_labels {self.num_labels} and caption_dim {self.caption_dim}: exactly one must be positive"
             )
         if self.null_labels is not None:
-            object.__setattr__(self, "null_labels", self._checked_null_labels())
+            labels = tuple(self.null_labels) if isinstance(self.null_labels, list | tuple) else ()
+            if len(labels) != self.label_slots or not all(
+                is_size(i, 0) and i < self.num_labels for i in labels
+            ):
+                raise LanternError(
+                    f"null_labels {self.null_labels!r} is not valid: give {self.label_slots} label ids below "
+                    f"{self.num_labels}, or none under caption conditioning"
+                )
+            object.__setattr__(self, "null_labels", labels)
         _ = self.transformer  # Checks head width and norms.
-
-    def _checked_null_labels(self) -> tuple[int, ...]:
-        labels = self.null_labels
-        valid = isinstance(labels, list | tuple) and len(labels) == self.label_slots
-        if not valid or not all(is_size(label, 0) and label < self.num_labels for label in labels):
-            raise LanternError(
-                f"null_labels {labels!r} is not valid: give {self.label_slots} label ids below {self.num_labels}, "
-                "or none under caption conditioning"
-            )
-        return tuple(map(int, labels))
 
     @property
     def num_tokens(self) -> int:

@@ -142,14 +142,13 @@ def llamagen_encoder(parts: PromptParts) -> PromptEncoder:
 
 def _class(prompt: str | int, classes: int) -> int:
     """Returns the class that a number or, for ImageNet's classes, a name means."""
-    advice = f"this checkpoint is class-conditional: give a class number from 0 to {classes - 1}"
-    if isinstance(prompt, str) and not prompt.strip():
-        raise LanternError(f"empty prompt: {advice}")
-    is_number = isinstance(prompt, int | np.integer) and not isinstance(prompt, bool)
     # Python refuses to read numbers of many thousands of digits, none of which is a class.
-    is_number |= isinstance(prompt, str) and bool(re.fullmatch(r"\s*\d{1,18}\s*", prompt))
-    if is_number and 0 <= int(prompt) < classes:
+    is_number = not isinstance(prompt, bool) and bool(re.fullmatch(r"\s*\d{1,18}\s*", str(prompt)))
+    if is_number and int(prompt) < classes:
         return int(prompt)
     if isinstance(prompt, str) and classes == IMAGENET_CLASSES and not re.fullmatch(r"\s*-?\d+\s*", prompt):
         return class_number(prompt)
-    raise LanternError(f"prompt {errors.quoted(prompt)} is not a class: {advice}")
+    raise LanternError(
+        f"prompt {errors.quoted(prompt)} is not a class: this checkpoint is class-conditional: give a class number "
+        f"from 0 to {classes - 1}"
+    )

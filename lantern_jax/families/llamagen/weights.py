@@ -21,7 +21,7 @@ from lantern_jax.families.llamagen.model import (
     LlamaGenConfig,
 )
 from lantern_jax.families.token_weights import language_sizes, read_model
-from lantern_jax.families.vq_weights import VQLayout, read_vq
+from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, transpose
@@ -130,21 +130,9 @@ def random_conditioning(config: LlamaGenConfig, count: int) -> Any:
     return CaptionConditioning(features, np.ones(shape[:2], bool))
 
 
-def _llamagen_place(path: tuple[str, ...], levels: int) -> str:
-    parts = []
-    for part in path:
-        kind, _, number = part.rpartition("_")
-        if kind == "level":
-            parts += ["conv_blocks", number]
-        elif kind in ("res", "attn"):
-            parts += [kind, number]
-        elif part in ("downsample", "upsample"):
-            parts += [part, "conv"]
-        else:
-            parts.append(part)
-    return ".".join(parts)
-
-
+_place = partial(
+    taming_place, level=("conv_blocks", "conv_blocks"), block="res", middle={}, coarsest_first=True
+)
 # `encoder.conv_blocks.{l}.res.{b}`, `.attn.{b}`, `encoder.mid.{0,1,2}`, the same for the decoder.
-LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _llamagen_place, True, (r"quantize\.codebook_used",))
+LLAMAGEN = VQLayout("LlamaGen VQ tokenizer", _place, True, (r"quantize\.codebook_used",))
 convert_vq = partial(read_vq, layout=LLAMAGEN)

@@ -4,7 +4,6 @@ from pathlib import Path
 
 from lantern_jax.families.chameleon.prompts import LUMINA_TASK, SPECIAL_NAMES
 from lantern_jax.families.lumina2.model import CELL, Lumina2Config
-from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import read_json
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.text.encoders import PromptParts
@@ -45,8 +44,6 @@ def structuring_ids(text_tokenizer: Path) -> dict[str, int]:
     """
     beside = text_tokenizer.with_name("tokenizer_config.json")
     settings = read_json(beside, MOST_BYTES) if beside.is_file() else {}
-    if not isinstance(settings, dict):
-        raise LanternError(f"{beside} holds no JSON object: fetch it again")
     token = settings.get("bos_token") or settings.get("eos_token") or BEGIN
     names = {
         "begin": str(token.get("content") if isinstance(token, dict) else token),
