@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 
 from lantern_jax.apps.commands.main import main
-from lantern_jax.families.glm_image.model import GlmImageConfig, product
+from lantern_jax.families.glm_image.model import GlmImageConfig, preview_of
 from lantern_jax.families.glm_image.prompts import GlmImageEncoder
 from lantern_jax.pipeline.pipeline import load
 from lantern_jax.text.encoders import PromptParts
 from tests.command import assert_refused
 from tests.fixtures import guided_layouts as layouts
+from tests.fixtures.guided_shapes import llama_shapes, query_biases
 from tests.fixtures.tensor_writing import write_folder
 
 pytest.importorskip("tokenizers")
@@ -32,24 +33,21 @@ PROMPTS = ["a lake at dusk", "hills"]
 
 def published_shapes(config: GlmImageConfig) -> dict[str, tuple[int, ...]]:
     """Returns names and shapes of the published part, written down independently of the converter's table."""
-    dim, hidden, width = config.dim, config.hidden_dim, config.dim // config.num_heads
+    dim, hidden, prefix = config.dim, config.hidden_dim, "model.language_model."
     shapes = {
-        "model.language_model.embed_tokens.weight": (config.vocab_size, dim),
-        "model.language_model.norm.weight": (dim,),
+        name: shape
+        for name, shape in llama_shapes(config, prefix, config.vocab_size).items()
+        if not name.endswith(("gate_proj.weight", "up_proj.weight"))
+    }
+    shapes |= query_biases(shapes)
+    for at in (f"{prefix}layers.{i}" for i in range(config.num_layers)):
+        shapes[f"{at}.mlp.gate_up_proj.weight"] = (2 * hidden, dim)
+        shapes |= {f"{at}.post_{part}_layernorm.weight": (dim,) for part in ("self_attn", "mlp")}
+    return shapes | {
         "lm_head.weight": (CODES + 4, dim),
         "model.visual.patch_embed.proj.weight": (4, 3, 2, 2),
         "model.vqmodel.quantize.embedding.weight": (CODES, 8),
     }
-    for at in (f"model.language_model.layers.{i}" for i in range(config.num_layers)):
-        for part, heads in (("q", config.num_heads), ("k", config.kv_heads), ("v", config.kv_heads)):
-            shapes[f"{at}.self_attn.{part}_proj.weight"] = (heads * width, dim)
-            shapes[f"{at}.self_attn.{part}_proj.bias"] = (heads * width,)
-        shapes[f"{at}.self_attn.o_proj.weight"] = (dim, dim)
-        shapes[f"{at}.mlp.gate_up_proj.weight"] = (2 * hidden, dim)
-        shapes[f"{at}.mlp.down_proj.weight"] = (dim, hidden)
-        for norm in ("input", "post_attention", "post_self_attn", "post_mlp"):
-            shapes[f"{at}.{norm}_layernorm.weight"] = (dim,)
-    return shapes
 
 
 def settings(config: GlmImageConfig, **changes) -> dict:
@@ -141,44 +139,15 @@ def test_sizes_are_in_pixels(folder):
     assert (wide.grid, wide.columns, wide.preview) == (2, 3, (13, 19))
 
 
-@pytest.mark.parametrize(
-    ("changes", "said"),
-    [
-        ({"model_type": "glm4v"}, "model_type is 'glm4v'"),
-        (
-            {"text_config": settings(TINY)["text_config"] | {"attention_bias": False}},
-            "attention_bias is False",
-        ),
-    ],
-)
-def test_other_models_are_refused(changes, said, folder, tmp_path, monkeypatch, capsys):
+def test_other_models_are_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    assert said in assert_refused([*write(tmp_path, **changes), "--out", "out"], capsys)
+    text = settings(TINY)["text_config"] | {"attention_bias": False}
+    assert "attention_bias is False" in assert_refused(
+        [*write(tmp_path, text_config=text), "--out", "out"], capsys
+    )
 
 
-def test_a_diffusion_decoder_draws_the_codes():
-    """With tiny modules of diffusers, random weights and no text encoder."""
-    diffusers = pytest.importorskip("diffusers")
-    torch = pytest.importorskip("torch")
-    codes = np.random.default_rng(0).integers(0, CODES, (1, TINY.num_tokens))
-    ids = torch.from_numpy(product(TINY, codes)["prior_token_ids"])
-    transformer = diffusers.GlmImageTransformer2DModel(
-        patch_size=2, in_channels=4, out_channels=4, num_layers=1, attention_head_dim=16, num_attention_heads=2,
-        text_embed_dim=8, time_embed_dim=8, condition_dim=8, prior_vq_quantizer_codebook_size=CODES,
-    )  # fmt: skip
-    vae = diffusers.AutoencoderKL(
-        block_out_channels=(4, 4, 4, 4), down_block_types=("DownEncoderBlock2D",) * 4, layers_per_block=1,
-        up_block_types=("UpDecoderBlock2D",) * 4, latent_channels=4, norm_num_groups=2, sample_size=32,
-    )  # fmt: skip
-    vae.register_to_config(latents_mean=[0.0] * 4, latents_std=[1.0] * 4)
-    pipe = diffusers.GlmImagePipeline(
-        tokenizer=None, processor=None, text_encoder=None, vision_language_encoder=None, vae=vae,
-        transformer=transformer, scheduler=diffusers.FlowMatchEulerDiscreteScheduler(),
-    )  # fmt: skip
-    pipe.set_progress_bar_config(disable=True)
-    words = torch.zeros(1, 2, 8)
-    made = pipe(
-        prompt_embeds=words, negative_prompt_embeds=words, prior_token_ids=ids, height=96, width=64,
-        num_inference_steps=2, output_type="np",
-    ).images  # fmt: skip
-    assert made.shape == (1, 96, 64, 3) and np.isfinite(made).all()
+def test_each_code_begins_as_the_previews_in_its_place():
+    square = GlmImageConfig(32, 2, 2, 48, 360, CODES, 4, kv_heads=1, sections=(1, 1, 2))
+    where = np.array(preview_of(square))
+    assert where[:256].max() == -1 and where[256:].reshape(4, 4)[1].tolist() == [64, 68, 72, 76]

@@ -165,7 +165,7 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
 def test_a_drafter_shares_a_two_layer_head(kind):
     """Trees of a random drafter give plain decoding's tokens, and the shared head computes the target's logits."""
     config, dtype = layouts.TINY_JANUS, np.dtype(np.float32)
-    model = RandomModel("janus", config, usual_drafters(config))
+    model = RandomModel("janus", config, {kind: usual_drafters(config)[kind]})
     recipe, found = model.recipe(dtype), {}
     engine = Engine(
         partial(model.read, dtype), devices="data=1", read_drafter=partial(model.read_drafter, dtype)

@@ -8,10 +8,8 @@ import pytest
 
 from lantern_jax.decoding.completion import Completion
 from lantern_jax.decoding.drafting.window import INITIALS
-from lantern_jax.families.glm_image.model import preview_of
 from tests import meshes
 from tests.engine.test_refill import assert_same, refilled, unrefilled
-from tests.refused import refused
 
 WINDOW = "jacobi:window=5"
 METHODS = (
@@ -20,13 +18,9 @@ METHODS = (
 )  # fmt: skip
 
 
-def families(quick: str):
-    """Returns the families as a parameter; those but one run only in exhaustive runs."""
-    names = [
-        pytest.param(name, marks=() if name == quick else pytest.mark.exhaustive)
-        for name in ("glm_image", "x_omni", "emu3_5")
-    ]
-    return pytest.mark.parametrize("name", names)
+# Equality of each family with plain decoding is tested beside its conversion.
+pytestmark = pytest.mark.exhaustive
+families = pytest.mark.parametrize("name", ("glm_image", "x_omni", "emu3_5"))
 
 
 @cache
@@ -39,18 +33,18 @@ def assert_plain(made, name: str) -> None:
     assert made.accepted[:, 1:].sum() > 4, "nothing is accepted: the test sees plain decoding"
 
 
-@families("x_omni")
+@families
 def test_a_mesh_changes_no_token(name):
     assert_plain(decoded(name, WINDOW, 2, 4), name)
 
 
-@families("")
+@families
 @pytest.mark.parametrize("method", METHODS)
 def test_guesses_change_no_token(name, method):
     assert_plain(decoded(name, method), name)
 
 
-@families("emu3_5")
+@families
 def test_slots_are_refilled(name):
     engine, job = meshes.engine(name, 1, 1), meshes.job(name, method=WINDOW)
     prompts = meshes.prompts(name, 6)
@@ -61,7 +55,7 @@ def test_slots_are_refilled(name):
     assert_same(refilled(engine, job, rows, 6), unrefilled(engine, job, rows, 6))
 
 
-@families("emu3_5")
+@families
 def test_a_pictures_own_beginning_is_completed_to_the_same_picture(name):
     """A row and a half are given, or a preview and half a picture."""
     engine, job, whole = (
@@ -72,11 +66,3 @@ def test_a_pictures_own_beginning_is_completed_to_the_same_picture(name):
     given = 264 if name == "glm_image" else 7
     run = engine.start(job, Completion(meshes.prompts(name, 4), whole[:, :given]), seed=3)
     np.testing.assert_array_equal(engine.finish(engine.advance(run)).tokens, whole)
-
-
-def test_a_window_begins_from_the_preview():
-    assert_plain(decoded("glm_image", f"{WINDOW},initial=preview"), "glm_image")
-    where = np.array(preview_of(meshes.TARGETS["glm_image"]))
-    assert where[:256].max() == -1 and where[256:].reshape(4, 4)[1].tolist() == [64, 68, 72, 76]
-    with refused("initial 'preview' needs a model that samples a preview first"):
-        meshes.job("x_omni", method="jacobi:initial=preview")

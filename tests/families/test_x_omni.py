@@ -13,6 +13,7 @@ from lantern_jax.families.x_omni.prompts import XOmniEncoder
 from lantern_jax.pipeline.pipeline import load
 from lantern_jax.text.encoders import PromptParts
 from tests.fixtures import guided_layouts as layouts
+from tests.fixtures.guided_shapes import llama_shapes, query_biases
 from tests.fixtures.tensor_writing import write_folder
 
 pytest.importorskip("tokenizers")
@@ -26,22 +27,14 @@ PROMPTS = ["a lake at dusk", "hills"]
 
 def published_shapes(config: XOmniConfig) -> dict[str, tuple[int, ...]]:
     """Returns names and shapes of the published part, written down independently of the converter's table."""
-    dim, width = config.dim, config.dim // config.num_heads
-    shapes = {
+    dim, shapes = config.dim, llama_shapes(config, "model.", TEXT)
+    shapes |= query_biases(shapes)
+    del shapes["model.embed_tokens.weight"], shapes["model.norm.weight"]
+    return shapes | {
         "model.lm_embed_tokens.weight": (TEXT, dim), "model.mm_embed_tokens.weight": (28, dim),
         "model.lm_norm.weight": (dim,), "model.mm_norm.weight": (dim,), "lm_head.weight": (TEXT, dim),
         "mm_head.weight": (28, dim),
     }  # fmt: skip
-    for at in (f"model.layers.{i}" for i in range(config.num_layers)):
-        for part, heads in (("q", config.num_heads), ("k", config.kv_heads), ("v", config.kv_heads)):
-            shapes[f"{at}.self_attn.{part}_proj.weight"] = (heads * width, dim)
-            shapes[f"{at}.self_attn.{part}_proj.bias"] = (heads * width,)
-        shapes[f"{at}.self_attn.o_proj.weight"] = (dim, dim)
-        for part, rows, columns in (("gate", 48, dim), ("up", 48, dim), ("down", dim, 48)):
-            shapes[f"{at}.mlp.{part}_proj.weight"] = (rows, columns)
-        for norm in ("input", "post_attention"):
-            shapes[f"{at}.{norm}_layernorm.weight"] = (dim,)
-    return shapes
 
 
 @pytest.fixture(scope="module")

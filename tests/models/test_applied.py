@@ -245,7 +245,6 @@ def counts_on(params, tokens, positions, mask, past):
 BROKEN = {
     "prefill leads to logits": lambda: numbers_lost("prefill", np.nan),
     "score leads to logits": lambda: numbers_lost("score", np.nan),
-    "score leads to logits that": lambda: numbers_lost("score", np.inf),
     "score leads to logits that are": lambda: numbers_lost("score", -np.inf),
     "commit leads to logits": lambda: numbers_lost("commit", np.nan),
     "score: codes 22 and 23 are the same": lambda: table_ends(codes=CODES - 1, words=WORDS),
@@ -253,8 +252,6 @@ BROKEN = {
     "commit: a cache holds as many": lambda: few_slots(LENGTH // 2),
     "commit: rows past `count` lie in slots": lambda: few_slots(LENGTH),
     "score: the last positions of 20 tokens are the same": lambda: applied(few_positions(LAST)),
-    "score: the last positions of 20 tokens are the": lambda: applied(few_positions(PROMPTS.tokens.shape[1] + 1)),
-    "score: the last positions of 20 tokens are": lambda: applied(few_positions(LENGTH // 2)),
     "score: codes behind a prompt": lambda: applied(counts_on),
     "score: codes behind a prompt are": lambda: changed(
         "score", lambda params, cache, tokens, *more: (params, cache, tokens - FIRST_CODE, *more)

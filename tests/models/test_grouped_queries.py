@@ -57,12 +57,17 @@ def of_single_heads(config: TransformerConfig, params, given):
     return single, spread, (x, rotary, causal, past, masks)
 
 
-@pytest.mark.parametrize("more", [{}, MORE], ids=["plain", "biases and norms"])
-@pytest.mark.parametrize("way", ["_by_products", "_by_tall_products"])
+@pytest.mark.parametrize(
+    ("way", "more"), [("_by_products", {}), ("_by_products", MORE), ("_by_tall_products", MORE)]
+)
 def test_grouped_queries_are_those_of_repeated_keys(way, more, monkeypatch, assert_close):
+    """With one mask for all queries of a sequence, or, as for a window over the cache, one for each."""
     monkeypatch.setattr(transformer, "rotate_and_attend", getattr(attention, way))
     config = replace(CONFIG, **more)
-    given = inputs(0, config)
+    *given, masks = inputs(0, config)
+    if more:
+        masks = (jnp.asarray(np.random.default_rng(2).random((ROWS, BATCH, LENGTH, SLOTS)) < 0.5),)
+    given = (*given, masks)
     params = random_leaves(jax.eval_shape(Transformer(config).init, jax.random.key(0), *given), 1, 0.2)
     found, block = jax.jit(Transformer(config).apply)(params, *given)
     single, spread, repeated = of_single_heads(config, params, given)
@@ -70,20 +75,6 @@ def test_grouped_queries_are_those_of_repeated_keys(way, more, monkeypatch, asse
     assert_close(found, expected, 1e-5)
     assert block[0][0].shape == (ROWS, BATCH, CONFIG.key_heads, LENGTH, CONFIG.head_dim)
     assert_close(jnp.repeat(block[1][0], CONFIG.groups, axis=2), states[1][0], 1e-5)
-
-
-def test_every_query_may_have_its_own_mask(assert_close):
-    """As for a window over the cache: a mask with one row per query."""
-    x, rotary, causal, past, _ = inputs(1, CONFIG)
-    mask = np.random.default_rng(2).random((ROWS, BATCH, LENGTH, SLOTS)) < 0.5
-    given = x, rotary, causal, past, (jnp.asarray(mask),)
-    params = random_leaves(jax.eval_shape(Transformer(CONFIG).init, jax.random.key(0), *given), 1, 0.2)
-    single, spread, repeated = of_single_heads(CONFIG, params, given)
-    found, expected = (
-        jax.jit(Transformer(config).apply)(weights, *arguments)[0]
-        for config, weights, arguments in ((CONFIG, params, given), (single, spread, repeated))
-    )
-    assert_close(found, expected, 1e-5)
 
 
 def test_kernels_leave_grouped_queries_to_xla():

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.families.llamagen.t5_weights import convert_t5
-from lantern_jax.models.t5 import T5Config, T5Encoder, relative_buckets
+from lantern_jax.models.t5 import T5Config, T5Encoder
 
 torch = pytest.importorskip("torch")
 transformers = pytest.importorskip("transformers")
@@ -52,11 +52,3 @@ def test_features_with_padding(assert_close):
     # Values of order one, so that the absolute tolerance means something.
     assert np.abs(expected[mask]).mean() > 0.3
     assert_close(np.asarray(features)[mask], expected[mask])
-
-
-def test_buckets():
-    attention = transformers.models.t5.modeling_t5.T5Attention
-    for length, buckets, distance in ((600, 32, 128), (90, 8, 20), (100, 16, 64)):
-        offsets = torch.arange(length)[None] - torch.arange(length)[:, None]
-        expected = attention._relative_position_bucket(offsets, True, buckets, distance).numpy()
-        np.testing.assert_array_equal(relative_buckets(length, buckets, distance), expected)

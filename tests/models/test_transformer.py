@@ -45,26 +45,6 @@ def test_equal_layers_are_lowered_once_and_compute_the_same_as_one_by_one():
     np.testing.assert_allclose(lowered.compile()(params, *inputs())[0], one_by_one, atol=1e-5)
 
 
-def test_a_second_gradient_compiles_nothing():
-    """A caller may differentiate a model without a program around it."""
-    model, names = Transformer(CONFIG), []
-    params = random_parameters(model, 0, 0.2, *inputs())
-
-    def listen(event, seconds, **more):
-        if event == "/jax/core/compile/backend_compile_duration":
-            names.append(more["fun_name"])
-
-    jax.monitoring.register_event_duration_secs_listener(listen)
-    try:
-        counts = []
-        for _ in range(2):
-            jax.grad(lambda params: jnp.sum(model.apply(params, *inputs())[0]))(params)
-            counts.append(len(names))
-    finally:
-        jax.monitoring.unregister_event_duration_listener(listen)
-    assert counts[0] == counts[1] > 0, names[counts[0] :]
-
-
 @pytest.mark.parametrize("dtype", [jnp.float32, jnp.bfloat16])
 def test_a_product_equals_that_of_matrices_bit_for_bit(dtype):
     """Input and output axes change the shapes of a product and of its initial parameters, nothing else."""
@@ -91,7 +71,7 @@ def test_tpu_products_equal_those_of_other_devices(inputs, shape):
     np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5)
 
 
-@pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (4, True), (16, True), (32, False)])
+@pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (4, True), (32, False)])
 def test_products_of_few_rows_are_transposed_on_cpus(rows, is_turned):
     """Products and gradients are the same, and only few rows get the barrier that leaves them to Eigen."""
     dense = Dense((2, 6), jnp.float32, jnp.float32, inputs=2)

@@ -36,80 +36,40 @@ def published_rows(encoded, config) -> list[list[list[int]]]:
     return [list(pair) for pair in zip(*rows, strict=True)]
 
 
-def test_janus_prompts_match_the_published_processor(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("torch")
-    from tokenizers.processors import TemplateProcessing
-
+def test_janus_prompts_are_the_published_processors(tmp_path):
+    """Of the unconditional row, all but the first and the last id are padding."""
     path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.JANUS_SPECIAL)
-    begin, _, padding, start, *_ = layouts.JANUS_SPECIAL
-    names = {"image_token": "<image_placeholder>", "boi_token": start, "eoi_token": "<end_of_image>"}
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(path), bos_token=begin, pad_token=padding, extra_special_tokens=names
-    )
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single=f"{begin} $A", special_tokens=[(begin, 0)]
-    )
-    processor = transformers.JanusProcessor(transformers.JanusImageProcessorPil(), tokenizer)
     encoder = JanusEncoder(PromptParts(layouts.TINY_JANUS, text_tokenizer=path))
+    begin, _, padding, start, *_ = layouts.JANUS_SPECIAL
     rows = published_rows(encoder.encode(PROMPTS), layouts.TINY_JANUS)
     for prompt, (row, unconditional) in zip(PROMPTS, rows, strict=True):
-        chat = f"<|User|>: {prompt.strip()}\n\n<|Assistant|>:"
-        expected = processor(text=[chat], generation_mode="image")["input_ids"][0].tolist()
-        assert row == expected
-        # As in deepseek-ai/Janus: all but the first and the last id are padding.
-        assert unconditional == [expected[0], *[2] * (len(expected) - 2), expected[-1]]
+        chat = f"{begin}<|User|>: {prompt.strip()}\n\n<|Assistant|>:{start}"
+        assert row == encoder.parts.tokenizer.encode(chat)
+        expected = [layouts.JANUS_SPECIAL.index(name) for name in (begin, padding, start)]
+        assert unconditional == [expected[0], *expected[1:2] * (len(row) - 2), expected[2]]
 
 
-def test_emu3_prompts_match_the_published_processor(tmp_path):
-    transformers = pytest.importorskip("transformers")
-    pytest.importorskip("torch")
+@pytest.mark.parametrize("shape", [(90, 90), (78, 104)])
+def test_emu3_prompts_are_the_published_processors(tmp_path, shape):
     path = layouts.write_emu3_tokenizer(tmp_path / "tokenizer.json")
-    names = {
-        "image_token": "<image>", "boi_token": "<|image start|>", "eoi_token": "<|image end|>",
-        "image_wrapper_token": "<|image token|>", "eof_token": "<|extra_201|>",
-    }  # fmt: skip
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(path),
-        bos_token="<|extra_203|>",
-        pad_token="<|endoftext|>",
-        extra_special_tokens=names,
-    )
-    processor = transformers.Emu3Processor(transformers.Emu3ImageProcessor(), tokenizer)
-    shapes = {"1:1": (90, None), "4:3": (78, 104), "3:4": (104, 78), "16:9": (68, 120)}
-    for ratio, (grid, columns) in shapes.items():
-        config = dataclasses.replace(layouts.TINY_EMU3, grid=grid, columns=columns)
-        encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
-        prompts = PROMPTS if columns is None else PROMPTS[:2]
-        rows = published_rows(encoder.encode(prompts), config)
-        given = {"return_for_image_generation": True, "ratio": ratio, "image_area": 518400}
-        negative = processor(text=EMU3_NEGATIVE, **given)["input_ids"][0]
-        for prompt, (row, unconditional) in zip(prompts, rows, strict=True):
-            assert row == list(processor(text=prompt + EMU3_WISH, **given)["input_ids"][0])
-            assert unconditional == list(negative)
+    config = dataclasses.replace(layouts.TINY_EMU3, grid=shape[0], columns=shape[1])
+    encoder = Emu3Encoder(PromptParts(config, text_tokenizer=path))
+    texts = [
+        f"<|extra_203|>{text}<|image start|>{shape[0]}*{shape[1]}<|image token|>"
+        for text in (*(prompt + EMU3_WISH for prompt in PROMPTS), EMU3_NEGATIVE)
+    ]
+    *expected, negative = map(encoder.parts.tokenizer.encode, texts)
+    assert published_rows(encoder.encode(PROMPTS), config) == [[row, negative] for row in expected]
 
 
-def test_liquid_prompts_match_its_tokenizer(tmp_path):
-    """As ``inference_t2i.py`` calls it: a Gemma tokenizer puts the beginning-of-text token in front."""
-    transformers = pytest.importorskip("transformers")
-    from tokenizers.processors import TemplateProcessing
-
+def test_liquid_prompts_are_the_published_ones(tmp_path):
+    """As ``inference_t2i.py`` writes them: a Gemma tokenizer puts the beginning-of-text token in front."""
     path = layouts.write_byte_level(tmp_path / "tokenizer.json", layouts.LIQUID_SPECIAL)
-    tokenizer = transformers.PreTrainedTokenizerFast(
-        tokenizer_file=str(path), bos_token="<bos>", pad_token="<pad>", padding_side="left"
-    )
-    tokenizer.backend_tokenizer.post_processor = TemplateProcessing(
-        single="<bos> $A", special_tokens=[("<bos>", 2)]
-    )
     encoder = LiquidEncoder(PromptParts(layouts.TINY_LIQUID, text_tokenizer=path))
+    encode = encoder.parts.tokenizer.encode
     rows = published_rows(encoder.encode(PROMPTS), layouts.TINY_LIQUID)
     texts = [prompt + " Generate an image based on this description.<boi>" for prompt in PROMPTS]
-    expected = tokenizer([*texts, "<unconditional><boi>"], padding=True)
-    seen = [
-        [number for number, kept in zip(ids, mask, strict=True) if kept]
-        for ids, mask in zip(expected["input_ids"], expected["attention_mask"], strict=True)
-    ]
-    assert rows == [[row, seen[-1]] for row in seen[:-1]]
+    assert rows == [[encode(f"<bos>{text}"), encode("<bos><unconditional><boi>")] for text in texts]
 
 
 def test_lumina2_prompts_match_the_published_processor(tmp_path):
