@@ -178,14 +178,6 @@ def medusa_drafter(config: MedusaConfig, dtype: jnp.dtype = jnp.float32) -> Draf
     return record_of(MedusaModel(config, jnp.dtype(dtype)), _init, _absorb, _expand, _refine)
 
 
-def usual_medusa(target: Any) -> MedusaConfig:
-    """Returns the config of heads like the demo's for a target with this config: they end in the target's head."""
-    shared = target.shared_with_drafter
-    return MedusaConfig(
-        shared["dim"], shared["vocab_size"], target.num_codes, shared_head=True, markov_rank=64
-    )
-
-
 def medusa_shapes(config: MedusaConfig) -> dict[str, Any]:
     """Returns the abstract parameter tree, ``{"params": ...}``."""
     features = jax.ShapeDtypeStruct((1, config.dim), jnp.float32)
@@ -216,4 +208,12 @@ def _refine(model: MedusaModel, params, state: OnePassState, root, tokens, stale
     return refine_depths(state, root, after), predicted
 
 
-KIND = DrafterKind(MedusaConfig, medusa_shapes, medusa_drafter, one_pass=True, usual=usual_medusa)
+KIND = DrafterKind(
+    MedusaConfig,
+    medusa_shapes,
+    medusa_drafter,
+    one_pass=True,
+    usual=lambda target: MedusaConfig(
+        target.dim, target.vocab_size, target.num_codes, shared_head=True, markov_rank=64
+    ),
+)

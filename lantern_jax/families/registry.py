@@ -73,7 +73,7 @@ class Format:
     Attributes:
         help: one line.
         files: its options that are files, first the model.
-        settings: settings of the config that the format decides.
+        settings: settings of the config that the format decides unless other settings do.
         function: writes the checkpoint: takes the files and choices by name, ``out``, ``dtype``, ``overwrite`` and
             ``progress``; None where the family's ``Published`` says how.
         choices: its other options: name -> (help, words that it takes, the first by default; none for any word).

@@ -22,7 +22,7 @@ from lantern_jax.families.config_files import Dialect, config_from, normalize_se
 from lantern_jax.families.registry import Family
 from lantern_jax.models.sizes import check_size
 from lantern_jax.models.targets import stream_target
-from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel
+from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel, shaped
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
     LLAMA_LAYER_NAMES,
@@ -177,10 +177,13 @@ def random_conditioning(config: GuidedTokensConfig, count: int) -> GuidedTokens:
 def token_family(config: type, prompts: Any, model: type[TokenModel] = TokenModel, **more: Any) -> Family:
     """Returns the family of a ``TokenModel``: shapes, target and made-up prompts follow from the class.
 
+    It draws pictures of any shape if the class of configs has ``most_codes`` (``models.tokens.shaped``).
+
     Args:
         config: the class of its configs.
         prompts: its encoder's class.
         more: other fields of ``Family``.
     """
     shapes, target = partial(token_shapes, model), partial(stream_target, model)
+    more = {"shaped": shaped if hasattr(config, "most_codes") else None} | more
     return Family(config, shapes, target, prompts, random_conditioning, **more)

@@ -39,10 +39,7 @@ CAPTIONS = ["a snowy lake at dusk", "the mountains"]
 LLAMAGEN, DRAFTER = layouts.write_llamagen, layouts.write_drafter
 # File or folder -> how it is written.
 SOURCES = {
-    "c2i.pt": partial(LLAMAGEN, config=layouts.TINY_CLASS),
     "t2i.pt": partial(LLAMAGEN, config=layouts.TINY_CAPTION),
-    "t2i-hub": partial(LLAMAGEN, config=layouts.TINY_CAPTION, layout="hugging_face"),
-    "vq-16.pt": partial(layouts.write_vq, config=layouts.TINY_VQ),
     "vq-8.pt": partial(layouts.write_vq, config=VQ_8),
     "chameleon": partial(
         layouts.write_chameleon, config=layouts.TINY_CHAMELEON, vqgan=layouts.TINY_VQGAN, dtype=np.float32,
@@ -50,9 +47,7 @@ SOURCES = {
     ),
     "vqgan.ckpt": partial(layouts.write_vqgan, config=layouts.TINY_VQGAN),
     "t5": partial(layouts.write_t5, settings=layouts.TINY_T5, shard_bytes=1 << 14),
-    "drafter-c2i": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CLASS)),
     "drafter-llamagen": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION)),
-    "drafter-llamagen-2": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CAPTION), kind="safetensors"),
     "drafter-anole": partial(DRAFTER, config=layouts.drafter_of(layouts.TINY_CHAMELEON)),
 }  # fmt: skip
 
@@ -68,7 +63,6 @@ def published(tmp_path_factory) -> Path:
     )
     layouts.write_t5_tokenizer(folder / "t5.json")
     (folder / "sizes.json").write_text(json.dumps({"num_heads": 2, "grid": 4}))
-    (folder / "grid.json").write_text(json.dumps({"grid": 4}))
     (folder / "grid-8.json").write_text(json.dumps({"grid": 8}))
     return folder
 
@@ -91,18 +85,9 @@ def compiled_programs(tmp_path_factory):
 
 # Name -> the conversion's options, the format first.
 CONVERSIONS = {
-    "c2i": ["llamagen", "--gpt", "c2i.pt", "--vq", "vq-16.pt", "--drafter", "drafter-c2i", "--config", "sizes.json"],
     "t2i": [
         "llamagen", "--gpt", "t2i.pt", "--vq", "vq-8.pt", "--drafter", "drafter-llamagen", "--t5", "t5",
         "--t5-tokenizer", "t5.json", "--config", "sizes.json",
-    ],
-    "t2i-hub": [
-        "llamagen", "--gpt", "t2i-hub", "--vq", "vq-16.pt", "--drafter", "drafter-llamagen-2", "--t5",
-        "t5/model.safetensors.index.json", "--t5-tokenizer", "t5.json",
-    ],
-    "anole": [
-        "anole", "--model", "chameleon", "--vqgan", "vqgan.ckpt", "--drafter", "drafter-anole",
-        "--text-tokenizer", "text_tokenizer.json", "--config", "grid.json",
     ],
     "lumina": [
         "lumina", "--model", "chameleon/model.safetensors.index.json", "--vqgan", "vqgan.ckpt", "--drafter",

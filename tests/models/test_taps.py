@@ -3,7 +3,6 @@
 import dataclasses
 from functools import partial
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -16,7 +15,6 @@ from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.registry import target_of
 from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.positions import line_rotary
-from lantern_jax.models.targets import transformer_target
 from lantern_jax.models.tokens import TokenModel
 from lantern_jax.models.transformer import Transformer
 from tests.tiny_checkpoint import random_leaves, random_parameters
@@ -32,13 +30,6 @@ MODELS = {
         GuidedTokens(*2 * (jnp.asarray(TOKENS, jnp.int32), jnp.asarray(MASK))),
     ),
 }  # fmt: skip
-
-
-def test_a_module_need_not_have_taps():
-    class Own(nn.Module):
-        config: LlamaGenConfig
-
-    assert transformer_target(Own(LLAMAGEN), 24, 9).num_tokens == 9
 
 
 @pytest.mark.parametrize("name", MODELS)

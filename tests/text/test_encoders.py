@@ -1,6 +1,5 @@
 """Prompt encoders: rows on the host, the text encoder read once and kept on request, files of both kinds."""
 
-import re
 from dataclasses import replace
 
 import jax
@@ -109,14 +108,6 @@ def test_errors_in_negative_prompts_say_so(captions):
         ):  # fmt: skip
             with pytest.raises(ValueError, match=f"^{said}"):
                 encoder.prepare([prompts[0]], negative=[prompts[1]])
-
-
-def test_similar_words_are_looked_up_only_for_the_ignored_words_that_are_shown(monkeypatch):
-    asked = []
-    monkeypatch.setattr(errors, "nearest", lambda word, known: asked.append(word) or "did you mean mine? ")
-    _, (line,) = words_encoder().prepare(["a lake " + " ".join(f"w{number}" for number in range(9))])
-    assert re.search(r"'w0' \(did you mean mine\?\), .* and 4 more$", line)
-    assert asked == ["w0", "w1", "w2", "w3", "w4"]
 
 
 def test_what_is_ignored_is_told_of_prompts_and_of_negative_ones(captions):

@@ -70,7 +70,7 @@ def convert_published(
         # The settings beside a published .pt file belong to other files.
         beside = None if paths[model].suffix == ".pt" else paths[model]
         settings, source = settings_for(published.dialect, beside, settings, published.more_settings(paths))
-        target = published.sizes(tensors[model], {**settings, **form.settings})
+        target = published.sizes(tensors[model], {**form.settings, **settings})
         if source == ASSUMED:
             grid, pixels = 2 * target.grid, 2 * target.grid * family.tokenizer().downsampling
             warnings.warn(

@@ -42,6 +42,6 @@ FAMILY = token_family(
     ),
     formats={
         "anole": Format("Anole-7B: model, VQGAN, drafter", _FILES, {"layout": "anole"}),
-        "lumina": Format("Lumina-mGPT-7B: model, VQGAN, drafter", _FILES, {"layout": "lumina"}),
+        "lumina": Format("Lumina-mGPT-7B: model, VQGAN, drafter", _FILES, {"layout": "lumina", "grid": 48}),
     },
 )

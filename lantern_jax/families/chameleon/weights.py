@@ -32,8 +32,6 @@ CHAMELEON_NAMES = {
 QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 # The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
 ENCODER_PREFIX = "model.vqmodel."
-# Cells per side in the published models.
-GRIDS = {"anole": 32, "lumina": 48}
 
 
 def convert_chameleon(
@@ -61,20 +59,16 @@ def convert_chameleon(
     return config, read_model(tensors, table, what, (ENCODER_PREFIX,), **reading)
 
 
-def chameleon_config_from_shapes(
-    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
-) -> ChameleonConfig:
-    """Infers the config (``token_weights``); the layout also decides the grid unless settings have it."""
-    settings = dict(settings or {})
-    grid = GRIDS.get(settings.get("layout"), ChameleonConfig.grid)
-    return config_from(DIALECT, chameleon_sizes(tensors, WHAT), {"grid": grid} | settings)
-
-
-def chameleon_sizes(tensors: Mapping[str, Any], what: str) -> dict[str, Any]:
-    """Returns the config fields that names and shapes determine."""
+def chameleon_config(
+    dialect: Dialect, what: str, tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
+) -> Any:
+    """Infers the config (``token_weights``); the norm of queries shows the number of heads."""
     found = language_sizes(tensors, CHAMELEON_NAMES, what)
     norm = deciding_shapes(tensors, {QUERY_NORM: 2}, what)[QUERY_NORM]
-    return found | {"num_heads": heads_of_norm(norm, found["dim"])[0]}
+    return config_from(dialect, found | {"num_heads": heads_of_norm(norm, found["dim"])[0]}, settings)
+
+
+chameleon_config_from_shapes = partial(chameleon_config, DIALECT, WHAT)
 
 
 def codes_of(files: Mapping[str, Path]) -> tuple[dict[str, int], str]:

@@ -6,13 +6,11 @@ from lantern_jax.families.emu3.prompts import Emu3Encoder
 from lantern_jax.families.emu3.vq_weights import convert_emu3_vq, emu3_tokenizer
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, File, Format, Published
 from lantern_jax.families.token_weights import published_order, token_family
-from lantern_jax.models.tokens import shaped
 
 FAMILY = token_family(
     Emu3Config,
     Emu3Encoder,
     published_order=published_order,
-    shaped=shaped,
     tokenizer=emu3_tokenizer,
     sizes={"emu3-8b": Emu3Config},
     published=Published(

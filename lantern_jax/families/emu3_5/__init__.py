@@ -5,13 +5,11 @@ from lantern_jax.families.emu3_5.model import Emu35Config
 from lantern_jax.families.emu3_5.prompts import Emu35Encoder
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, File, Format, Published
 from lantern_jax.families.token_weights import published_order, token_family
-from lantern_jax.models.tokens import shaped
 
 FAMILY = token_family(
     Emu35Config,
     Emu35Encoder,
     published_order=published_order,
-    shaped=shaped,
     tokenizer=weights.ibq_tokenizer,
     sizes={"emu3.5-34b": Emu35Config},
     published=Published(

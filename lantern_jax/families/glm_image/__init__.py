@@ -5,12 +5,10 @@ from lantern_jax.families.glm_image.model import GlmImageConfig, preview_of, pro
 from lantern_jax.families.glm_image.prompts import GlmImageEncoder
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, Format, Published
 from lantern_jax.families.token_weights import token_family
-from lantern_jax.models.tokens import shaped
 
 FAMILY = token_family(
     GlmImageConfig,
     GlmImageEncoder,
-    shaped=shaped,
     preview_of=preview_of,
     product=product,
     sizes={"glm-image": GlmImageConfig},

@@ -5,7 +5,6 @@ from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.lumina2.prompts import Lumina2Encoder, structuring_ids
 from lantern_jax.families.registry import MODEL, TOKENIZER_JSON, File, Format, Published
 from lantern_jax.families.token_weights import published_order, token_family
-from lantern_jax.models.tokens import shaped
 
 
 def _conversion(repository: str, out: str) -> str:
@@ -17,7 +16,6 @@ FAMILY = token_family(
     Lumina2Config,
     Lumina2Encoder,
     published_order=published_order,
-    shaped=shaped,
     tokenizer=weights.movqgan,
     sizes={"lumina2-7b": Lumina2Config},
     published=Published(

@@ -1,13 +1,10 @@
 """Converts Lumina-mGPT 2.0's published files, transformers' Chameleon and MoVQGAN, to our parameter trees."""
 
-from collections.abc import Mapping
 from dataclasses import replace
 from functools import partial
-from typing import Any
 
 from lantern_jax.families.chameleon.weights import DIALECT as CHAMELEON
-from lantern_jax.families.chameleon.weights import chameleon_sizes, convert_chameleon
-from lantern_jax.families.config_files import config_from
+from lantern_jax.families.chameleon.weights import chameleon_config, convert_chameleon
 from lantern_jax.families.lumina2.model import Lumina2Config
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
@@ -17,16 +14,8 @@ DIALECT = replace(CHAMELEON, config=Lumina2Config, harmless=("vocab_size",))
 # Ignored: the networks that the training loss used, and training's averages.
 MOVQGAN = VQLayout("MoVQGAN", taming_place, False, (r"loss\..*", r"ema_.*"))
 convert_movqgan = partial(read_vq, layout=MOVQGAN)
-
-
 convert_lumina2 = partial(convert_chameleon, what=WHAT)
-
-
-def lumina2_config_from_shapes(
-    tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None
-) -> Lumina2Config:
-    """Infers the config (``token_weights``)."""
-    return config_from(DIALECT, chameleon_sizes(tensors, WHAT), settings)
+lumina2_config_from_shapes = partial(chameleon_config, DIALECT, WHAT)
 
 
 def movqgan() -> VQConfig:

@@ -5,14 +5,12 @@ from lantern_jax.families.token_weights import token_family
 from lantern_jax.families.x_omni import weights
 from lantern_jax.families.x_omni.model import XOmni, XOmniConfig, product
 from lantern_jax.families.x_omni.prompts import XOmniEncoder
-from lantern_jax.models.tokens import shaped
 
 FAMILY = token_family(
     XOmniConfig,
     XOmniEncoder,
     XOmni,
     published_order=weights.published_order,
-    shaped=shaped,
     product=product,
     sizes={"x-omni": XOmniConfig},
     published=Published(
