@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding.protocols import TokenConditioning
-from lantern_jax.families.chameleon.prompts import ChameleonVocabulary, SpecialTokens
+from lantern_jax.families.chameleon.prompts import SPECIAL_NAMES, ChameleonVocabulary
 from lantern_jax.families.chameleon.weights import (
     chameleon_config_from_shapes,
     convert_chameleon,
@@ -20,7 +20,9 @@ from lantern_jax.models.tokens import TokenModel
 CODES, VOCAB, GRID = 12, 40, 3
 # Image tokens that are not in the codebook's order, as in a made-up vocabulary file.
 PUBLISHED_CODES = (20, 7, 19, 8, 18, 9, 17, 10, 16, 11, 15, 12)
-VOCABULARY = ChameleonVocabulary(PUBLISHED_CODES, VOCAB, SpecialTokens(0, 1, 4, 3, 30, 5, 31))
+VOCABULARY = ChameleonVocabulary(
+    PUBLISHED_CODES, VOCAB, dict(zip(SPECIAL_NAMES, (0, 1, 4, 3, 30, 5, 31), strict=True))
+)
 LENGTHS = (9, 4, 1, 7)
 
 
@@ -53,7 +55,7 @@ def prompts():
     """Makes published ids and the mask of left-padded rows of unequal lengths."""
     mask = np.arange(max(LENGTHS))[None] >= max(LENGTHS) - np.array(LENGTHS)[:, None]
     tokens = np.random.default_rng(0).integers(0, VOCAB, mask.shape)
-    return np.where(mask, tokens, VOCABULARY.special.padding), mask
+    return np.where(mask, tokens, VOCABULARY.special["padding"]), mask
 
 
 def test_hidden_states_and_logits(assert_close):

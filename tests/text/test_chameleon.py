@@ -7,10 +7,10 @@ import pytest
 
 from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.chameleon.prompts import (
+    SPECIAL_IDS,
     SPECIAL_NAMES,
     ChameleonEncoder,
     ChameleonVocabulary,
-    SpecialTokens,
     code_tokens,
 )
 from lantern_jax.text.encoders import PromptParts
@@ -74,7 +74,7 @@ def test_published_numbers_stand_in_for_names(tmp_path):
     """They are those of the 7B models, for structuring tokens that the file does not name."""
     path = write(tmp_path / "text_tokenizer.json", names(special=False))
     vocabulary = ChameleonVocabulary.from_file(path)
-    assert vocabulary.special == SpecialTokens() and vocabulary.vocab_size == 65536
+    assert vocabulary.special == SPECIAL_IDS and vocabulary.vocab_size == 65536
     assert vocabulary.order[12:14].tolist() == [8803, 8196]
     with pytest.raises(ValueError, match="does not fit an embedding table of 64 rows"):
         ChameleonVocabulary.from_file(path, 64)
@@ -84,7 +84,7 @@ def test_added_tokens_are_read_too(tmp_path):
     table = names()
     added = [(SPECIAL_NAMES["row_end"], 44), *((name, table.pop(name)) for name in list(table)[:3])]
     vocabulary = ChameleonVocabulary.from_file(write(tmp_path / "tokenizer.json", table, added), 64)
-    assert vocabulary.codes == tuple(CODES) and vocabulary.special.row_end == 44
+    assert vocabulary.codes == tuple(CODES) and vocabulary.special["row_end"] == 44
 
 
 @pytest.mark.parametrize(("change", "match"), [

@@ -9,7 +9,7 @@ Everything here is NumPy, on the host.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import astuple, dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
@@ -31,27 +31,8 @@ LUMINA_TASK = "Generate an image of {width}x{height} according to the following 
 PIXELS_A_CELL, CELLS_A_SIZE = 16, 2
 
 
-@dataclass(frozen=True)
-class SpecialTokens:
-    """Published ids of the tokens that structure a sequence. The defaults are the 7B models'.
-
-    Attributes:
-        begin, padding: start of a sequence; padding on its left.
-        image_start, image_end, row_end: around a picture; after each row of a Lumina-mGPT picture.
-        separator: the end of the user's turn.
-        size: the token "0 cells"; the id of "n cells" is n more. These cells are 32 pixels wide.
-    """
-
-    begin: int = 0
-    padding: int = 1
-    image_start: int = 8197
-    image_end: int = 8196
-    row_end: int = 8803
-    separator: int = 8710
-    size: int = 8804
-
-
-# Their names in the vocabulary file.
+# Names, in the vocabulary file, of the tokens that structure a sequence: around it and a picture, after each row of a
+# Lumina-mGPT picture, at the end of the user's turn; "size" is "0 cells" of 32 pixels, and "n cells" has n more.
 SPECIAL_NAMES = {
     "begin": "<s>",
     "padding": "<pad>",
@@ -61,6 +42,8 @@ SPECIAL_NAMES = {
     "separator": "<reserved08706>",
     "size": "<reserved08800>",
 }
+# Their ids in the 7B models.
+SPECIAL_IDS = dict(zip(SPECIAL_NAMES, (0, 1, 8197, 8196, 8803, 8710, 8804), strict=True))
 
 
 @dataclass(frozen=True)
@@ -75,10 +58,10 @@ class ChameleonVocabulary:
 
     codes: tuple[int, ...]
     vocab_size: int = 65536
-    special: SpecialTokens = SpecialTokens()
+    special: Mapping[str, int] = field(default_factory=SPECIAL_IDS.copy)
 
     def __post_init__(self):
-        used = [*self.codes, *astuple(self.special)]
+        used = [*self.codes, *self.special.values()]
         if len(set(used)) < len(used) or min(used) < 0 or max(used) >= self.vocab_size:
             raise LanternError(
                 f"a vocabulary with ids {min(used)} to {max(used)}, some perhaps for two tokens, does not fit an "
@@ -94,16 +77,16 @@ class ChameleonVocabulary:
                 of the model's table.
         """
         names = read_names(path)
-        special = {field: names[name] for field, name in SPECIAL_NAMES.items() if name in names}
+        special = {token: names.get(name, SPECIAL_IDS[token]) for token, name in SPECIAL_NAMES.items()}
         try:
-            return cls(tuple(code_tokens(names).tolist()), vocab_size, SpecialTokens(**special))
+            return cls(tuple(code_tokens(names).tolist()), vocab_size, special)
         except LanternError as error:
             raise LanternError(f"{path}: {error}") from None
 
     @cached_property
     def order(self) -> Int[np.ndarray, " rows"]:
         """The published id of each stream id, int32 [vocab_size]; ``table[order]`` reorders an embedding table."""
-        first = np.array([*self.codes, self.special.row_end, self.special.image_end], np.int32)
+        first = np.array([*self.codes, self.special["row_end"], self.special["image_end"]], np.int32)
         rest = np.setdiff1d(np.arange(self.vocab_size, dtype=np.int32), first)
         return np.concatenate([first, rest])
 
@@ -172,10 +155,10 @@ class ChameleonEncoder(GuidedEncoder):
 
     def rows(self, prompt, negative):
         special, grid = self.vocabulary.special, self.config.grid
-        image, before = [special.image_start], ""
-        nothing = [special.begin, *image]
+        image, before = [special["image_start"]], ""
+        nothing = [special["begin"], *image]
         if self.config.layout == "lumina":
-            size = special.size + grid // CELLS_A_SIZE
+            size = special["size"] + grid // CELLS_A_SIZE
             if grid % CELLS_A_SIZE or size >= self.config.vocab_size:
                 raise LanternError(
                     f"a Lumina-mGPT picture of {grid} cells a side cannot be named: give an even number"
@@ -184,6 +167,11 @@ class ChameleonEncoder(GuidedEncoder):
             before = LUMINA_TASK.format(width=PIXELS_A_CELL * grid, height=PIXELS_A_CELL * grid)
 
         def row(text: str) -> list[int]:
-            return [special.begin, *self.parts.tokenizer.encode(before + text), special.separator, *image]
+            return [
+                special["begin"],
+                *self.parts.tokenizer.encode(before + text),
+                special["separator"],
+                *image,
+            ]
 
         return row(prompt), nothing if negative is None else row(negative)

@@ -16,11 +16,16 @@ from jaxtyping import Float
 from lantern_jax.families.config_files import Dialect, config_from
 from lantern_jax.families.janus.model import SIZES, JanusConfig
 from lantern_jax.families.llamagen.weights import LLAMAGEN
-from lantern_jax.families.token_weights import language_names, language_sizes, language_table
+from lantern_jax.families.token_weights import (
+    language_names,
+    language_sizes,
+    language_table,
+    read_model,
+)
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import buffers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, Progress, read_tensors, transpose
+from lantern_jax.tensors.layer_names import deciding_shapes
+from lantern_jax.tensors.matching import Entry, Progress, transpose
 
 WHAT = "Janus-Pro model"
 # What stands among the tensors for the model's input of each code.
@@ -62,14 +67,12 @@ def convert_janus(
     tokenizer are left out on purpose.
     """
     names = janus_names(tensors)
-    others = (name for name in tensors if name.startswith(names["others"]))
-    ignored = {*buffers(tensors), names["head"], *others}
+    others = (*names["others"], names["head"])
     pictures, table = _picture_table(config, names, tensors), janus_table(config, names)
-    aligner = read_tensors(tensors, pictures, what=WHAT, ignored={*ignored, *table}, dtype=np.float32)
+    aligner = read_model(tensors, pictures, WHAT, (*others, *table), dtype=np.float32)["params"]
     # Beside the published tensors, since the table of tokens begins with them.
     codes = {CODE_ROWS: np.asarray(jax.jit(_code_rows)(aligner))}
-    params = read_tensors({**tensors, **codes}, table, what=WHAT, ignored={*ignored, *pictures}, **reading)
-    return config, {"params": params}
+    return config, read_model({**tensors, **codes}, table, WHAT, (*others, *pictures), **reading)
 
 
 def _code_rows(aligner: Mapping[str, Any]) -> Float[np.ndarray, "V D"]:

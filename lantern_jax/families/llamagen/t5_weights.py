@@ -4,9 +4,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from lantern_jax.families.config_files import TANH_GELU, Dialect, config_from
+from lantern_jax.families.token_weights import read_model
 from lantern_jax.models.t5 import T5Config, t5_shapes
 from lantern_jax.tensors.layer_names import count_layers, deciding_shapes
-from lantern_jax.tensors.matching import Entry, module_table, named_by, read_tensors
+from lantern_jax.tensors.matching import Entry, module_table, named_by
 
 DIALECT = Dialect(
     T5Config, "m?t5",
@@ -46,9 +47,7 @@ def convert_t5(
     if not isinstance(config, T5Config):
         config = t5_config_from_shapes(tensors, config)
     table = t5_table(config, tokens=_tokens_name(tensors))
-    ignored = [name for name in tensors if name in TOKENS or name.startswith(DECODER)]
-    params = read_tensors(tensors, table, what="T5 encoder", ignored=ignored, **reading)
-    return config, {"params": params}
+    return config, read_model(tensors, table, "T5 encoder", (*TOKENS, *DECODER), **reading)
 
 
 def t5_config_from_shapes(tensors: Mapping[str, Any], settings: Mapping[str, Any] | None = None) -> T5Config:
