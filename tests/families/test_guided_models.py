@@ -115,22 +115,6 @@ def test_eight_bits(name, converted, tmp_path):
     np.testing.assert_array_equal(*(tokens_of(pipeline, method=method) for method in ("jacobi", "ar")))
 
 
-@decoded("lumina2")
-def test_guidance_uses_the_encoders_unconditional_row(name, loaded):
-    """Another unconditional row changes tokens under guidance, but no logits of the prompt without guidance."""
-    pipeline = loaded(name)
-    encoded = pipeline.encode(PROMPTS)
-    changed = np.full_like(encoded.arrays["unconditional"], layouts.CODES)
-    other = type(encoded)(encoded.kind, encoded.prompts, {**encoded.arrays, "unconditional": changed})
-    options = {"guidance": 3.0, "temperature": 1.0, "method": "ar"}
-    one, two = (tokens_of(pipeline, prompts, **options) for prompts in (encoded, other))
-    assert not np.array_equal(one, two)
-    prefill = jax.jit(pipeline.recipe.target().prefill, static_argnums=(2, 3))
-    rows = map(pipeline._encoder.from_encoded, (encoded, other))
-    one, two = (prefill(pipeline.engine.parameters.target, row, None, 4)[1] for row in rows)
-    np.testing.assert_array_equal(one, two)
-
-
 @decoded("janus")
 def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
     """Teacher-forced, each row alone: tokens maximise u + s (c - u), where u are the negative prompt's logits."""
