@@ -164,7 +164,9 @@ def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> Non
     """Raises LanternError unless prompts and negative ones are texts, none of them empty."""
     check_some(prompts)
     for prompt in prompts:
-        check_prompt_text(prompt, "a description in words")
+        if not isinstance(prompt, str):
+            raise LanternError(f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes words")
+        check_text(prompt, "prompt")
         if not prompt.strip():
             raise LanternError("empty prompt: describe a picture in words")
     if negative is not None:
@@ -175,9 +177,3 @@ def check_texts(prompts: Sequence[str | int], negative: Negatives = None) -> Non
 def check_some(prompts: Sequence[Any]) -> None:
     if not len(prompts):
         raise LanternError("no prompts: give at least one")
-
-
-def check_prompt_text(prompt: Any, taken: str) -> None:
-    if not isinstance(prompt, str):
-        raise LanternError(f"prompt {errors.quoted(prompt)} is not text: this checkpoint takes {taken}")
-    check_text(prompt, "prompt")

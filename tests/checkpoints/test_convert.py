@@ -158,7 +158,7 @@ def test_published_files_become_pictures(folder, tmp_path, monkeypatch, capsys):
     with Image.open("a.png") as image:
         assert np.asarray(image).std() > 1
     capsys.readouterr()
-    for prompt, line in (("5", "give a class number from 0 to 4"), ("", "empty prompt")):
+    for prompt, line in (("5", "give a class number from 0 to 4"), ("", "is not a class")):
         assert line in assert_refused(["generate", prompt, "--model", out], capsys)
 
 

@@ -18,7 +18,6 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.text.encoders import (
     PromptEncoder,
     PromptParts,
-    check_prompt_text,
     check_some,
     check_texts,
     ignored_in,
@@ -64,9 +63,7 @@ class LabelEncoder(PromptEncoder):
         return "" if self.parts.vocabulary is None else self.parts.vocabulary.ignored_of(prompts)
 
     def _parsed(self, prompts: Sequence[str]) -> list[tuple[int, ...]]:
-        check_some(prompts)
-        for prompt in prompts:
-            check_prompt_text(prompt, "words, such as 'a lake at dusk'")
+        check_texts(prompts)
         return [self.parts.vocabulary.parse(prompt, self.parts.strict_words) for prompt in prompts]
 
     def _checked(self, labels):
