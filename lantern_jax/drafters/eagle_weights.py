@@ -10,11 +10,9 @@ from lantern_jax.drafters.registry import misfits
 from lantern_jax.drafters.sequence import DrafterConfig
 from lantern_jax.families.config_files import Dialect, config_from, normalize_settings, side_of
 from lantern_jax.families.registry import TargetConfig
-from lantern_jax.families.token_weights import read_model
+from lantern_jax.families.token_weights import language_names, read_model
 from lantern_jax.io.errors import LanternError
 from lantern_jax.tensors.layer_names import (
-    HEAD_NORM_NAMES,
-    LLAMA_LAYER_NAMES,
     deciding_shapes,
     heads_of_norm,
     layer_table,
@@ -27,7 +25,7 @@ DIALECT = Dialect(
     DrafterConfig, "llama|chameleon(_vqgan)?", {"input_type": "grid", "block_size": "grid"},
     {"input_type": lambda stage: _STAGES.get(str(stage)), "block_size": side_of},
 )  # fmt: skip
-DRAFTER_NAMES = {"tokens": "embed_tokens.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
+DRAFTER_NAMES = language_names("")
 QUERY_NORM = DRAFTER_NAMES["query_norm"].format(i=0) + ".weight"
 
 

@@ -25,6 +25,7 @@ from lantern_jax.models.targets import stream_target
 from lantern_jax.models.tokens import GuidedTokensConfig, TokenModel, shaped
 from lantern_jax.models.transformer import layers_alike
 from lantern_jax.tensors.layer_names import (
+    HEAD_NORM_NAMES,
     LLAMA_LAYER_NAMES,
     buffers,
     count_layers,
@@ -39,13 +40,8 @@ _PROMPT_TOKENS = 64
 
 def language_names(prefix: str, head: str = "lm_head.weight") -> dict[str, str]:
     """Returns {part: published name} of a Llama whose names begin with a prefix."""
-    layers = {part: f"{prefix}{name}" for part, name in LLAMA_LAYER_NAMES.items()}
-    return {
-        "tokens": f"{prefix}embed_tokens.weight",
-        "norm": f"{prefix}norm.weight",
-        "head": head,
-        **layers,
-    }
+    names = {"tokens": "embed_tokens.weight", "norm": "norm.weight", **LLAMA_LAYER_NAMES, **HEAD_NORM_NAMES}
+    return {part: f"{prefix}{name}" for part, name in names.items()} | {"head": head}
 
 
 def language_sizes(tensors: Mapping[str, Any], names: Mapping[str, str], what: str) -> dict[str, Any]:

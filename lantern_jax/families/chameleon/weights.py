@@ -20,15 +20,12 @@ from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.io.errors import LanternError
 from lantern_jax.models.tokens import GuidedTokensConfig
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES, deciding_shapes, heads_of_norm
+from lantern_jax.tensors.layer_names import deciding_shapes, heads_of_norm
 from lantern_jax.text.encoders import PromptParts
 
 WHAT = "Chameleon model"
 DIALECT = Dialect(ChameleonConfig, "chameleon(_xllmx|_vqgan)?|lumina2")
-CHAMELEON_NAMES = {
-    **language_names("model."),
-    **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()},
-}
+CHAMELEON_NAMES = language_names("model.")
 QUERY_NORM = CHAMELEON_NAMES["query_norm"].format(i=0) + ".weight"
 # The picture encoder that Hugging Face ships inside the model: the tokenizer's own file has it too.
 ENCODER_PREFIX = "model.vqmodel."

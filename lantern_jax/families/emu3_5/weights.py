@@ -7,13 +7,12 @@ from lantern_jax.families.emu3_5.model import Emu35Config
 from lantern_jax.families.token_weights import language_config, language_names, read_language
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.layer_names import HEAD_NORM_NAMES
 
 WHAT = "Emu3.5 model"
 DIALECT = Dialect(
     Emu35Config, "[Ee]mu3.*", {"eol_token_id": "row_end", "eoi_token_id": "image_end"}, harmless=("vocab_size",)
 )  # fmt: skip
-NAMES = {**language_names("model."), **{part: f"model.{name}" for part, name in HEAD_NORM_NAMES.items()}}
+NAMES = language_names("model.")
 convert_emu35 = partial(read_language, NAMES, WHAT)
 emu35_config_from_shapes = partial(language_config, DIALECT, NAMES, WHAT)
 # Ignored: the networks that the training loss used. A code is chosen by its product with what is encoded.

@@ -20,10 +20,10 @@ from lantern_jax.families.llamagen.model import (
     LlamaGen,
     LlamaGenConfig,
 )
-from lantern_jax.families.token_weights import language_sizes, read_model
+from lantern_jax.families.token_weights import language_names, language_sizes, read_model
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.transformer import layers_alike
-from lantern_jax.tensors.layer_names import LLAMA_LAYER_NAMES, deciding_shapes, layer_table
+from lantern_jax.tensors.layer_names import deciding_shapes, layer_table
 from lantern_jax.tensors.matching import Entry, transpose
 
 WHAT = "LlamaGen GPT"
@@ -45,15 +45,11 @@ ORIGINAL_NAMES = {
     "up": "layers.{i}.feed_forward.w3.weight",
     "down": "layers.{i}.feed_forward.w2.weight",
 }
-HUGGING_FACE_NAMES = {
-    "tokens": "model.embed_tokens.weight",
+HUGGING_FACE_NAMES = language_names("model.") | {
     "labels": "model.cls_embedding.embedding_table.weight",
     "unconditional": "model.cls_embedding.uncond_embedding",
     "fc1": "model.cls_embedding.cap_proj.fc1.weight",
     "fc2": "model.cls_embedding.cap_proj.fc2.weight",
-    "norm": "model.norm.weight",
-    "head": "lm_head.weight",
-    **{part: f"model.{name}" for part, name in LLAMA_LAYER_NAMES.items()},
 }
 
 
