@@ -142,6 +142,7 @@ def config_from(
             f"the number of heads of a model of width {values['dim']} is not known from shapes: give num_heads in "
             f"the config, or all files if a part of its layers is missing ({values.get('num_layers')} are here)"
         )
+    # As many as query heads are None in our configs.
     if settings.get("kv_heads") == values["num_heads"]:
         settings["kv_heads"] = values["kv_heads"] = None
     clashes = [
