@@ -45,18 +45,18 @@ class Choices(Table[type]):
             LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
         """
         name, given = split(text, self.what)
-        return with_fields(f"{self.what} {name}", [self.find(name)()], given)[0]
+        (record,) = with_fields(f"{self.what} {name}", [self.find(name)()], given)
+        return record
 
     def text(self, record: Any) -> str:
         """Returns a record as text, with the fields that differ from their defaults; its class for an own one."""
         name = self.name_of(record)
         if not name:
             return errors.short(repr(record)) if dataclasses.is_dataclass(record) else type(record).__name__
-        given = [
-            f"{field}={written(getattr(record, field))}"
-            for field, declared in allowed_in(type(record)).items()
-            if getattr(record, field) != declared.default
-        ]
+        values = {
+            field: (getattr(record, field), one.default) for field, one in allowed_in(type(record)).items()
+        }
+        given = [f"{field}={written(value)}" for field, (value, usual) in values.items() if value != usual]
         return f"{name}:{','.join(given)}" if given else name
 
     def checked(self, value: Any) -> Any:
@@ -93,22 +93,17 @@ def split(text: str, what: str) -> tuple[str, dict[str, str]]:
 
 def with_fields(what: str, records: list[Any], given: Mapping[str, str]) -> list[Any]:
     """Returns records with fields set from text, each in the record that has it; raises LanternError as ``read``."""
-    homes: dict[str, tuple[int, dataclasses.Field]] = {}
-    for place, record in enumerate(records):
-        for field, declared in allowed_in(type(record)).items():
-            homes.setdefault(field, (place, declared))
-    values: list[dict[str, Any]] = [{} for _ in records]
-    for field, text in given.items():
-        if field not in homes:
-            known = f"choose one of {', '.join(homes)}" if homes else "it has none"
-            near = errors.nearest(field, homes)
-            raise LanternError(f"{what} has no field {errors.quoted(field, 60)}: {near}{known}")
-        place, declared = homes[field]
-        values[place][field] = read_field(declared, text)
-    return [
-        dataclasses.replace(record, **new) if new else record
-        for record, new in zip(records, values, strict=True)
-    ]
+    rest, known, made = dict(given), [], []
+    for record in records:
+        fields = allowed_in(type(record))
+        values = {name: read_field(one, rest.pop(name)) for name, one in fields.items() if name in rest}
+        made.append(dataclasses.replace(record, **values) if values else record)
+        known += fields
+    for field in rest:
+        advice = f"choose one of {', '.join(dict.fromkeys(known))}" if known else "it has none"
+        near = errors.nearest(field, known)
+        raise LanternError(f"{what} has no field {errors.quoted(field, 60)}: {near}{advice}")
+    return made
 
 
 def meanings(kind: type) -> dict[str, str]:

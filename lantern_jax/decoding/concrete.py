@@ -23,16 +23,14 @@ def at_hand(values: Any) -> np.ndarray | None:
 
 
 def check_ids(name: str, ids: Any, count: int | None, read: Any = None) -> None:
-    """Raises LanternError unless ids are whole numbers from 0 to ``count`` - 1, as far as they are known.
+    """Raises LanternError unless ids are whole numbers from 0 to ``count`` - 1 (None: any), as far as they are known.
 
-    Args:
-        count: None allows all ids from 0.
-        read: bool, broadcast to the ids: which of them matter; None for all.
+    ``read``, bool, broadcast to the ids, tells which of them matter; None for all.
     """
     ids = ids if hasattr(ids, "dtype") else np.asarray(ids)
-    most = np.iinfo(np.int32).max if count is None else count - 1
     if not jnp.issubdtype(ids.dtype, jnp.integer):
         raise LanternError(f"{name} are {ids.dtype}: give whole numbers, such as int32")
+    most = np.iinfo(np.int32).max if count is None else count - 1
     ids, read = at_hand(ids), at_hand(np.True_ if read is None else read)
     if ids is None or read is None:
         return

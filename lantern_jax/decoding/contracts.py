@@ -109,27 +109,26 @@ def run(name: str, function: Callable, *arguments) -> Any:
 
 def run_prefill(target: Target, params, conditioning, guidance, slots: int, batch: int):
     """Runs ``target.prefill`` and checks its results."""
-    results = run("target.prefill", target.prefill, params, conditioning, guidance, slots)
-    cache, logits, prefix = _parts("target.prefill", results, "cache, logits, prefix")
-    _check_logits("target.prefill", logits, (batch, target.vocab_size))
+    name = "target.prefill"
+    results = run(name, target.prefill, params, conditioning, guidance, slots)
+    cache, logits, prefix = _parts(name, results, "cache, logits, prefix")
+    _check(name, "logits", logits, (batch, target.vocab_size), jnp.float32)
     if not isinstance(prefix, Prefix):
-        raise LanternError(f"target.prefill returns {type(prefix).__name__} as its prefix: return a Prefix")
-    rows = 1 if guidance is None else 2
-    shape, _ = _kind(prefix.features)
+        raise LanternError(f"{name} returns {type(prefix).__name__} as its prefix: return a Prefix")
+    rows, (shape, _) = 1 if guidance is None else 2, _kind(prefix.features)
     if len(shape) != 4 or shape[:2] != (rows, batch):
         raise LanternError(
-            f"target.prefill returns features {shape}: return [{rows}, {batch}, P, D], "
+            f"{name} returns features {shape}: return [{rows}, {batch}, P, D], "
             f"{'the conditional rows' if rows == 1 else 'conditional, then unconditional rows'}"
         )
     return cache, logits, prefix
 
 
-def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=None):
+def run_score(target: Target, params, cache, tokens, depth, ancestors, *visible):
     """Runs ``target.score`` and checks its results."""
-    more = () if visible is None else (visible,)
-    results = run("target.score", target.score, params, cache, tokens, depth, ancestors, *more)
+    results = run("target.score", target.score, params, cache, tokens, depth, ancestors, *visible)
     logits, features, block = _parts("target.score", results, "logits, features, block")
-    _check_logits("target.score", logits, (*tokens.shape, target.vocab_size))
+    _check("target.score", "logits", logits, (*tokens.shape, target.vocab_size), jnp.float32)
     shape, _ = _kind(features)
     if len(shape) != 4 or shape[1:3] != tokens.shape:
         raise LanternError(f"target.score returns features {shape}: return [G, {tokens.shape}, D]")
@@ -138,22 +137,18 @@ def run_score(target: Target, params, cache, tokens, depth, ancestors, visible=N
 
 def run_propose(drafting: Drafting, params, state, pending, draws, sampling) -> tuple[Draft, Any]:
     """Runs ``drafting.propose`` and checks its draft."""
-    results = run("drafting.propose", drafting.propose, params, state, pending, draws, sampling)
-    draft, state = _parts("drafting.propose", results, "draft, state")
+    name = "drafting.propose"
+    results = run(name, drafting.propose, params, state, pending, draws, sampling)
+    draft, state = _parts(name, results, "draft, state")
     if not isinstance(draft, Draft):
-        raise LanternError(f"drafting.propose returns {type(draft).__name__}: return a Draft and its state")
+        raise LanternError(f"{name} returns {type(draft).__name__}: return a Draft and its state")
     check_topology(draft.topology)
     if draft.topology.max_depth != drafting.max_depth:
         raise LanternError(
-            f"drafting.propose returns a topology of depth {draft.topology.max_depth}: its record says "
+            f"{name} returns a topology of depth {draft.topology.max_depth}: its record says "
             f"max_depth {drafting.max_depth}"
         )
-    wanted = (pending.tokens.shape[0], draft.topology.num_nodes)
-    shape, dtype = _kind(draft.tokens)
-    if shape != wanted or dtype != jnp.int32:
-        raise LanternError(
-            f"drafting.propose returns tokens {shape} of {dtype}: return int32 {wanted}, one per node"
-        )
+    _check(name, "tokens", draft.tokens, (len(pending.tokens), draft.topology.num_nodes), jnp.int32)
     # NumPy arrays would stand for what all sequences share.
     return jax.tree.map(jnp.asarray, draft), state
 
@@ -177,18 +172,15 @@ def check_unchanged(before: Any, after: Any) -> None:
 
 
 def _parts(name: str, results: Any, wanted: str) -> tuple:
-    count = len(wanted.split(","))
-    if not isinstance(results, tuple) or len(results) != count:
+    if not isinstance(results, tuple) or len(results) != len(wanted.split(",")):
         raise LanternError(f"{name} returns {type(results).__name__}: return ({wanted})")
     return results
 
 
-def _check_logits(name: str, logits, wanted: tuple[int, ...]) -> None:
-    shape, dtype = _kind(logits)
-    if shape != wanted or dtype != jnp.float32:
-        raise LanternError(
-            f"{name} returns logits {shape} of {dtype}: return float32 {wanted}, vocab_size last"
-        )
+def _check(name: str, what: str, values: Any, shape: tuple[int, ...], dtype: Any) -> None:
+    if _kind(values) != (shape, dtype):
+        given = "{} of {}".format(*_kind(values))
+        raise LanternError(f"{name} returns {what} {given}: return {jnp.dtype(dtype)} {shape}")
 
 
 def _kind(values: Any) -> tuple[tuple[int, ...] | str, Any]:

@@ -19,17 +19,13 @@ from lantern_jax.io.errors import LanternError
 # The most that one call makes, and holds until it returns; more are a job for a set.
 MOST_PICTURES = 10_000
 MOST_SEED = 2**32 - 1
+MOST_INT = int(np.iinfo(np.int32).max)
 # Devices compute in float32, and take numbers below its least normal one for 0.
 _LEAST_FLOAT, _MOST_FLOAT = (float(bound) for bound in (np.finfo(np.float32).tiny, np.finfo(np.float32).max))
-MOST_INT = int(np.iinfo(np.int32).max)
 
 
 class Allowed(ABC):
-    """What a field may hold.
-
-    Attributes:
-        words: says it in the words of an error or a table.
-    """
+    """What a field may hold; ``words`` says it in an error or a table."""
 
     words: str
 
@@ -44,7 +40,7 @@ class Allowed(ABC):
 
 @dataclass(frozen=True)
 class Range(Allowed):
-    """Numbers.
+    """Numbers that 32 bits hold.
 
     Attributes:
         type: float or int.
@@ -82,9 +78,18 @@ class Range(Allowed):
     def check(self, name: str, value: Any) -> Any:
         """Implements ``Allowed.check``; NumPy's numbers become Python's."""
         value = value.item() if isinstance(value, np.generic) else value
-        wanted = self._wanted(value)
-        if wanted:
-            raise errors.invalid(name, value, wanted)
+        kinds, least, most = int | float, _LEAST_FLOAT, _MOST_FLOAT
+        if self.type is int:
+            kinds, least, most = int, 1, MOST_INT if self.high == math.inf else math.inf
+        is_number = isinstance(value, kinds) and not isinstance(value, bool)
+        if is_number and value == self.also:
+            return value
+        # Python's integers have no bound: they are compared, never converted to floats.
+        above = is_number and (value > self.low if self.low_open else value >= self.low)
+        if not above or not (value < self.high if self.high_open else value <= self.high):
+            raise errors.invalid(name, value, self.words + (f" ({self.note})" if self.note else ""))
+        if value and not least <= abs(value) <= most:
+            raise errors.invalid(name, value, f"{self.words} within what 32 bits hold")
         return value
 
     def read(self, name: str, text: str) -> int | float:
@@ -95,27 +100,6 @@ class Range(Allowed):
             value = text
         # A float of hundreds of digits becomes infinite, which is not what was given.
         return self.check(name, text if value in (math.inf, -math.inf) else value)
-
-    def _wanted(self, value: Any) -> str:
-        """Says what to give in place of a value; empty if the value is valid."""
-        is_number = isinstance(value, int if self.type is int else int | float) and not isinstance(
-            value, bool
-        )
-        if is_number and self.also is not None and value == self.also:
-            return ""
-        # Python's integers have no bound: they are compared, never converted to floats.
-        above = is_number and (value > self.low if self.low_open else value >= self.low)
-        if not above or (
-            value >= self.high if self.high_open or self.high == math.inf else value > self.high
-        ):
-            return self.words + (f" ({self.note})" if self.note else "")
-        if self.type is int and value < -MOST_INT:
-            return f"a whole number from {-MOST_INT}"
-        if self.type is int and self.high == math.inf and value > MOST_INT:
-            return f"a whole number up to {MOST_INT}"
-        if self.type is float and value and not _LEAST_FLOAT <= abs(value) <= _MOST_FLOAT:
-            return f"{self.words} within what 32 bits hold, {_LEAST_FLOAT:.1e} to {_MOST_FLOAT:.1e}"
-        return ""
 
 
 @dataclass(frozen=True)
@@ -203,22 +187,19 @@ def field(
     return dataclasses.field(default=default, metadata=how)
 
 
-def whole(
-    default: int | ByPlatform | None, low: float = 0, high: float = math.inf, note: str = "", **how: Any
-) -> Any:
+def whole(default: Any, low: float = 0, high: float = math.inf, note: str = "", **how: Any) -> Any:
     """Declares a field for whole numbers."""
     return field(default, Range(int, low, high, note=note), **how)
 
 
-def number(default: float | ByPlatform | None, low: float = 0, high: float = math.inf, *, low_open: bool = False,
-           high_open: bool = False, note: str = "", **how: Any) -> Any:  # fmt: skip
-    """Declares a field for numbers."""
-    return field(default, Range(float, low, high, low_open, high_open, note=note), **how)
+def number(default: Any, low: float = 0, high: float = math.inf, **range_: Any) -> Any:
+    """Declares a field for numbers; further arguments are those of ``Range``."""
+    return field(default, Range(float, low, high, **range_))
 
 
-def named(default: str | None, names: Collection[str], **how: Any) -> Any:
+def named(default: str | None, names: Collection[str]) -> Any:
     """Declares a field for one of some names."""
-    return field(default, Names(names), **how)
+    return field(default, Names(names))
 
 
 def allowed_in(kind: type) -> dict[str, dataclasses.Field]:
@@ -230,22 +211,15 @@ def allowed_in(kind: type) -> dict[str, dataclasses.Field]:
 def check_fields(record: Any, only: tuple[type, ...] = (object,)) -> None:
     """Puts the values of a record's declared fields into their usual form; for its ``__post_init__``.
 
-    Args:
-        only: values of other classes are left alone.
-
-    Raises:
-        LanternError: a value that its field may not hold.
+    Values of other classes than ``only`` are left alone. Raises LanternError for a value that its field may not hold.
     """
     for name, declared in allowed_in(type(record)).items():
-        value, allowed = getattr(record, name), declared.metadata["allowed"]
-        if (value is None and declared.default is None) or not isinstance(value, (*only, ByPlatform)):
-            continue
+        value, check = getattr(record, name), declared.metadata["allowed"].check
         if isinstance(value, ByPlatform):
-            usual: Any = ByPlatform(*(None if one is None else allowed.check(name, one) for one in value))
-        else:
-            usual = allowed.check(name, value)
-        if usual is not value:
-            object.__setattr__(record, name, usual)
+            value = ByPlatform(*(None if one is None else check(name, one) for one in value))
+        elif isinstance(value, only) and not (value is None and declared.default is None):
+            value = check(name, value)
+        object.__setattr__(record, name, value)
 
 
 def settled(record: Any, platform: str, fitted: Mapping[str, Any], but: Collection[str] = ()) -> Any:
@@ -258,11 +232,9 @@ def settled(record: Any, platform: str, fitted: Mapping[str, Any], but: Collecti
     values = {}
     for name, declared in allowed_in(type(record)).items():
         value = getattr(record, name)
-        if value is None and name in but:
-            continue
         if value is None and declared.metadata["fitted"]:
             value = fitted.get(name)
-        if value is None:
+        if value is None and name not in but:
             value = declared.metadata["otherwise"]
         values[name] = on_platform(value, platform)
     return dataclasses.replace(record, **values) if values else record
@@ -289,9 +261,7 @@ def written(value: Any) -> str:
         return "|".join(written(one) for one in value if one is not None)
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, float):
-        return repr(value).removesuffix(".0")
-    return str(value)
+    return repr(value).removesuffix(".0") if isinstance(value, float) else str(value)
 
 
 def check_count(name: str, value: Any, most: float = math.inf) -> int:

@@ -26,7 +26,7 @@ from jaxtyping import Array, Float, Int
 from lantern_jax.decoding.fields import SHARPNESS, check_fields, field, whole
 from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.sampling import top_children
-from lantern_jax.decoding.topology import Topology, numbered, take_nodes
+from lantern_jax.decoding.topology import best_of_pool
 from lantern_jax.decoding.tree import GuessTree
 from lantern_jax.io.errors import LanternError
 
@@ -42,19 +42,13 @@ class Pool(NamedTuple):
 
     Attributes:
         ranks: float32 [P, W * K], 1 where a node's path has that guess for that place.
-        paths: int32 [P, W + 1], ids from the root, which is -1 here, to a node, padded by repeating the node.
         parents: int32 [P], -1 for the root.
-        children: int32 [P + 1, K], ids of each node's children, the root's in the last row; -1 for none.
-        depth: int32 [P].
         place, rank: int32 [P], a node's guess.
         on_spine: bool [P].
     """
 
     ranks: Float[np.ndarray, "P W*K"]
-    paths: Int[np.ndarray, "P W+1"]
     parents: Int[np.ndarray, " P"]
-    children: Int[np.ndarray, "P+1 K"]
-    depth: Int[np.ndarray, " P"]
     place: Int[np.ndarray, " P"]
     rank: Int[np.ndarray, " P"]
     on_spine: np.ndarray
@@ -114,23 +108,12 @@ def _pool(window: int) -> Pool:
     """Makes the pool shared by all gap trees of a window, up to 3 MB."""
     paths = sorted(_paths(window), key=lambda path: (len(path), path))
     ids = {path: i for i, path in enumerate(paths)} | {(): -1}
-    count = len(paths)
-    chosen = np.zeros((count, window, BRANCHES), np.float32)
-    from_root = np.full((count, window + 1), -1, np.int32)
-    children = np.full((count + 1, BRANCHES), -1, np.int32)
-    for path, i in ids.items():
-        if not path:
-            continue
-        chosen[i, np.arange(len(path)), path] = 1
-        from_root[i, : len(path) + 1] = [ids[path[:depth]] for depth in range(len(path) + 1)]
-        from_root[i, len(path) :] = i
-        children[ids[path[:-1]], path[-1]] = i
+    ranks = np.zeros((len(paths), window, BRANCHES), np.float32)
+    for i, path in enumerate(paths):
+        ranks[i, np.arange(len(path)), path] = 1
     return Pool(
-        ranks=chosen.reshape(count, -1),
-        paths=from_root,
+        ranks=ranks.reshape(len(paths), -1),
         parents=np.asarray([ids[path[:-1]] for path in paths], np.int32),
-        children=children,
-        depth=np.asarray([len(path) for path in paths], np.int32),
         place=np.asarray([len(path) - 1 for path in paths], np.int32),
         rank=np.asarray([path[-1] for path in paths], np.int32),
         on_spine=np.asarray([not any(path) for path in paths]),
@@ -158,40 +141,11 @@ def gap_draft(tree: GapTree, root: Int[Array, "B 1"], ranked: Float[Array, "B W 
     values = values - jax.nn.logsumexp(scores, axis=-1, keepdims=True)
     values = jnp.clip(values, _LEAST, _MOST).reshape(len(root), -1)
     worth = jnp.einsum("bp,np->bn", values, jnp.asarray(pool.ranks), precision=lax.Precision.HIGHEST)
-    kept_first = pool.on_spine & (pool.depth <= tree.spine)
+    kept_first = pool.on_spine & (pool.place < tree.spine)
     worth = jnp.where(jnp.asarray(kept_first)[None], jnp.float32(1), worth)
-    # Ties go to the earlier node.
-    number, chosen = numbered(lax.top_k(worth, tree.nodes)[1], worth.shape[1])
+    parents = jnp.asarray(pool.parents)[None]
+    chosen, topology = best_of_pool(worth, parents, tree.nodes, tree.max_depth, BRANCHES)
     codes = jnp.take_along_axis(
         ids.reshape(len(root), -1), jnp.asarray(pool.place * BRANCHES + pool.rank)[chosen], axis=1
     )
-    return Draft(jnp.concatenate([root, codes], axis=1), _topology(tree, number, chosen))
-
-
-def _topology(tree: GapTree, number: Int[Array, "B P"], chosen: Int[Array, "B N-1"]) -> Topology:
-    """Returns the topology of the pool's ``chosen`` nodes; the ancestors of each are chosen too."""
-    pool, root = tree.pool, jnp.full((len(chosen), 1), -1, jnp.int32)
-    ids = jnp.arange(tree.num_nodes, dtype=jnp.int32)
-    is_chosen = jnp.diff(number, axis=1, prepend=0) > 0
-    # The last entry is the root's, which the pool numbers -1.
-    number, chosen = (jnp.concatenate(parts, axis=1) for parts in ((number, 1 + root), (root, chosen)))
-
-    def of_chosen(table: np.ndarray, of_root: int) -> Int[Array, "B N columns"]:
-        """Returns a table's rows [P, columns] for each node; the root's is filled with ``of_root``."""
-        return jnp.asarray(np.concatenate([table, np.full_like(table[:1], of_root)]))[chosen]
-
-    def numbers(nodes: Int[Array, "B N columns"]) -> Int[Array, "B N columns"]:
-        """Returns the numbers of the pool's nodes."""
-        return take_nodes(number, nodes % number.shape[1])
-
-    node_paths = numbers(of_chosen(pool.paths, -1))
-    children = jnp.asarray(pool.children)[chosen]
-    there = (children >= 0) & take_nodes(is_chosen, jnp.maximum(children, 0))
-    return Topology(
-        depth=of_chosen(pool.depth[:, None], 0)[..., 0],
-        parents=numbers(of_chosen(pool.parents[:, None], -1))[..., 0].at[:, 0].set(-1),
-        ancestors=jnp.any(node_paths[..., None] == ids[None, None, None], axis=2),
-        node_paths=node_paths,
-        children=jnp.where(there, numbers(jnp.maximum(children, 0)), -1),
-        draft_rows=jnp.full((len(chosen), tree.num_nodes), -1, jnp.int32),
-    )
+    return Draft(jnp.concatenate([root, codes], axis=1), topology)

@@ -20,13 +20,7 @@ TABLES = {"drafting": DRAFTINGS, "rule": RULES, "coupling": COUPLINGS}
 
 
 class Named(NamedTuple):
-    """A method of the field.
-
-    Attributes:
-        help: one line: its idea and its promise.
-        drafting, rule, coupling: its parts as text; ``16|32`` is for CPUs and for GPUs.
-        papers: where it was published, on arXiv.
-    """
+    """A method of the field: its idea and promise in a line, its parts as text, and its papers on arXiv."""
 
     help: str
     drafting: str = "tree"
@@ -36,7 +30,6 @@ class Named(NamedTuple):
 
     @property
     def parts(self) -> tuple[str, str, str]:
-        """The texts of its parts."""
         return self.drafting, self.rule, self.coupling
 
 
@@ -185,12 +178,10 @@ class Method:
             if name not in METHODS:
                 raise errors.unknown("method", name, METHODS)
             records = list(vars(cls(*METHODS[name].parts)).values())
-            made = cls(*with_fields(f"method {name}", records, given))
-        elif isinstance(method, cls):
-            made = method
-        else:
+            method = cls(*with_fields(f"method {name}", records, given))
+        if not isinstance(method, cls):
             raise errors.unknown("method", method, METHODS)
-        return dataclasses.replace(made, **{name: part for name, part in parts.items() if part is not None})
+        return dataclasses.replace(method, **{name: part for name, part in parts.items() if part is not None})
 
     def settled(
         self, platform: str, fitted: dict[str, Any], vocab_size: int, drafters: tuple[str, ...]
@@ -233,8 +224,3 @@ class Method:
                 f"the coupling block reads the guesses that redraw {drafting.redraw} keeps: give redraw independent"
             )
         return Method(drafting, rule.settled(vocab_size), made)
-
-
-def default_method(drafters: tuple[str, ...]) -> str:
-    """Returns the strict method of a checkpoint that names none, given the kinds of drafters at hand."""
-    return "led" if drafters else "jacobi"

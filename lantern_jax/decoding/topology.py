@@ -10,7 +10,8 @@ deeper node has a higher id, and siblings stand in draft order; ``take_nodes`` r
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Int
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.record import Record
@@ -86,15 +87,15 @@ def topology_of(
     _check_parents(parents, max_depth, width)
     batch, nodes = parents.shape
     ids = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None], parents.shape)
-    # above[h] is the ancestor h levels up, the root's own ancestors being the root.
-    above = [ids]
-    for _ in range(max_depth):
-        above.append(jnp.maximum(jnp.take_along_axis(parents, above[-1], axis=1), 0))
-    above = jnp.stack(above, axis=-1)
-    depth = jnp.sum(above[..., :-1] != 0, axis=-1, dtype=jnp.int32)
-    steps = jnp.arange(max_depth + 1, dtype=jnp.int32)[None, None]
-    node_paths = jnp.take_along_axis(above, jnp.maximum(depth[..., None] - steps, 0), axis=-1)
-    ancestors = jnp.any(node_paths[..., None] == ids[:, None, None, :], axis=2)
+    ancestors = (parents[..., None] == ids[:, None]) | jnp.eye(nodes, dtype=bool)[None]
+    # Each product reaches twice as far up.
+    for _ in range((max_depth - 1).bit_length()):
+        steps = ancestors.astype(jnp.float32)
+        ancestors = steps @ steps > 0
+    depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
+    levels = jnp.minimum(jnp.arange(max_depth + 1, dtype=jnp.int32)[None, None], depth[..., None])
+    on_path = ancestors[:, :, None] & (depth[:, None, None] == levels[..., None])
+    node_paths = jnp.argmax(on_path, axis=-1).astype(jnp.int32)
 
     related = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, None, :]
     place = jnp.sum(related & np.tri(nodes, k=-1, dtype=bool)[None], axis=-1, dtype=jnp.int32)
@@ -129,28 +130,30 @@ def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> No
         )
 
 
-def numbered(chosen: Int[Array, "B N-1"], size: int) -> tuple[Int[Array, "B Q"], Int[Array, "B N-1"]]:
-    """Assigns numbers to the chosen places of a pool of ``size``, from 1 on in the pool's order.
+def best_of_pool(
+    worth: Float[Array, "B Q"], parents: Int[Array, "#B Q"], nodes: int, max_depth: int, width: int
+) -> tuple[Int[Array, "B N-1"], Topology]:
+    """Keeps the ``nodes`` best of a pool, in which parents come before their children; ties go to the earlier.
 
-    With Q = 6 and three places chosen:
-
-        pool     0  1  2  3  4  5
-        chosen   x  .  x  .  x  .
-        number   1  1  2  2  3  3
-        order    0  2  4               places of numbers 1, 2 and 3
+    Args:
+        worth: no child is worth more than its parent.
+        parents: places in the pool; -1 for the root, which is not in it.
+        max_depth, width: as in ``topology_of``.
 
     Returns:
-        the numbers, where a place that is not chosen has that of the last chosen one before it; and the order.
+        the places of those that are kept, in the pool's order, and their topology, root included.
     """
-    batch, count = chosen.shape
-    rows = jnp.arange(batch, dtype=jnp.int32)[:, None]
-    kept = jnp.zeros((batch, size), bool).at[rows, chosen].set(True)
+    rows = jnp.arange(len(worth), dtype=jnp.int32)[:, None]
+    kept = jnp.zeros(worth.shape, bool).at[rows, lax.top_k(worth, nodes)[1]].set(True)
+    # From 1 on; places that are not kept fall off the end.
     number = jnp.cumsum(kept, axis=1, dtype=jnp.int32)
-    # Places that are not kept fall off the end.
-    where = jnp.where(kept, number - 1, count)
-    order = jnp.zeros((batch, count), jnp.int32)
-    order = order.at[rows, where].set(jnp.arange(size, dtype=jnp.int32)[None], mode="drop")
-    return number, order
+    places = jnp.arange(worth.shape[1], dtype=jnp.int32)[None]
+    chosen = jnp.zeros((len(worth), nodes), jnp.int32)
+    chosen = chosen.at[rows, jnp.where(kept, number - 1, nodes)].set(places, mode="drop")
+    above = jnp.take_along_axis(jnp.broadcast_to(parents, worth.shape), chosen, axis=1)
+    above = jnp.where(above < 0, 0, jnp.take_along_axis(number, jnp.maximum(above, 0), axis=1))
+    above = jnp.pad(above, ((0, 0), (1, 0)), constant_values=-1)
+    return chosen, topology_of(above, max_depth, width)
 
 
 def take_nodes(values, nodes):

@@ -235,7 +235,7 @@ class Pipeline:
             note = "; ".join(filter(None, [best.words, found.note]))
             found = Found({"method": best.method}, note, rows=rows)
         if found.options:
-            settings = self.recipe.with_method(settings, found.options, self.platform)
+            settings = self.settings({**options, **found.options})
         return settings, found
 
     def job(self, settings: Settings, plain: bool = False) -> Job:

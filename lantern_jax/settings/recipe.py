@@ -23,7 +23,7 @@ from lantern_jax.families.registry import TargetConfig, family_of
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.settings import auto
 from lantern_jax.settings.auto import Expected
-from lantern_jax.settings.settings import Settings, resolve_settings, settle_method
+from lantern_jax.settings.settings import Settings, resolve_settings
 
 
 @dataclass(frozen=True)
@@ -55,30 +55,17 @@ class Recipe:
             checkpoint.metadata.get(TOKENS_PER_PASS, {}),
         )  # fmt: skip
 
-    @property
-    def _facts(self) -> dict[str, Any]:
-        """What settings are made for, besides the platform."""
-        drafters = tuple(kind for kind in DRAFTERS if kind in self.drafters)
-        return {"vocab_size": self.config.num_codes, "drafters": drafters}
-
     def settings(self, options: Mapping[str, Any], platform: str | None = None) -> Settings:
         """Returns the settings that these options make with this model; ``platform`` None means this process's.
 
         Raises:
             LanternError: options that do not fit the model or each other.
         """
-        platform = platform or jax.default_backend()
-        made = resolve_settings(options, self.defaults, platform=platform, **self._facts)
+        made = resolve_settings(
+            options, self.defaults, platform=platform or jax.default_backend(), vocab_size=self.config.num_codes,
+            drafters=[kind for kind in DRAFTERS if kind in self.drafters],
+        )  # fmt: skip
         return dataclasses.replace(made, method=self._checked(made.method))
-
-    def with_method(
-        self, settings: Settings, options: Mapping[str, Any], platform: str | None = None
-    ) -> Settings:
-        """Returns settings with the method of these options; raises LanternError as ``settings``."""
-        method = settle_method(
-            options, self.defaults, platform=platform or jax.default_backend(), **self._facts
-        )
-        return dataclasses.replace(settings, method=self._checked(method))
 
     def _checked(self, method: Method) -> Method:
         """Returns a method with the family's own variant of the published residual, and no more neighbours by default

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypedDict
 from lantern_jax.decoding import fields
 from lantern_jax.decoding.choices import coupling_name
 from lantern_jax.decoding.fields import MIN_P, TEMPERATURE, TOP_K, TOP_P, allowed_in, field, number, whole
-from lantern_jax.decoding.methods import AUTO, METHODS, TREES_METHOD, Method, default_method
+from lantern_jax.decoding.methods import AUTO, METHODS, TREES_METHOD, Method
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
@@ -139,9 +139,7 @@ def resolve_settings(
     Args:
         given: options by name.
         defaults: the checkpoint's defaults: options, and values of ``FITTED``; one may be an object of platforms.
-        platform: cpu, gpu or tpu.
-        vocab_size: V.
-        drafters: kinds of drafters that the checkpoint has, the usual one first.
+        platform, vocab_size, drafters: as in ``Method.settled``.
 
     Raises:
         LanternError: an unknown option or name, a value out of range, parts that do not fit each other, a method that
@@ -155,10 +153,17 @@ def resolve_settings(
         )
     defaults = {name: fields.on_platform(value, platform) for name, value in defaults.items()}
     options = {name: value for name, value in given.items() if value is not None}
-    numbers = {name: options.get(name, defaults.get(name, one.default)) for name, one in NUMBERS.items()}
-    drafters = tuple(drafters)
-    method = settle_method(options, defaults, platform=platform, vocab_size=vocab_size, drafters=drafters)
-    made = Settings(method, **numbers)
+    method = options.get("method", AUTO)
+    if method == AUTO and options.keys() & {"drafting", "coupling"}:
+        method = TREES_METHOD
+    elif method == AUTO:
+        method = defaults.get("method", "led" if drafters else "jacobi")
+    method = Method.of(method, **{name: options.get(name) for name in PARTS})
+    fitted = {name: defaults[name] for name in FITTED if name in defaults}
+    made = Settings(
+        method.settled(platform, fitted, vocab_size, tuple(drafters)),
+        **{name: options.get(name, defaults.get(name, one.default)) for name, one in NUMBERS.items()},
+    )
     if made.top_k > vocab_size:
         raise LanternError(
             f"top_k {made.top_k} is more than the {vocab_size} codes: give at most {vocab_size}"
@@ -166,36 +171,16 @@ def resolve_settings(
     return made
 
 
-def settle_method(
-    options: Mapping[str, Any],
-    defaults: Mapping[str, Any],
-    *,
-    platform: str,
-    vocab_size: int,
-    drafters: tuple[str, ...],
-) -> Method:
-    """Returns the method of some options, settled; arguments and errors as of ``resolve_settings``."""
-    parts = {name: options.get(name) for name in PARTS}
-    method = options.get("method", AUTO)
-    if method == AUTO:
-        steered = parts["drafting"] is not None or parts["coupling"] is not None
-        method = TREES_METHOD if steered else defaults.get("method", default_method(drafters))
-    fitted = {name: defaults[name] for name in FITTED if name in defaults}
-    return Method.of(method, **parts).settled(platform, fitted, vocab_size, drafters)
-
-
 def check_names(given: Mapping[str, Any]) -> None:
     """Raises LanternError for an unknown option, or an unknown name of a method; needs no JAX."""
     for name in given:
         if name not in OPTIONS:
-            raise LanternError(f"{errors.quoted(name)} is not an option: {instead_of(name) or _near(name)}")
+            near = errors.nearest(str(name), [*OPTIONS, *_OF_CALLS])
+            advice = instead_of(name) or f"{near}choose from {', '.join(OPTIONS)}"
+            raise LanternError(f"{errors.quoted(name)} is not an option: {advice}")
     method = given.get("method")
     if isinstance(method, str) and method.partition(":")[0] not in METHODS:
         raise errors.unknown("method", method.partition(":")[0], METHODS)
-
-
-def _near(name: Any) -> str:
-    return f"{errors.nearest(str(name), [*OPTIONS, *_OF_CALLS])}choose from {', '.join(OPTIONS)}"
 
 
 def instead_of(name: Any, said: str = "method ") -> str:

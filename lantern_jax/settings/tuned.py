@@ -14,7 +14,6 @@ from typing import Any
 import numpy as np
 
 from lantern_jax.checkpoints.checkpoint import Checkpoint
-from lantern_jax.decoding.fields import check_count
 from lantern_jax.decoding.methods import AUTO, TREES_METHOD, Method
 from lantern_jax.devices.platform import device_name
 from lantern_jax.io import errors
@@ -57,29 +56,15 @@ class Key:
 
     @classmethod
     def of(
-        cls,
-        checkpoint: Checkpoint,
-        settings: Settings,
-        dtype: np.dtype,
-        pictures: int | None = None,
+        cls, checkpoint: Checkpoint, settings: Settings, dtype: np.dtype, pictures: int | None = None,
         devices: Any = None,
-    ) -> "Key":
-        """Returns the key of a call.
-
-        Args:
-            settings: the call's; their method is not read.
-            dtype: of parameters and products.
-            pictures: how many the call makes; no batch is larger. None for whole batches.
-            devices: the engine's.
-        """
+    ) -> "Key":  # fmt: skip
+        """Returns the key of a call of ``pictures`` pictures (None: of whole batches) on the engine's devices; the
+        method of its settings is not read."""
         batch = settings.batch if pictures is None else min(settings.batch, pictures)
         # Equal numbers are written alike in files.
-        given = (settings.guidance, settings.temperature, settings.top_p, settings.min_p)
-        guidance, temperature, top_p, min_p = map(float, given)
-        return cls(
-            checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, guidance, temperature,
-            settings.top_k, top_p, min_p,
-        )  # fmt: skip
+        sampling = {name: float(getattr(settings, name)) for name in SAMPLING} | {"top_k": settings.top_k}
+        return cls(checkpoint.model, digest(checkpoint), device_name(devices), batch, dtype.name, **sampling)
 
     def differences(self, other: "Key") -> list[str]:
         """Lists in words what this key is for that the other is not."""
@@ -120,8 +105,9 @@ class Tuned:
 
     def to_json(self) -> str:
         """Returns the text of its file."""
-        values = {name: value for name, value in asdict(self).items() if name != "file"}
-        return json.dumps({"format": FORMAT, "version": VERSION} | values, indent=1, default=list) + "\n"
+        values = {"format": FORMAT, "version": VERSION} | asdict(self)
+        del values["file"]
+        return json.dumps(values, indent=1, default=list) + "\n"
 
     @property
     def words(self) -> str:
@@ -156,20 +142,14 @@ def read_files(tuned: str | Path | None, folder: Path | None) -> tuple[list[Tune
     """Returns the tuned settings that a pipeline may use, what is wrong with files that cannot be read, and whether one
     file was asked for.
 
-    Args:
-        tuned: ``auto`` for those in the checkpoint's folder, ``off`` or None for none, else one file.
-
-    Raises:
-        LanternError: there is no such file.
+    ``tuned`` is ``auto`` for those in the checkpoint's folder, ``off`` or None for none, else one file; raises
+    LanternError if there is no such file.
     """
     named = tuned not in (None, OFF, AUTO)
-    if not named:
-        files = sorted(folder.glob(f"{_PREFIX}*.json")) if tuned == AUTO and folder is not None else []
-    elif Path(tuned).is_file():
-        files = [Path(tuned)]
-    else:
+    if named and not Path(tuned).is_file():
         raise LanternError(f"tuned settings {str(tuned)!r}: there is no such file; give one, {AUTO} or {OFF}")
-    good, wrong = [], []
+    found = folder.glob(f"{_PREFIX}*.json") if tuned == AUTO and folder is not None else ()
+    files, good, wrong = [Path(tuned)] if named else sorted(found), [], []
     for file in files:
         try:
             good.append(read_tuned(file))
@@ -201,35 +181,21 @@ def find(good: list[Tuned], wrong: list[str], named: bool, key_of: Callable[[], 
 
 
 def read_tuned(file: Path) -> Tuned:
-    """Returns a file's contents, with every part checked.
-
-    Raises:
-        LanternError: it cannot be read, holds something else, or is of another version.
-    """
+    """Returns a file's contents, every part checked; raises LanternError for any other file, or another version's."""
     try:
         values = read_json(file, _LARGEST)
-        if (values.pop("format"), values.pop("version")) != (FORMAT, VERSION):
-            raise LanternError("another format or version")
+        kind, options = (values.pop("format"), values.pop("version")), values["options"]
         tuned = Tuned(**values | {"key": Key(**values["key"]), "file": file})
-        _check(tuned)
+        for name in (*SAMPLING, "batch"):
+            NUMBERS[name].metadata["allowed"].check(name, getattr(tuned.key, name))
+        # What is shown of it is read too.
+        sound = kind == (FORMAT, VERSION) and bool(tuned.words)
+        # A tree is written out: no other file is read for it.
+        if sound and options.keys() <= {"method", *PARTS} and ".json" not in "".join(options.values()):
+            return tuned
     except (ValueError, TypeError, KeyError, AttributeError):
-        raise LanternError(
-            f"{file} holds no tuned settings or is damaged, run `lantern tune` again"
-        ) from None
-    return tuned
-
-
-def _check(tuned: Tuned) -> None:
-    """Raises LanternError, TypeError or AttributeError for contents that cannot be used."""
-    key, options = tuned.key, tuned.options
-    for name in SAMPLING:
-        NUMBERS[name].metadata["allowed"].check(name, getattr(key, name))
-    check_count("batch", key.batch)
-    # A tree is written out: no other file is read for it.
-    if not options.keys() <= {"method", *PARTS} or any(".json" in text for text in options.values()):
-        raise LanternError("options that no tuning writes")
-    # What is shown of it.
-    _ = f"{tuned.words}{key.model}"
+        pass
+    raise LanternError(f"{file} holds no tuned settings or is damaged, run `lantern tune` again")
 
 
 def file_name(key: Key) -> str:
@@ -239,12 +205,9 @@ def file_name(key: Key) -> str:
 
 
 def digest(checkpoint: Checkpoint) -> str:
-    """Returns the digest of a checkpoint's config, which lists the files beside it, with the size of its pictures if
-    one was asked for; empty for a checkpoint in memory, or one whose folder is gone by now."""
-    if checkpoint.directory is None:
-        return ""
+    """Returns ``Key.checkpoint``; empty for a checkpoint in memory, or one whose folder is gone by now."""
     try:
-        found = checkpoint_digest(checkpoint.directory)[:16]
+        found = checkpoint_digest(checkpoint.directory)[:16] if checkpoint.directory is not None else ""
     except (LanternError, OSError):
         return ""
-    return found + (f"-{checkpoint.size}" if checkpoint.size else "")
+    return f"{found}-{checkpoint.size}" if found and checkpoint.size else found

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from lantern_jax.decoding.gap_tree import BRANCHES, FRONT, TAIL, gap_draft
-from lantern_jax.draftings import GapTree, topology_of
+from lantern_jax.draftings import GapTree
 
 VOCAB = 9
 
@@ -15,12 +15,12 @@ def test_pool_paths_leave_the_spine_freely_in_front_and_once_behind():
     pool = GapTree(6, 8).pool
     paths = {()}
     ranks = [()]
-    for node in range(len(pool.depth)):
+    for node in range(len(pool.rank)):
         parent = pool.parents[node]
         path = (*ranks[parent + 1], int(pool.rank[node]))
         ranks.append(path)
         paths.add(path)
-        assert len(path) == pool.depth[node] and pool.place[node] == len(path) - 1
+        assert pool.place[node] == len(path) - 1
         assert pool.on_spine[node] == (not any(path))
         chosen = pool.ranks[node].reshape(6, BRANCHES)
         assert [int(row.argmax()) for row in chosen[: len(path)]] == list(path) and chosen.sum() == len(path)
@@ -46,7 +46,7 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
     pool = tree.pool
     for row in range(batch):
         worth, tokens, paths = [], [], [()]
-        for node in range(len(pool.depth)):
+        for node in range(len(pool.rank)):
             parent, rank = pool.parents[node], pool.rank[node]
             above = (0.0, ()) if parent < 0 else (worth[parent], tokens[parent])
             code = int(order[row, pool.place[node], rank]) if rank < vocab else None
@@ -54,7 +54,7 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
             worth.append(above[0] + own)
             tokens.append((*above[1], code))
             paths.append(tokens[-1])
-        spine = [node for node in range(len(worth)) if pool.on_spine[node] and pool.depth[node] <= tree.spine]
+        spine = [node for node in range(len(worth)) if pool.on_spine[node] and pool.place[node] < tree.spine]
         others = sorted(set(range(len(worth))) - set(spine), key=lambda node: -worth[node])
         wanted = {tokens[node] for node in spine + others[: tree.nodes - len(spine)]}
         topology = jax.tree.map(lambda field, row=row: np.asarray(field)[row], draft.topology)
@@ -64,14 +64,6 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
             for n in range(1, tree.num_nodes)
         }
         assert found == wanted and len(found) == tree.nodes
-
-
-def test_a_gap_trees_topology_is_that_of_its_parents():
-    tree = GapTree(8, 30)
-    ranked = jnp.asarray(np.random.default_rng(3).gumbel(size=(4, 8, VOCAB)), jnp.float32)
-    topology = jax.jit(gap_draft, static_argnums=0)(tree, jnp.zeros((4, 1), jnp.int32), ranked).topology
-    wanted = jax.jit(topology_of, static_argnums=(1, 2))(topology.parents, tree.max_depth, BRANCHES)
-    jax.tree.map(np.testing.assert_array_equal, topology, wanted)
 
 
 def test_trees_of_the_same_window_share_its_pool():

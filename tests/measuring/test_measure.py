@@ -124,12 +124,6 @@ def test_a_stopped_picture_is_extrapolated_to_its_end():
     assert row.seconds > 3 * row.ms_a_pass / 1e3
 
 
-def test_levels_depend_on_the_kind_of_draft():
-    given = {"ar": 0, "jacobi": 0, "gumbel": 2, "led:window=8,refine=2": 3, "echo:depth=4": 4}
-    for method, levels in given.items():
-        assert tiny_pipeline().check(["a lake"], method=method).drafting.passes == levels
-
-
 def test_pictures_have_their_own_prompts_and_numbers():
     """Picture i of a set is picture i of any other: decoded alone, in another batch, from another start."""
     subject = tiny_subject()

@@ -227,10 +227,6 @@ class _Drafted(Guessing):
         made = super().settled(platform, fitted)
         return made if self.echo else dataclasses.replace(made, mixture=None)
 
-    @property
-    def passes(self) -> int:
-        return self.tree.max_depth
-
     def make(self, parts: ModelParts) -> Drafting:
         return eagle(parts.drafter, self.tree, self.mixture)
 

@@ -24,7 +24,7 @@ from lantern_jax.decoding.fields import SHARPNESS, check_count, check_fields, fi
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
-from lantern_jax.decoding.topology import numbered, topology_of
+from lantern_jax.decoding.topology import best_of_pool
 from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, DraftTree, GuessTree
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -253,13 +253,9 @@ def _next(
 
 def _kept(tree: DynamicTree, root: Int[Array, "B 1"], pool: Pool) -> Draft:
     """Keeps the best nodes, in the order in which they were drafted: parents before children."""
-    # Ties go to the earlier node: to a parent before its child.
-    number, order = numbered(lax.top_k(pool.worth, tree.nodes)[1], pool.worth.shape[1])
-    above = jnp.take_along_axis(pool.parents, order, axis=1)
-    above = jnp.where(above < 0, 0, jnp.take_along_axis(number, jnp.maximum(above, 0), axis=1))
-    above = jnp.concatenate([jnp.full((len(above), 1), -1, jnp.int32), above], axis=1)
-    tokens = jnp.concatenate([root, jnp.take_along_axis(pool.tokens, order, axis=1)], axis=1)
-    return Draft(tokens, topology_of(above, tree.depth, tree.children))
+    chosen, topology = best_of_pool(pool.worth, pool.parents, tree.nodes, tree.depth, tree.children)
+    tokens = jnp.take_along_axis(pool.tokens, chosen, axis=1)
+    return Draft(jnp.concatenate([root, tokens], axis=1), topology)
 
 
 def expanded_numbers(first: int, batch: int, count: int) -> Int[Array, "B M"]:

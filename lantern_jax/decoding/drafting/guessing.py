@@ -23,14 +23,6 @@ class ModelParts(NamedTuple):
         drafter: the record of the drafter that guesses, or None.
         coupling: the coupling that it goes with.
         preview_of: as in ``Family``.
-
-    Example:
-        >>> from lantern_jax.families.llamagen.model import published_config
-        >>> from lantern_jax.families.registry import target_of
-        >>> target = target_of(published_config("B"))
-        >>> parts = ModelParts(target, columns=16, drafter=None, coupling=lantern_jax.couplings.Gumbel())
-        >>> lantern_jax.draftings.Jacobi(window=8).make(parts).max_depth
-        8
     """
 
     target: Target
@@ -82,11 +74,6 @@ class Guessing(ABC):
     def tree(self) -> GuessTree:
         """The tree of a round, the root alone where there is none."""
         return DraftTree.empty()
-
-    @property
-    def passes(self) -> int:
-        """Passes of a drafter in a round, one after the other."""
-        return 0
 
     @abstractmethod
     def make(self, parts: ModelParts) -> Drafting:

@@ -301,9 +301,5 @@ class Led(GuessedWindow):
             return DraftTree.window(nodes - 2, 3, 1)
         return GapTree(min(max(24, nodes * 5 // 7), MOST_PLACES), nodes, self.sharpness)
 
-    @property
-    def passes(self) -> int:
-        return 1 + (self.refine if self.tree.max_depth > 1 else 0)
-
     def make(self, parts: ModelParts) -> Drafting:
         return led_window(parts.drafter, self.of(parts, None), self.refine, self.mixture)
