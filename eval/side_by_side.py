@@ -45,7 +45,7 @@ def rows() -> dict[str, dict]:
         for coupling in ("gumbel", "rejection"):
             for rule in ("strict", "lantern++:k=10,lam=2"):
                 relaxed = coupling == "gumbel" and rule != "strict"
-                for path in ("longest", "exact_first") if relaxed else ("",):
+                for path in ("longest", "followed") if relaxed else ("",):
                     way = {
                         "drafting": tree,
                         "rule": rule,

@@ -15,7 +15,7 @@ Any other rule is a subclass of ``Rule``, which is all that couplings rely on; `
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple, Self
+from typing import Any, ClassVar, NamedTuple
 
 import flax.struct
 import jax
@@ -26,7 +26,6 @@ from jaxtyping import Array, Bool, Float, Int
 from lantern_jax.decoding.choices import RULES
 from lantern_jax.decoding.fields import check_fields, number, whole
 from lantern_jax.decoding.record import Record
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 
@@ -170,14 +169,6 @@ class Rule:
     def k(self) -> int:
         """Number of neighbours per token that the rule reads; 0 if it needs no codebook."""
         return 0
-
-    def settled(self, vocab_size: int) -> Self:
-        """Returns the rule for V codes: the default number of neighbours is cut to them; raises LanternError."""
-        if self.k < vocab_size:
-            return self
-        if self.k != NEIGHBOURS:
-            raise errors.invalid("k", self.k, f"a whole number >= 0 and < {vocab_size}, the number of codes")
-        return self.replace(k=vocab_size - 1)
 
     def lend(
         self,

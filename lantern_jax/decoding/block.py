@@ -18,7 +18,7 @@ from jaxtyping import Array, Float, Int
 
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
 from lantern_jax.decoding.rejection import Streams
-from lantern_jax.decoding.sampling import acceptance_uniforms, gumbel_argmax, residual_noise
+from lantern_jax.decoding.sampling import gumbel_argmax
 from lantern_jax.decoding.topology import take_nodes
 from lantern_jax.decoding.verification import Verification, check_draws, check_log_q, verification
 from lantern_jax.io.errors import LanternError
@@ -41,18 +41,11 @@ class Block:
         return Greedy() if sampling.greedy else Streams(keys, positions, rounds, reads_ahead=True)
 
     def verify(self, draft, log_probs, draws, rule, codebook, max_count) -> Verification:
-        """Implements ``Coupling.verify``; a draft without log q is a point mass on every token.
-
-        Raises:
-            LanternError: a tree that is not a chain, a rule that is not strict, draws of another coupling, or log q of
-                another shape.
-        """
+        """Implements ``Coupling.verify``; a draft without log q is a point mass on every token."""
         _check(draft, log_probs, draws, rule)
         if isinstance(draws, Greedy):
             return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
-        streams = (draws.keys, draws.positions, draws.rounds)
-        uniforms = acceptance_uniforms(*streams, draft.topology.num_nodes)
-        noise = residual_noise(*streams, log_probs.shape[-1])
+        uniforms, noise = draws.for_tests(draft.topology.num_nodes, log_probs.shape[-1])
         last, p = self.walk(draft, log_probs, uniforms, max_count)
         bonus, wanted = gumbel_argmax(jnp.log(p), noise), gumbel_argmax(log_probs, noise[:, None])
         swapped = jnp.zeros(draft.tokens[:, 1:].shape, bool)

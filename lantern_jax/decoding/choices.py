@@ -25,8 +25,8 @@ class Choices(Table[type]):
 
     Args:
         what: the sort, in messages.
-        base: the module and name of the class that they derive from, ``module:name`` below this package.
-        places: the module and name of this package's, by name; they are imported when they are looked up.
+        base: the class that they derive from, ``module:name`` below this package.
+        places: likewise this package's, by name; they are imported when they are looked up.
     """
 
     def __init__(self, what: str, base: str, places: Mapping[str, str]):
@@ -39,11 +39,8 @@ class Choices(Table[type]):
         return next((name for name, kind in self.items() if kind is type(record)), "")
 
     def read(self, text: str) -> Any:
-        """Returns the record that a text describes.
-
-        Raises:
-            LanternError: an unknown name or field, a field that is given twice, or a value that it may not hold.
-        """
+        """Returns the record that a text describes; raises LanternError for an unknown name or field, a field that is
+        given twice, or a value that it may not hold."""
         name, given = split(text, self.what)
         (record,) = with_fields(f"{self.what} {name}", [self.find(name)()], given)
         return record
@@ -71,11 +68,8 @@ class Choices(Table[type]):
 
 
 def split(text: str, what: str) -> tuple[str, dict[str, str]]:
-    """Returns the name in a text ``name:field=value,field=value``, and its fields' values by name.
-
-    Raises:
-        LanternError: a text of another form, or a field that is given twice.
-    """
+    """Returns the name in a text ``name:field=value,field=value``, and its fields' values by name; raises LanternError
+    for a text of another form, or a field that is given twice."""
     form = f"{what} {errors.quoted(text, 120)} is not valid: give name:field=value,field=value"
     if not isinstance(text, str) or len(text) > MOST:
         raise LanternError(form)

@@ -117,9 +117,8 @@ def read(
         tokens, following = tokens
         width = tokens.shape[1]
         steps = np.arange(width, dtype=np.int32)
-        logits, features, block = contracts.run_score(
-            target, params, cache, tokens, steps, np.tri(width, dtype=bool)
-        )
+        scored = contracts.run_score(target, params, cache, tokens, steps, np.tri(width, dtype=bool))
+        logits, features, block = scored
         path = jnp.broadcast_to(jnp.asarray(steps)[None], tokens.shape)
         count = jnp.full(batch, width, jnp.int32)
         cache = contracts.run("target.commit", target.commit, cache, block, path, count)
@@ -149,14 +148,11 @@ def along(
 def forgotten(drafting: Any) -> Any:
     """Returns a drafting's state without remembered nodes: the target said nothing after those of the given tokens."""
 
-    def is_memory(part) -> bool:
-        return isinstance(part, Memory)
+    def forget(part):
+        known = isinstance(part, Memory)
+        return part.replace(positions=jnp.full_like(part.positions, -1)) if known else part
 
-    return jax.tree.map(
-        lambda part: part.replace(positions=jnp.full_like(part.positions, -1)) if is_memory(part) else part,
-        drafting,
-        is_leaf=is_memory,
-    )
+    return jax.tree.map(forget, drafting, is_leaf=lambda part: isinstance(part, Memory))
 
 
 def _looked_up(target: Target, given, features) -> Target:
@@ -167,11 +163,8 @@ def _looked_up(target: Target, given, features) -> Target:
         place = length[:, None] + with_batch(depth, 2) + jnp.zeros_like(tokens)
         known = jnp.minimum(place, count - 2)[None, :, :, None]
         logits = jnp.zeros((*tokens.shape, target.vocab_size), jnp.float32)
-        return (
-            point_masses(logits, _ids_at(given, place + 1)),
-            jnp.take_along_axis(features, known, axis=2),
-            (),
-        )
+        logits = point_masses(logits, _ids_at(given, place + 1))
+        return logits, jnp.take_along_axis(features, known, axis=2), ()
 
     def commit(length, block, path, count):
         return length + count

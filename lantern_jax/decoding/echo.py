@@ -14,7 +14,6 @@ H = 3 tokens compared, V codes, D feature width.
 """
 
 import dataclasses
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,12 +22,11 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int
 
-from lantern_jax.decoding.fields import Made
+from lantern_jax.decoding.fields import Made, Range
 from lantern_jax.decoding.protocols import Draft, Outcome, Pending
 from lantern_jax.decoding.topology import with_batch
 from lantern_jax.devices.partition import split
 from lantern_jax.io import errors
-from lantern_jax.io.errors import LanternError
 
 # Least log-probability after an old node: a code that was filtered out there may be likely now.
 LEAST = -20.0
@@ -81,16 +79,11 @@ class Echo:
         return "/".join(f"{share:g}" for shares in dataclasses.astuple(self) for share in shares)
 
     def __post_init__(self):
-        for field in dataclasses.fields(self):
-            shares = getattr(self, field.name)
-            good = isinstance(shares, tuple | list) and len(shares) == 2
-            if not (
-                good and all(isinstance(share, int | float) and 0 <= share < math.inf for share in shares)
-            ):
-                raise LanternError(
-                    f"{field.name} of echo is not valid: give two finite numbers >= 0, not {shares!r:.200}"
-                )
-            object.__setattr__(self, field.name, tuple(shares))
+        for name, shares in vars(self).copy().items():
+            if not isinstance(shares, tuple | list) or len(shares) != 2:
+                raise errors.invalid(f"{name} of echo", shares, "two finite numbers >= 0")
+            shares = tuple(Range(float).check(f"{name} of echo", share) for share in shares)
+            object.__setattr__(self, name, shares)
 
 
 MIXTURE = Made("eight finite numbers >= 0: a and b for position, token, parent, grandparent", Echo.of)
@@ -120,15 +113,10 @@ def nothing(
 ) -> Memory:
     """Makes the memory before the first round; if ``features`` are given, it has room for features like them."""
     none = jnp.full((batch, nodes), -1, jnp.int32)
-    return Memory(
-        history=jnp.full((batch, nodes, COMPARED), -1, jnp.int32),
-        positions=none,
-        common=none,
-        log_probs=split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1),
-        features=None
-        if features is None
-        else jnp.zeros((*features.shape[:2], nodes, features.shape[-1]), features.dtype),
-    )
+    if features is not None:
+        features = jnp.zeros((*features.shape[:2], nodes, features.shape[-1]), features.dtype)
+    log_probs = split(jnp.zeros((batch, nodes, vocab_size), jnp.float32), -1)
+    return Memory(jnp.full((batch, nodes, COMPARED), -1, jnp.int32), none, none, log_probs, features)
 
 
 def remember(outcome: Outcome, with_features: bool = False) -> Memory:

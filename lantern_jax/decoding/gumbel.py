@@ -20,19 +20,11 @@ from lantern_jax.decoding.fields import check_fields, named
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import gumbel_argmax, gumbel_noise
 from lantern_jax.decoding.topology import drafted, take_codes, take_nodes, with_batch
-from lantern_jax.decoding.verification import (
-    Verification,
-    check_draws,
-    cut,
-    deepest,
-    first_of_siblings,
-    siblings,
-    verification,
-)
+from lantern_jax.decoding.verification import Verification, check_draws, cut, deepest, verification
 from lantern_jax.io.errors import LanternError
 
 # How an accepted path is chosen.
-PATHS = ("longest", "exact_first", "followed")
+PATHS = ("longest", "followed")
 # The most bytes of noise that a program keeps; the demo's takes 4.5 MB a picture, LlamaGen's 17 MB.
 _MOST_NOISE = 1 << 26
 
@@ -71,18 +63,17 @@ class Gumbel:
 
     Attributes:
         path: how to choose among several accepted children: ``longest``, the longest accepted path, ties to the
-            earliest in depth-first order; ``exact_first``, which takes, from the root on, the child y if there is one,
-            else the first accepted child, and never goes back; or ``followed`` (ours), the longest path where a relaxed
-            rule accepts only tokens that are followed by a guess equal to the target's own token, so that the path
-            continues after each, by that guess or a longer way. Tokens without an alternative, such as a forced row
-            end, are no guesses: what comes after them counts. At temperature 0 it is always the longest.
+            earliest in depth-first order; or ``followed`` (ours), the longest path where a relaxed rule accepts only
+            tokens that are followed by a guess equal to the target's own token, so that the path continues after each,
+            by that guess or a longer way. Tokens without an alternative, such as a forced row end, are no guesses: what
+            comes after them counts. At temperature 0 it is always the longest.
 
     Raises:
         LanternError: an unknown path policy.
 
     Example:
-        >>> lantern_jax.couplings.Gumbel(), lantern_jax.couplings.Gumbel("exact_first")
-        (Gumbel(path='longest'), Gumbel(path='exact_first'))
+        >>> lantern_jax.couplings.Gumbel(), lantern_jax.couplings.Gumbel("followed")
+        (Gumbel(path='longest'), Gumbel(path='followed'))
     """
 
     path: str = named("longest", PATHS)
@@ -122,9 +113,6 @@ class Gumbel:
                 if self.path == "followed" and noise is not None:
                     relaxed = relaxed & _followed(draft, log_probs, exact)
                 accepted = exact | relaxed
-        if self.path == "exact_first" and noise is not None:
-            there = jnp.any(siblings(topology) & exact[:, None, :], axis=-1)
-            accepted = first_of_siblings(topology, jnp.where(there, exact, accepted))
         last = cut(topology, deepest(topology, accepted), max_count)
         bonus = jnp.take_along_axis(wanted, last[:, None], axis=1)[:, 0]
         return verification(draft, last, bonus, wanted, ~exact, wanted_here, codebook)

@@ -223,4 +223,4 @@ class Method:
             raise LanternError(
                 f"the coupling block reads the guesses that redraw {drafting.redraw} keeps: give redraw independent"
             )
-        return Method(drafting, rule.settled(vocab_size), made)
+        return Method(drafting, rule, made)

@@ -143,13 +143,10 @@ class Target:
         check_ids("vocab_size and num_tokens", np.array((self.vocab_size, self.num_tokens)), None)
         if self.forced_tokens is not None:
             object.__setattr__(self, "forced_tokens", tuple(np.asarray(self.forced_tokens).tolist()))
-            if len(self.forced_tokens) != self.num_tokens:
+            if len(self.forced_tokens) != self.num_tokens or self.forced_tokens[0] >= 0:
                 raise LanternError(
-                    f"forced_tokens has {len(self.forced_tokens)} entries for {self.num_tokens} tokens: give one each"
-                )
-            if self.forced_tokens[0] >= 0:
-                raise LanternError(
-                    "forced_tokens forces position 0: put tokens before the first choice in the prefix"
+                    f"forced_tokens has {len(self.forced_tokens)} entries for {self.num_tokens} tokens, the first "
+                    f"{self.forced_tokens[:1]}: give one each, the first -1, with what precedes it as prefix"
                 )
 
     @property

@@ -67,6 +67,11 @@ class Streams(Record):
         """Returns what ranks the children of ``nodes``: log q plus noise of their own, whose top-K are draws from q."""
         return log_q + draft_noise(self.keys, self.positions, self.rounds, nodes, log_q.shape[-1])
 
+    def for_tests(self, nodes: int, vocab_size: int) -> tuple[Float[Array, "B N"], Float[Array, "B V"]]:
+        """Draws uniform numbers for the tests of all nodes, and Gumbel noise for the token after the last one."""
+        streams = self.keys, self.positions, self.rounds
+        return acceptance_uniforms(*streams, nodes), residual_noise(*streams, vocab_size)
+
 
 @dataclass(frozen=True)
 class Rejection:
@@ -102,9 +107,7 @@ class Rejection:
         if isinstance(draws, Greedy):
             return Gumbel().verify(draft, log_probs, draws, rule, codebook, max_count)
         _check(draft, log_probs, draws)
-        streams = (draws.keys, draws.positions, draws.rounds)
-        uniforms = acceptance_uniforms(*streams, draft.topology.num_nodes)
-        noise = residual_noise(*streams, log_probs.shape[-1])
+        uniforms, noise = draws.for_tests(draft.topology.num_nodes, log_probs.shape[-1])
         last, p, tried = self.walk(draft, log_probs, uniforms, noise, rule, codebook, max_count)
         bonus, wanted = gumbel_argmax(jnp.log(p), noise), gumbel_argmax(log_probs, noise[:, None])
         return verification(draft, last, bonus, wanted, tried.swapped, tried.strict, codebook)
@@ -143,23 +146,29 @@ class Rejection:
         The layout's nodes come with most children first. So the nodes with a child in column c are a prefix, which
         shrinks from column to column; the nodes behind it are done, and put aside.
         """
-        drafts, given = draft.tokens.shape, _Given(draft, uniforms, jnp.exp(noise)[:, None], rule, codebook)
+        shape = draft.tokens.shape
         p = jnp.exp(take_nodes(log_probs, layout.nodes))
         q = None if draft.log_q is None else jnp.exp(take_nodes(draft.log_q, layout.q_rows))
-        tried = _Tried(jnp.zeros(drafts, bool), jnp.zeros(drafts, bool), jnp.zeros(drafts, jnp.int32), p)
-        allowed, done = _allowed(draft, log_probs), []
+        tried = _Tried(jnp.zeros(shape, bool), jnp.zeros(shape, bool), jnp.zeros(shape, jnp.int32), p)
+        # Which nodes hold a code that is neither masked nor filtered out; the root's entry is not read.
+        allowed = take_codes(log_probs, jnp.maximum(draft.topology.parents, 0), draft.tokens) > -jnp.inf
+        given, done = (draft, allowed, uniforms, jnp.exp(noise)[:, None], rule, codebook), []
         for children in layout.columns:
             width = children.shape[-1]
             done.insert(0, tried.p[:, width:])
             tried, q = tried._replace(p=tried.p[:, :width]), None if q is None else q[:, :width]
-            child = jnp.broadcast_to(jnp.asarray(children), (log_probs.shape[0], width))
-            tried, q = self._try_column(given, allowed, child, tried, q)
+            child = jnp.broadcast_to(jnp.asarray(children), (shape[0], width))
+            tried, q = self._try_column(*given, child, tried, q)
         p = jnp.concatenate([tried.p, *done], axis=1)
         return _Tried(tried.accepted[:, 1:], tried.swapped[:, 1:], tried.strict[:, 1:], p)
 
-    def _try_column(self, given: "_Given", allowed, child: Int[Array, "B W"], tried: "_Tried", q):
-        """Tests one child of each of W nodes, -1 for none; returns the results with p, and q, after the refusal."""
-        draft, uniforms, odds, rule, codebook = given
+    def _try_column(
+        self, draft, allowed, uniforms, odds, rule, codebook, child: Int[Array, "B W"], tried: "_Tried", q
+    ):
+        """Tests one child of each of W nodes, -1 for none; returns the results with p, and q, after the refusal.
+
+        ``odds`` [B, 1, V] is the exponential of Gumbel noise.
+        """
         topology, batch = draft.topology, jnp.arange(child.shape[0], dtype=jnp.int32)[:, None]
         accepted, swapped, strict, p = tried
         there, child = child >= 0, jnp.maximum(child, 0)
@@ -214,16 +223,6 @@ class Rejection:
         return _residual(p, _zeroed(trial.q, near), everything)
 
 
-class _Given(NamedTuple):
-    """What all tests read; ``odds`` [B, 1, V] is the exponential of Gumbel noise."""
-
-    draft: Any
-    uniforms: Float[Array, "B N"]
-    odds: Float[Array, "B 1 V"]
-    rule: Any
-    codebook: Any
-
-
 class _Tried(NamedTuple):
     """The tests' results for every drafted node, and the residual of every node with children once all are refused."""
 
@@ -247,16 +246,11 @@ class _Trial(NamedTuple):
 
     def only_where(self, allowed: Bool[Array, "B R"]) -> "_Trial":
         """Refuses codes that are not allowed; they borrow nothing."""
-        loan = self.loan
+        loan, none = self.loan, jnp.float32(0)
         if loan is not None:
             lenders = jnp.where(allowed[..., None], loan.lenders, -1)
-            loan = Loan(jnp.where(allowed, loan.lent, jnp.float32(0)), lenders)
-        return self._replace(mass=jnp.where(allowed, self.mass, jnp.float32(0)), loan=loan)
-
-
-def _allowed(draft, log_probs) -> Bool[Array, "B N"]:
-    """Tells which nodes hold a code that is neither masked nor filtered out; the root's entry is not read."""
-    return take_codes(log_probs, jnp.maximum(draft.topology.parents, 0), draft.tokens) > -jnp.inf
+            loan = Loan(jnp.where(allowed, loan.lent, none), lenders)
+        return self._replace(mass=jnp.where(allowed, self.mass, none), loan=loan)
 
 
 def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
@@ -265,13 +259,14 @@ def _put_on_trial(p, q, token, depth, max_depth, rule, codebook) -> _Trial:
         q = jax.nn.one_hot(token, p.shape[-1], dtype=jnp.float32)
     at = partial(take_codes, p, rows)
     p_x, q_x = at(token), take_codes(q, rows, token)
+    trial = _Trial(p_x, q_x, p_x, None, None, q, is_point_mass)
     if rule.is_strict:
-        return _Trial(p_x, q_x, p_x, None, None, q, is_point_mass)
+        return trial
     claim = rule.claim(p, q, token, depth, max_depth, codebook)
     if claim is not None:
-        return _Trial(p_x, q_x, claim.mass, None, claim, q, is_point_mass)
+        return trial._replace(mass=claim.mass, claim=claim)
     loan = rule.lend(Probabilities(at, lambda: p), token, depth, codebook)
-    return _Trial(p_x, q_x, p_x + loan.lent, loan, None, q, is_point_mass)
+    return trial._replace(mass=p_x + loan.lent, loan=loan)
 
 
 class _Layout(NamedTuple):

@@ -83,10 +83,7 @@ class SamplingParams(Record):
         Args:
             temperature: 0, which is greedy, or at least 0.001: less would reduce float32 logits to their order, or
                 make them infinite.
-            top_k: 0 is off, and so is ``vocab_size``.
-            top_p: 1 is off.
-            vocab_size: None if it is not known; any ``top_k`` above 0 is then a filter.
-            min_p: 0 is off.
+            top_k, top_p, min_p: 0, 1 and 0 are off, and so is a ``top_k`` of ``vocab_size``, if that is known.
 
         Raises:
             LanternError: a number outside its range; a ``top_k`` above ``vocab_size``.
@@ -114,19 +111,14 @@ class SamplingParams(Record):
 def apply_guidance(logits: Float[Array, "G B *rest"], scale: Float[Array, " B"]) -> Float[Array, "B *rest"]:
     """Applies classifier-free guidance: ``uncond + scale * (cond - uncond)`` in float32.
 
-    Args:
-        logits: row 0 conditional and, when G is 2, row 1 unconditional.
-        scale: guidance of each sequence; unused when G is 1.
-
-    Raises:
-        LanternError: G is neither 1 nor 2.
+    ``logits`` has the conditional row and, unless there is no guidance, the unconditional one; raises LanternError for
+    any other number of rows.
     """
     if logits.shape[0] not in (1, 2):
         raise LanternError(f"logits have {logits.shape[0]} guidance rows: give 1, or 2 (conditional first)")
-    cond = logits[0].astype(jnp.float32)
+    cond, uncond = logits[0].astype(jnp.float32), logits[-1].astype(jnp.float32)
     if logits.shape[0] == 1:
         return cond
-    uncond = logits[1].astype(jnp.float32)
     scale = scale.astype(jnp.float32).reshape(scale.shape + (1,) * (cond.ndim - 1))
     return uncond + scale * (cond - uncond)
 
@@ -259,20 +251,8 @@ def _first_argmax(values: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
 def top_children(
     perturbed: Float[Array, "B M V"], k: int
 ) -> tuple[Float[Array, "B M k"], Int[Array, "B M k"]]:
-    """Returns the ``k`` best codes of every row, best first, ties to the lowest id: (values, int32 ids).
-
-    Args:
-        perturbed: the perturbed log-probabilities; without noise, the log-probabilities.
-
-    Raises:
-        LanternError: k is not in 1..V.
-
-    Example:
-        >>> from lantern_jax.decoding.sampling import top_children
-        >>> values, codes = top_children(jnp.log(jnp.array([[[0.1, 0.7, 0.2]]])), 2)
-        >>> codes.tolist()
-        [[[1, 2]]]
-    """
+    """Returns the ``k`` best codes of every row, best first, ties to the lowest id: (values, int32 ids); raises
+    LanternError unless k is in 1..V."""
     vocab = perturbed.shape[-1]
     if not 1 <= k <= vocab:
         raise LanternError(f"cannot take {k} children from {vocab} codes: give 1 to {vocab}")
@@ -335,9 +315,7 @@ def acceptance_uniforms(
     They are multiples of 2**-23: ``u < ratio`` holds with probability ``ratio`` to within that step, the ratio's own
     rounding.
     """
-    return jax.vmap(lambda key: jax.random.uniform(key, (num_nodes,), jnp.float32))(
-        _stream(keys, _ACCEPT_STREAM, positions, rounds)
-    )
+    return _uniforms(_stream(keys, _ACCEPT_STREAM, positions, rounds), num_nodes)
 
 
 def residual_noise(
@@ -352,9 +330,7 @@ def keep_uniforms(
     keys: Key[Array, " B"], positions: Int[Array, " B"], rounds: Int[Array, " B"], window: int
 ) -> Float[Array, "B W"]:
     """Draws uniform numbers in [0, 1) that decide which guesses of a window are kept, one per place."""
-    return jax.vmap(lambda key: jax.random.uniform(key, (window,), jnp.float32))(
-        _stream(keys, _KEEP_STREAM, positions, rounds)
-    )
+    return _uniforms(_stream(keys, _KEEP_STREAM, positions, rounds), window)
 
 
 def window_noise(
@@ -363,6 +339,10 @@ def window_noise(
     """Draws Gumbel noise for guesses, the same for a position in every round; no test or residual draw reads it."""
     streams = jax.vmap(lambda key: jax.random.fold_in(key, _WINDOW_STREAM))(keys)
     return gumbel_noise(streams, positions, vocab_size)
+
+
+def _uniforms(streams: Key[Array, " B"], count: int) -> Float[Array, "B {count}"]:
+    return jax.vmap(lambda key: jax.random.uniform(key, (count,), jnp.float32))(streams)
 
 
 def _stream(keys, stream: int, positions, rounds):

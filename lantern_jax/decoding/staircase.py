@@ -101,10 +101,8 @@ def decode_pass(program, stream: Stream, inputs, state):
         sound = jnp.all(jnp.isfinite(jnp.max(logits, axis=-1)) | ~fresh, axis=1)
 
     with jax.named_scope("commit"):
-        count, slot = (
-            jnp.sum(stands, axis=1, dtype=jnp.int32),
-            jnp.arange(place.shape[1], dtype=jnp.int32)[None],
-        )
+        count = jnp.sum(stands, axis=1, dtype=jnp.int32)
+        slot = jnp.arange(place.shape[1], dtype=jnp.int32)[None]
         path = _put(jnp.zeros_like(place), jnp.cumsum(stands, axis=1, dtype=jnp.int32) - 1, stands, slot)
         cache = contracts.run("target.commit", target.commit, state.cache, block, path, count)
         placed = jnp.where(slot < count[:, None], take(place, path), jnp.int32(schedule.none))
@@ -160,11 +158,7 @@ def _stays(schedule: Schedule, place: Int[Array, "B N"], other: Int[Array, "B M"
 
 
 def _guesses(
-    schedule: Schedule,
-    stairs: Staircase,
-    row: Int[Array, "B A"],
-    made: Int[Array, "B N"],
-    noise: Float[Array, "B N V"] | None,
+    schedule: Schedule, stairs: Staircase, row: Int[Array, "B A"], made: Int[Array, "B N"], noise
 ) -> Int[Array, "B T"]:
     """Returns the guesses, with new ones where these places make codes that no pass has made yet."""
     above = jnp.maximum(row - 1, 0)
@@ -182,8 +176,8 @@ def _observed(
     row: Int[Array, "B A"],
     made: Int[Array, "B N"],
     makes: Bool[Array, "B N"],
-    drawn: Int[Array, "B N"],
-    log_probs: Float[Array, "B N V"],
+    drawn,
+    log_probs,
 ) -> Staircase:
     """Keeps what a pass made: the guesses, and each row's last distribution."""
     width = made.shape[1] // row.shape[1]

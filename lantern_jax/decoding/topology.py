@@ -95,7 +95,7 @@ def topology_of(
     depth = jnp.sum(ancestors, axis=-1, dtype=jnp.int32) - 1
     levels = jnp.minimum(jnp.arange(max_depth + 1, dtype=jnp.int32)[None, None], depth[..., None])
     on_path = ancestors[:, :, None] & (depth[:, None, None] == levels[..., None])
-    node_paths = jnp.argmax(on_path, axis=-1).astype(jnp.int32)
+    node_paths = jnp.sum(jnp.where(on_path, ids[:, None, None], 0), axis=-1, dtype=jnp.int32)
 
     related = (parents[:, :, None] == parents[:, None, :]) & (parents >= 0)[:, None, :]
     place = jnp.sum(related & np.tri(nodes, k=-1, dtype=bool)[None], axis=-1, dtype=jnp.int32)

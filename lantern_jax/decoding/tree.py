@@ -59,8 +59,7 @@ class DraftTree(GuessTree):
             ranks may have gaps (``(0,), (2,)``: the best and the third-best child).
 
     Raises:
-        LanternError: an empty, repeated, negative, fractional or orphaned path, more than 4,096 paths, or one longer
-            than 64.
+        LanternError: an empty, repeated, negative, fractional or orphaned path, over 4,096 paths, or over 64 levels.
 
     Example:
         >>> tree = lantern_jax.DraftTree.from_paths([[0], [1], [0, 0]])
@@ -105,9 +104,7 @@ class DraftTree(GuessTree):
     def window(cls, depth: int, branches: int = 1, levels: int = 0) -> "DraftTree":
         """Makes a chain whose first ``levels`` levels are bushy: every node there has ``branches`` children.
 
-        Raises:
-            LanternError: a depth outside 1 to 64, ``branches`` outside 1 to 4,096, ``levels`` outside 0 to the depth,
-                or more than 4,096 nodes.
+        Raises LanternError for a number out of range, or more than 4,096 nodes.
         """
         depth = check_count("window", depth, MOST_DEPTH)
         branches = check_count("branches", branches, MOST_NODES)
@@ -118,11 +115,9 @@ class DraftTree(GuessTree):
             raise LanternError(
                 f"branches {branches} at {levels} levels of window {depth} are more than {MOST_NODES} nodes: give fewer"
             )
-        paths, level = [], [()]
-        for _ in range(levels):
-            level = [(*path, rank) for path in level for rank in range(branches)]
-            paths += level
-        return cls((*paths, *((0,) * length for length in range(levels + 1, depth + 1))))
+        ranks = [range(branches)] * levels
+        bushy = (path for level in range(levels) for path in itertools.product(*ranks[: level + 1]))
+        return cls((*bushy, *((0,) * length for length in range(levels + 1, depth + 1))))
 
     @property
     def nodes(self) -> int:
@@ -169,30 +164,26 @@ class DraftTree(GuessTree):
     @cached_property
     def node_paths(self) -> np.ndarray:
         """int32 [N, max_depth + 1]: ids from the root to a node, padded by repeating the node."""
-        table = np.repeat(np.arange(self.num_nodes, dtype=np.int32)[:, None], self.max_depth + 1, axis=1)
-        for node in range(1, self.num_nodes):
-            above = self.depth[node]
-            table[node, :above] = table[self.parents[node], :above]
-        return _frozen(table)
+        ids = {path: node for node, path in enumerate(((), *self.paths))}
+        depths = range(self.max_depth + 1)
+        return _frozen([[ids[path[:depth]] for depth in depths] for path in ids])
 
     @cached_property
     def levels(self) -> tuple[tuple[int, ...], ...]:
         """Node ids by depth, the root's level first; each a contiguous range."""
         depths = range(self.max_depth + 1)
-        return tuple(tuple(int(node) for node in np.flatnonzero(self.depth == depth)) for depth in depths)
+        return tuple(tuple(np.flatnonzero(self.depth == depth).tolist()) for depth in depths)
 
     @cached_property
     def internal(self) -> tuple[int, ...]:
         """Ids of the nodes that have children, in node order: the rows that drafting fills."""
-        return tuple(int(node) for node in np.flatnonzero(self.children[:, 0] >= 0))
+        return tuple(np.flatnonzero(self.children[:, 0] >= 0).tolist())
 
     @cached_property
     def internal_levels(self) -> tuple[tuple[int, ...], ...]:
         """``internal`` by depth, one tuple for each of the max_depth levels that have children."""
-        inner = set(self.internal)
-        return tuple(
-            tuple(node for node in level if node in inner) for level in self.levels[: self.max_depth]
-        )
+        levels = self.levels[: self.max_depth]
+        return tuple(tuple(node for node in level if node in self.internal) for level in levels)
 
     @cached_property
     def draft_rows(self) -> np.ndarray:
@@ -213,11 +204,6 @@ class DraftTree(GuessTree):
     def is_chain(self) -> bool:
         """Whether it is a single path."""
         return self.num_nodes == self.max_depth + 1
-
-    @property
-    def has_spine(self) -> bool:
-        """Whether the path of best children is as long as any other."""
-        return not self.paths or (0,) * self.max_depth in self.paths
 
     @property
     def has_rank_gaps(self) -> bool:
@@ -250,22 +236,14 @@ def named_tree(name: str) -> DraftTree:
 
 
 def resolve_tree(tree: Any) -> DraftTree:
-    """Makes a DraftTree from a name, paths, paths as text (``0.0+1``), a JSON file or a DraftTree.
-
-    Raises:
-        LanternError: an unknown name, an unreadable file, or paths that are not a tree.
-    """
+    """Makes a DraftTree from a name, paths, paths as text (``0.0+1``), a JSON file or a DraftTree; raises LanternError
+    for anything else."""
     if isinstance(tree, DraftTree):
         return tree
     if isinstance(tree, Path) or (isinstance(tree, str) and tree.endswith(".json")):
-        paths = read_json(Path(tree), _LARGEST_FILE)
-        if not isinstance(paths, list):
-            raise LanternError(
-                f"{tree} does not hold a list of child-rank paths: give one such as [[0], [1], [0, 0]]"
-            )
-        return DraftTree.from_paths(paths)
+        return DraftTree(read_json(Path(tree), _LARGEST_FILE))
     if not isinstance(tree, str):
-        return DraftTree.from_paths(tree)
+        return DraftTree(tree)
     if tree in tree_names():
         return named_tree(tree)
     paths = [path.split(".") for path in tree.split("+")]
@@ -291,35 +269,28 @@ def _frozen(values: list[int] | np.ndarray) -> np.ndarray:
 
 
 def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
-    advice = "give lists of child ranks such as [0], [1], [0, 0]"
+    advice = "give lists of child ranks such as [0], [1], [0, 0], without the root's"
     try:
-        paths = list(itertools.islice(paths, MOST_NODES + 1))
-        if len(paths) > MOST_NODES:
-            raise LanternError(f"the tree has more than {MOST_NODES} nodes: give a smaller one")
-        paths = [tuple(itertools.islice(path, MOST_DEPTH + 1)) for path in paths]
+        some = itertools.islice(paths, MOST_NODES + 1)
+        paths = [tuple(itertools.islice(path, MOST_DEPTH + 1)) for path in some]
     except TypeError:
         raise LanternError(f"the tree is not a list of paths: {advice}") from None
-    if any(len(path) > MOST_DEPTH for path in paths):
-        raise LanternError(f"the tree is deeper than {MOST_DEPTH}: give a smaller one")
-    known = set()
+    if len(paths) > MOST_NODES or any(len(path) > MOST_DEPTH for path in paths):
+        raise LanternError(f"the tree has over {MOST_NODES} nodes or {MOST_DEPTH} levels: give a smaller one")
     for path in paths:
-        if not path:
-            raise LanternError(f"the tree holds an empty path: leave the root out and {advice}")
-        shown = errors.short(list(path))
-        if not all(
-            isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 0 <= rank < 2**31
-            for rank in path
-        ):
-            raise LanternError(f"tree path {shown} holds something other than ranks >= 0: {advice}")
+        if not path or not all(map(_is_rank, path)):
+            raise LanternError(f"tree path {errors.short(list(path))} is not of ranks >= 0: {advice}")
+    ordered = sorted((tuple(map(int, path)) for path in paths), key=lambda path: (len(path), path))
+    known = {()}
+    for path in ordered:
+        shown, above = errors.short(list(path)), errors.short(list(path[:-1]))
         if path in known:
             raise LanternError(f"tree path {shown} appears twice: give every node once")
+        if path[:-1] not in known:
+            raise LanternError(f"tree path {shown} has no parent: add {above}")
         known.add(path)
-    for path in paths:
-        if len(path) > 1 and path[:-1] not in known:
-            raise LanternError(
-                f"tree path {errors.short(list(path))} has no parent: add {errors.short(list(path[:-1]))}"
-            )
-    ordered = sorted(
-        (tuple(int(rank) for rank in path) for path in paths), key=lambda path: (len(path), path)
-    )
     return tuple(ordered)
+
+
+def _is_rank(rank: Any) -> bool:
+    return isinstance(rank, int | np.integer) and not isinstance(rank, bool) and 0 <= rank < 2**31

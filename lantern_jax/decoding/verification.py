@@ -122,12 +122,8 @@ def verify_tree(
         >>> verdict.count.tolist(), verdict.bonus.tolist()  # code 2 is accepted, and 0 wanted in place of 1
         ([1], [0])
     """
-    rule, coupling, tokens, topology = (
-        as_rule(rule),
-        COUPLINGS.checked(coupling),
-        draft.tokens,
-        draft.topology,
-    )
+    rule, coupling = as_rule(rule), COUPLINGS.checked(coupling)
+    tokens, topology = draft.tokens, draft.topology
     check_topology(topology)
     if tokens.ndim != 2 or tokens.shape[1] != topology.num_nodes:
         raise LanternError(
@@ -152,14 +148,10 @@ def verify_tree(
 
 def first_of_siblings(topology: AnyTopology, chosen: Bool[Array, "B M"]) -> Bool[Array, "B M"]:
     """Keeps only the first of each node's chosen children."""
-    earlier = np.tri(chosen.shape[-1], k=-1, dtype=bool)[None] & siblings(topology)
-    return chosen & ~jnp.any(earlier & chosen[:, None, :], axis=-1)
-
-
-def siblings(topology: AnyTopology) -> Bool[Array, "B M M"]:
-    """Tells which drafted nodes share a parent; a node is its own sibling."""
     parents = drafted(topology.parents)
-    return with_batch(parents[..., :, None] == parents[..., None, :], 3)
+    siblings = with_batch(parents[..., :, None] == parents[..., None, :], 3)
+    earlier = np.tri(chosen.shape[-1], k=-1, dtype=bool)[None] & siblings
+    return chosen & ~jnp.any(earlier & chosen[:, None, :], axis=-1)
 
 
 def deepest(topology: AnyTopology, taken: Bool[Array, "B M"]) -> Int[Array, " B"]:

@@ -117,7 +117,7 @@ class Schedule(NamedTuple):
 
 
 class Place(NamedTuple):
-    """A place: its stream position, the positions of the token fed there and of the token it makes, and its pass."""
+    """The first four fields of a place."""
 
     position: int
     source: int
@@ -138,43 +138,23 @@ def _schedule(rows: Rows, total: int, forced: tuple[int, ...] | None) -> Schedul
     grid = _grid(rows, total, forced)
     height, width = grid.shape
     begins = np.arange(height) * rows.window
-    ends = begins + width
-    is_free = np.zeros(total, bool)
-    is_free[grid] = True
-
-    def stand_in(row: int) -> list[Place]:
-        """Makes a row's first code before the row above is finished."""
-        number, position = begins[row], grid[row, 0] - 1
-        if not row or ends[row - 1] == number:
-            return []
-        source = position
-        if is_free[position]:
-            finished = np.flatnonzero(ends[:row] <= number)
-            source = grid[finished[-1], -1] if finished.size else grid[row - 1, number - 1 - begins[row - 1]]
-        return [Place(position, source, grid[row, 0], number)]
-
-    def row_end(row: int) -> list[Place]:
-        """Feeds a finished row's end again; its last token makes the next row's first code if that row begins now."""
-        if row + 1 == height:
-            return []
-        first = grid[row + 1, 0]
-        follows = begins[row + 1] == ends[row]
-        return [
-            Place(at, at, at + 1 if follows and at + 1 == first else total, ends[row])
-            for at in range(grid[row, -1], first)
-        ]
-
-    chains = [
-        [
-            *stand_in(row),
-            *(
-                Place(grid[row, i - 1], grid[row, i - 1], grid[row, i], begins[row] + i)
-                for i in range(1, width)
-            ),
-            *row_end(row),
-        ]
-        for row in range(height)
-    ]
+    ends, chains = begins + width, []
+    for row, (codes, number) in enumerate(zip(grid, begins, strict=True)):
+        chain = [Place(codes[i - 1], codes[i - 1], codes[i], number + i) for i in range(1, width)]
+        if row and ends[row - 1] != number:
+            # The first code comes before the row above is finished.
+            before = source = codes[0] - 1
+            if before == grid[row - 1, -1]:
+                finished = np.flatnonzero(ends[:row] <= number)
+                newest = grid[row - 1, number - 1 - begins[row - 1]]
+                source = grid[finished[-1], -1] if finished.size else newest
+            chain.insert(0, Place(before, source, codes[0], number))
+        if row + 1 < height:
+            # A finished row's end is fed again; its last token makes the next row's first code if that row begins now.
+            first, follows = grid[row + 1, 0], begins[row + 1] == ends[row]
+            for at in range(codes[-1], first):
+                chain.append(Place(at, at, first if follows and at + 1 == first else total, ends[row]))
+        chains.append(chain)
     return _tables(chains, total, passes=int(ends[-1]) - 1, active=min(width // rows.window + 1, height))
 
 

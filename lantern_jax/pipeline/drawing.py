@@ -20,11 +20,8 @@ from lantern_jax.io.errors import LanternError
 def draw_codes(
     engine: Engine, codes: Int[np.ndarray, "n C"], most: int | None = None, numbers: Sequence[int] = ()
 ) -> tuple[UInt8[np.ndarray, "n H W 3"], Timing]:
-    """Returns ``Engine.draw``'s pictures.
-
-    Raises:
-        LanternError: one is not finite; it names the parameter, and the picture if ``numbers`` has one for each.
-    """
+    """Returns ``Engine.draw``'s pictures; raises LanternError if one is not finite, with its number if ``numbers`` has
+    one for each."""
     pictures, finite, timing = engine.draw(codes, most=most)
     if not finite.all():
         wrong = np.asarray(numbers)[~finite] if len(numbers) else ()
@@ -33,11 +30,8 @@ def draw_codes(
 
 
 def why_not_finite(engine: Engine, what: str, part: str, numbers: Sequence[int] = ()) -> str:
-    """Returns a message that names a part's parameter which is not finite, or says that all are.
-
-    Args:
-        numbers: of the pictures whose numbers are not finite, where they are known.
-    """
+    """Returns a message that names a part's parameter which is not finite, or says that all are; ``numbers`` are of
+    the pictures that are not, where they are known."""
     what += f" of picture {errors.listed(dict.fromkeys(numbers))}" if len(numbers) else ""
     for path, leaf in jax.tree_util.tree_leaves_with_path(vars(engine.parameters)[part]):
         if hosts.fetched(jnp.isfinite(leaf).all()):

@@ -33,11 +33,7 @@ def listed(
     prompts: str | int | Sequence[str | int], negative: str | Sequence[str] | None, encoder: PromptEncoder
 ) -> tuple[Sequence[str | int], Sequence[str] | None]:
     """Returns prompts as a sequence, a single one as a sequence of one, and each one's negative prompt; None for None
-    and blank text.
-
-    Raises:
-        LanternError: a model that takes no negative prompts, or neither one nor one per prompt.
-    """
+    and blank text. Raises LanternError for a model that takes none, and for neither one nor one per prompt."""
     prompts = _sequence(prompts)
     if negative is None or (isinstance(negative, str) and not negative.strip()):
         return prompts, None
@@ -61,24 +57,18 @@ def _check_each(name: str, given: Sequence[Any], prompts: int, what: str) -> Non
 
 
 def prompt_encoder(checkpoint: Checkpoint, strict_words: bool = False) -> PromptEncoder:
-    """Returns the encoder of prompts for a checkpoint's target; a text encoder is read when captions are encoded.
-
-    Args:
-        strict_words: as in ``load``.
-
-    Raises:
-        LanternError: the target's unconditional labels are not those of the checkpoint's vocabulary.
-    """
+    """Returns the encoder of prompts for a checkpoint's target; a text encoder is read when captions are encoded."""
     device = jax.sharding.SingleDeviceSharding(jax.local_devices()[0])
+    config, read = checkpoint.target_config, partial(load_text_encoder, checkpoint, sharding=device)
     parts = PromptParts(
-        checkpoint.target_config,
+        config,
         checkpoint.vocabulary,
         checkpoint.text_tokenizer,
         checkpoint.text_encoder_config,
-        partial(load_text_encoder, checkpoint, sharding=device),
+        read,
         strict_words,
     )
-    return family_of(checkpoint.target_config).prompts(parts)
+    return family_of(config).prompts(parts)
 
 
 def given(
@@ -89,13 +79,7 @@ def given(
     settings: Settings,
 ) -> tuple[list[np.ndarray], int] | None:
     """Returns starts, one or one per prompt, each a picture uint8 [H, W, 3] of the model's size or codes int32 [C], and
-    how many rows stay, half of them for None; None without ``start``.
-
-    Raises:
-        LanternError: neither pictures nor codes, codes that the model does not have, pictures without a tokenizer;
-            neither one start nor one per prompt; rows without a start, or not 1 to all but one; a method that completes
-            none.
-    """
+    how many rows stay, half of them for None; None without ``start``. Raises LanternError as ``generate``."""
     if start is None:
         if keep_rows is not None:
             raise LanternError("keep_rows needs a picture to go on with: give it as start")

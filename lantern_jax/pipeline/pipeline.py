@@ -163,11 +163,7 @@ class Pipeline:
         self, prompts: Prompts, *,
         negative_prompt: str | Sequence[str] | None = None, **call: Unpack[CallOptions],
     ) -> Plan:  # fmt: skip
-        """Resolves and checks the arguments of ``generate``, computing nothing; ``Plan.run`` makes the pictures.
-
-        Raises:
-            LanternError: as ``generate``.
-        """
+        """Resolves and checks the arguments of ``generate``, computing nothing; ``Plan.run`` makes the pictures."""
         if isinstance(prompts, EncodedPrompts):
             if negative_prompt is not None:
                 raise LanternError(
@@ -182,13 +178,8 @@ class Pipeline:
     def encode(
         self, prompts: str | int | Sequence[str | int], negative_prompt: str | Sequence[str] | None = None
     ) -> EncodedPrompts:
-        """Encodes prompts as the target takes them: for ``generate``, or for ``text.encoded.save_encoded``.
-
-        A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``.
-
-        Raises:
-            LanternError: as ``generate`` for these prompts.
-        """
+        """Encodes prompts as the target takes them, for ``generate`` or ``text.encoded.save_encoded``; raises as
+        ``generate``. A text encoder is read for the call and dropped, or kept inside ``text_encoder_kept``."""
         prompts, against = inputs.listed(prompts, negative_prompt, self._encoder)
         encode, _ = self._encoder.prepare(prompts, self.dtype, against)
         return self._encoder.to_encoded(prompts, encode())
@@ -243,11 +234,8 @@ class Pipeline:
         return self.recipe.job(settings, plain)
 
     def encode_pictures(self, images: inputs.Start | Sequence[inputs.Start]) -> Int[np.ndarray, "n T"]:
-        """Returns the codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken.
-
-        Raises:
-            LanternError: no pictures, or a checkpoint without a VQ tokenizer.
-        """
+        """Returns the codes int32 [n, T] of PIL images or uint8 [n, H, W, 3], whose middle squares are taken; raises
+        LanternError for no pictures, or a checkpoint without a VQ tokenizer."""
         return self.engine.encode(inputs.pictures_of(self.checkpoint, images))
 
     def draw(self, tokens: Int[np.ndarray, "n T"]) -> UInt8[np.ndarray, "n H W 3"]:

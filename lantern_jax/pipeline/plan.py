@@ -100,14 +100,9 @@ class Plan:
         compare: bool = False,
         log_probs: bool = False,
     ) -> Generation:
-        """Decodes and draws all pictures; ``compare``: by plain decoding too, with progress reported for both as one.
+        """Decodes and draws all pictures; arguments and errors are those of ``Pipeline.generate``.
 
-        With ``log_probs`` the tokens are read once more, which the statistics leave out.
-
-        Raises:
-            LanternError: a model whose numbers are not finite.
-            Interrupted: after Ctrl-C; it holds the pictures whose tokens were all known, without plain decoding's even
-                with ``compare``. Another Ctrl-C while those are drawn leaves out the ones that are not drawn yet.
+        After Ctrl-C, another one while what is known is drawn leaves out the pictures that are not drawn yet.
         """
         if progress is None and is_notebook():
             with bar(self.call.count) as shown:
@@ -205,13 +200,8 @@ class Plan:
         taken, batch = 0, self.call.settings.batch
         while taken < len(numbers):
             begun = slice(taken, taken + batch)
-            run = self.engine.start(
-                job,
-                self._rows(rows[begun]),
-                seed=self.call.seed,
-                numbers=self.call.first + numbers[begun],
-                most=batch,
-            )
+            fresh, first = self._rows(rows[begun]), self.call.first + numbers[begun]
+            run = self.engine.start(job, fresh, seed=self.call.seed, numbers=first, most=batch)
             taken += len(run.numbers)
             live = np.ones(len(run.numbers), bool)
             while True:
@@ -222,9 +212,9 @@ class Plan:
                 slots = np.flatnonzero(~live)[: len(numbers) - taken] if refill else np.arange(0)
                 if len(slots):
                     begun = slice(taken, taken + len(slots))
-                    fresh = self._rows(rows[begun])
+                    fresh, first = self._rows(rows[begun]), self.call.first + numbers[begun]
                     try:
-                        run = self.engine.refill(run, slots, fresh, self.call.first + numbers[begun])
+                        run = self.engine.refill(run, slots, fresh, first)
                         live[slots], taken = True, begun.stop
                     except NotRefillable:
                         refill = False
@@ -246,10 +236,8 @@ class Plan:
         if not decoded.finite.all():
             wrong = self.call.first + np.asarray(numbers)[~decoded.finite]
             raise LanternError(why_not_finite(self.engine, "the target's logits", "target", wrong))
-        decoded = decoded.replace(
-            tokens=decoded.tokens[:, self.free], round_of_token=decoded.round_of_token[:, self.free]
-        )
-        return _Part(numbers, decoded)
+        tokens, rounds = decoded.tokens[:, self.free], decoded.round_of_token[:, self.free]
+        return _Part(numbers, decoded.replace(tokens=tokens, round_of_token=rounds))
 
     def _draw_waiting(self, drawn: "tuple[_Part, ...]", waiting: "tuple[_Part, ...]", least: int = 0):
         """Draws what waits, with a program for at least ``least`` pictures; returns what is drawn and waits then."""

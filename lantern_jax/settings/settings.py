@@ -49,20 +49,10 @@ class Settings:
     def __post_init__(self):
         fields.check_fields(self)
 
-    @property
-    def drafting(self) -> Any:
-        """The method's."""
-        return self.method.drafting
-
-    @property
-    def rule(self) -> Any:
-        """The method's."""
-        return self.method.rule
-
-    @property
-    def coupling(self) -> Any:
-        """The method's."""
-        return self.method.coupling
+    # The method's parts.
+    drafting = property(lambda self: self.method.drafting)
+    rule = property(lambda self: self.method.rule)
+    coupling = property(lambda self: self.method.coupling)
 
     @property
     def tree(self) -> "GuessTree":

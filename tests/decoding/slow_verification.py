@@ -58,17 +58,7 @@ def verify_gumbel(tree, tokens, log_probs, noise, rule, table, codes, path, max_
         below = [child for child in children_of(tree, node) if accepts(node, child)]
         return [path for child in below for path in leaves(child, [*walked, child])] or [walked]
 
-    if path != "exact_first":
-        walked = max(leaves(0, [0]), key=len)
-    else:
-        walked = [0]
-        while True:
-            below = [child for child in children_of(tree, walked[-1]) if accepts(walked[-1], child)]
-            exact = [child for child in below if tokens[child] == wanted[walked[-1]]]
-            if not below:
-                break
-            walked.append((exact or below)[0])
-    walked = walked[: max_count + 1]
+    walked = max(leaves(0, [0]), key=len)[: max_count + 1]
     steps = list(pairwise(walked))
     substituted = [tokens[child] != wanted[parent] for parent, child in steps]
     distance = [

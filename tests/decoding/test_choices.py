@@ -112,7 +112,6 @@ UNFIT = {
     "needs a tree without gaps in child ranks": ("eagle:tree=0+2", {}),
     "the tree asks for child rank 32 of 32 codes": ("gumbel:tree=32", {}),
     "block reads the guesses that redraw maximal keeps": ("scd:redraw=maximal", {"coupling": "block"}),
-    "k 32 is not valid: give a whole number >= 0 and < 32": ("lantern-g:k=32", {}),
     "nodes 999 of a dynamic tree is too many": ("eagle2:nodes=999", {}),
     "a drafter is wanted to guess, and this checkpoint has no drafter": ("gumbel", {"drafters": ()}),
     "medusa is wanted to guess, and its drafters are: eagle": ("medusa", {}),

@@ -17,7 +17,8 @@ import pytest
 
 from lantern_jax import DraftTree, SamplingParams, speculative_decode
 from lantern_jax.decoding import rejection
-from lantern_jax.decoding.drafting import jacobi as windows
+from lantern_jax.decoding.drafting import window as windows
+from lantern_jax.decoding.drafting.jacobi import drafting_of
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.draftings import Window
 from tests.refused import refused
@@ -123,7 +124,7 @@ def test_tokens_follow_the_law_over_many_samples(name, law):
 
 def changed(settings: Window, change):
     """Makes a window whose drafts are ``change(draft, old, log_p, draws)``."""
-    drafting = windows.drafting_of(settings)
+    drafting = drafting_of(settings)
 
     def propose(params, state, pending, draws, sampling):
         draft, after = drafting.propose(params, state, pending, draws, sampling)
@@ -166,7 +167,7 @@ def test_a_window_that_is_nearly_right_is_caught(name, monkeypatch):
     settings, law = Window(VOCAB, tree, "maximal"), LAWS["sharp"]
     if change is None:
         monkeypatch.setattr(rejection, "first_of_siblings", lambda topology, accepted: accepted)
-    drafting = changed(settings, change) if change else windows.drafting_of(settings)
+    drafting = changed(settings, change) if change else drafting_of(settings)
     found = sampled(Way("rejection"), law, 2 * SAMPLES, 2 * SAMPLES, drafting)
     assert agreement(found.counts, law.exact()) < 1e-9
 

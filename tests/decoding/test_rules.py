@@ -67,7 +67,6 @@ FREE = {
     [
         *itertools.product(FREE, [Gumbel()]),
         *itertools.product(("lantern", "lantern++", "cool", "gsd"), [Rejection()]),
-        ("near", Gumbel("exact_first")),
     ],
     ids=str,
 )

@@ -58,7 +58,6 @@ REFUSED = {
     "window 0 is not valid: give a whole number from 1 to 64": lambda: jacobi(12, window=0),
     "window 2.5 is not valid: give a whole number from 1 to 64": lambda: jacobi(12, 2.5),
     "a gap tree needs a led window: give it to led_window": lambda: jacobi(12, GapTree(6, 8)),
-    "a gap tree needs the shared noise: give led_window": lambda: jacobi(12, GapTree(6, 8), "maximal"),
     "unknown initial 'below': choose one of left, random, preview": lambda: jacobi(12, initial="below"),
     "initial 'preview' needs a model that samples a preview first": lambda: jacobi(12, initial="preview"),
     "unknown redraw 'new': choose one of independent, maximal, shared": lambda: jacobi(12, 4, "new"),
@@ -69,7 +68,6 @@ REFUSED = {
     "a led window needs the coupling gumbel": lambda: led(Window(toys.VOCAB, CHAIN, "maximal")),
     "refine -1 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), -1),
     "this drafter cannot pass over a window": lambda: led_window(Drafter(print, print, print), Window(12, CHAIN)),
-    "a gap tree needs the shared noise": lambda: Window(12, GapTree(6, 8), "maximal"),
 }  # fmt: skip
 
 

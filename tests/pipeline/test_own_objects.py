@@ -73,13 +73,13 @@ def test_progress_and_settings_know_own_objects():
 
 def test_the_librarys_own_objects_equal_their_names():
     pipeline = tiny_pipeline()
-    parts = {"drafting": "tree", "rule": "lantern++:k=8,lam=30", "coupling": "gumbel:path=exact_first"}
+    parts = {"drafting": "tree", "rule": "lantern++:k=8,lam=30", "coupling": "gumbel:path=followed"}
     by_name = pipeline.generate(**CALL, **parts)
     count = len(pipeline.engine.programs)
     drafting = lantern_jax.draftings.Tree(tree=lantern_jax.DraftTree.from_paths(TREE))
     given = {
         "rule": lantern_jax.rules.LanternPlusPlus(k=8, lam=30.0),
-        "coupling": lantern_jax.couplings.Gumbel("exact_first"),
+        "coupling": lantern_jax.couplings.Gumbel("followed"),
     }
     for made in (
         pipeline.generate(**CALL, drafting=drafting, **given),

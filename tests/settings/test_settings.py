@@ -164,7 +164,6 @@ def test_a_drafting_or_a_coupling_replaces_that_of_the_tree_method():
     ({"drafting": "tree:tree=0+2", "coupling": "rejection"}, "needs a tree without gaps"),
     ({"drafting": "tree:tree=32"}, "child rank 32 of 32 codes"),
     ({"drafting": "jacobi:redraw=shared", "coupling": "block"}, "give redraw independent"),
-    ({"rule": "lantern:k=32"}, "k 32 is not valid: give a whole number >= 0 and < 32"),
     ({"drafting": "tree:drafter=oak"}, "oak is wanted to guess, and its drafters are: eagle"),
 ])  # fmt: skip
 def test_parts_that_do_not_fit_each_other_are_refused(given, line):

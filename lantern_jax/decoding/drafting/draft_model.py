@@ -19,7 +19,7 @@ from lantern_jax.decoding.protocols import MOST_RECORDS, GuidedTokens, Prefix, T
 
 @flax.struct.dataclass
 class DraftModelState:
-    """The small model's cache, and the nodes expanded in this round.
+    """The nodes expanded in a round.
 
     Attributes:
         cache: the small model's: all that is committed, and the token after it.

@@ -179,12 +179,11 @@ def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | N
     def init(params, prefix, slots, span) -> EagleState:
         chain = span - 1 - tree.max_depth
         committed = Committed.begin(drafter, params, prefix, slots, span, chain + sum(tree.expanded))
-        batch, memory = len(committed.count), None
-        if echo is not None:
-            given = committed.drafter, committed.features, committed.tokens, committed.count
-            _, logits = jax.eval_shape(drafter.absorb, params, *given)
-            memory = nothing(batch, tree.num_nodes, logits.shape[-1])
-        return EagleState(committed, memory)
+        if echo is None:
+            return EagleState(committed, None)
+        given = committed.drafter, committed.features, committed.tokens, committed.count
+        _, logits = jax.eval_shape(drafter.absorb, params, *given)
+        return EagleState(committed, nothing(*logits.shape[:1], tree.num_nodes, logits.shape[-1]))
 
     def propose(params, state: EagleState, pending: Pending, draws, sampling):
         committed, start = catch_up(drafter, params, state.committed, pending)
@@ -200,10 +199,7 @@ def _drafting_of(drafter: Drafter, tree: DraftTree | DynamicTree, echo: Echo | N
         return draft, state.replace(committed=committed)
 
     def observe(params, state: EagleState, outcome: Outcome) -> EagleState:
-        state = state.replace(committed=state.committed.after(outcome))
-        if echo is None:
-            return state
-        return state.replace(memory=remember(outcome))
+        return EagleState(state.committed.after(outcome), None if echo is None else remember(outcome))
 
     return Drafting(init, propose, observe, tree.max_depth)
 

@@ -186,11 +186,7 @@ def grow_dynamic(
     pending: Pending,
     draws: Any,
 ) -> Draft:
-    """Drafts ``tree`` below the root; arguments as in ``grow_static``. The draft's nodes are point masses.
-
-    Raises:
-        LanternError: a tree ranked by gaps whose draws come from another coupling than ``Gumbel``.
-    """
+    """Drafts ``tree`` below the root, as point masses; raises LanternError for gaps without ``Gumbel``'s draws."""
     if tree.ranking == "gap" and not isinstance(draws, SharedNoise | Greedy):
         raise LanternError(
             "ranking by gap needs the shared noise: use the gumbel coupling, or ranking probability"
@@ -211,8 +207,8 @@ def grow_dynamic(
             above = frontier.numbers
             frontier, parent = _next(tree, frontier, levels[-1], drafted, expanded, depth)
             drafted, expanded = drafted + levels[-1].tokens.shape[1], expanded + tree.expanded[depth]
-            tokens = frontier.history[..., 0]
-            state, logits = expand(state, tokens, jnp.take_along_axis(above, parent, axis=1))
+            above = jnp.take_along_axis(above, parent, axis=1)
+            state, logits = expand(state, frontier.history[..., 0], above)
     return _kept(tree, root, Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*levels, strict=True))))
 
 

@@ -57,7 +57,7 @@ class Guessing(ABC):
         fields.check_fields(self)
 
     def settled(self, platform: str, fitted: dict[str, Any]) -> Self:
-        """Returns the record with a value in every field; arguments as of ``fields.settled``."""
+        """Does what ``fields.settled`` does."""
         return fields.settled(self, platform, fitted)
 
     def with_drafter(self, there: Collection[str]) -> Self:

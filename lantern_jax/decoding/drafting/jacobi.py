@@ -21,19 +21,10 @@ from functools import lru_cache, partial
 from jaxtyping import Array, Float
 
 from lantern_jax.decoding.choices import coupling_name
+from lantern_jax.decoding.drafting import window as windows
 from lantern_jax.decoding.drafting.guessing import ModelParts
 from lantern_jax.decoding.drafting.redraws import AFRESH, REDRAWS, Guesses
-from lantern_jax.decoding.drafting.window import (
-    MOST_PLACES,
-    GuessedWindow,
-    Window,
-    WindowState,
-    coming,
-    init_window,
-    observe_window,
-    old_guesses,
-    on_tree,
-)
+from lantern_jax.decoding.drafting.window import MOST_PLACES, GuessedWindow, Window, WindowState
 from lantern_jax.decoding.fields import ByPlatform, named, whole
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import MOST_RECORDS, Drafting, Outcome, Pending
@@ -79,7 +70,7 @@ def drafting_of(settings: Window) -> Drafting:
     if not settings.tree.is_static:
         raise LanternError("a gap tree needs a led window: give it to led_window, or a static tree here")
     return Drafting(
-        init=partial(init_window, settings),
+        init=partial(windows.init_window, settings),
         propose=partial(_propose, settings),
         observe=partial(_observe, settings),
         max_depth=settings.width,
@@ -87,10 +78,10 @@ def drafting_of(settings: Window) -> Drafting:
 
 
 def _propose(settings: Window, params, state: WindowState, pending: Pending, draws, sampling):
-    log_q = coming(settings, state, pending.position)
-    old = None if settings.redraw is None else old_guesses(settings, state, pending.position)
+    log_q = windows.coming(settings, state, pending.position)
+    old = None if settings.redraw is None else windows.old_guesses(settings, state, pending.position)
     tokens, ranked = _drawn(settings, draws, old, log_q)
-    draft = on_tree(settings, pending.tokens[:, -1:], tokens, ranked)
+    draft = windows.on_tree(settings, pending.tokens[:, -1:], tokens, ranked)
     if settings.redraw is not None:
         draft = draft.replace(log_q=log_q[:, rows_depth(settings.tree)])
     return draft, state.replace(position=pending.position)
@@ -121,7 +112,7 @@ def _observe(settings: Window, params, state: WindowState, outcome: Outcome) -> 
     tokens, log_q = outcome.draft.tokens[:, settings.spine[1:]], None
     if settings.redraw is not None:
         log_q = outcome.draft.log_q[:, settings.tree.draft_rows[settings.spine[:-1]]]
-    state = observe_window(settings, state, outcome)
+    state = windows.observe_window(settings, state, outcome)
     return state.replace(tokens=tokens, log_q=log_q)
 
 

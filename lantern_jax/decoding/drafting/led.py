@@ -29,18 +29,10 @@ import jax.numpy as jnp
 from jax import lax
 from jaxtyping import Array, Float, Int
 
+from lantern_jax.decoding.drafting import window as windows
 from lantern_jax.decoding.drafting.eagle import Committed, Drafter, Stale, catch_up
 from lantern_jax.decoding.drafting.guessing import ModelParts
-from lantern_jax.decoding.drafting.window import (
-    MOST_PLACES,
-    GuessedWindow,
-    Window,
-    WindowState,
-    coming,
-    init_window,
-    observe_window,
-    window_draft,
-)
+from lantern_jax.decoding.drafting.window import MOST_PLACES, GuessedWindow, Window, WindowState
 from lantern_jax.decoding.echo import (
     COMPARED,
     MIXTURE,
@@ -115,13 +107,13 @@ class LedWindow:
         committed = Committed.begin(self.drafter, params, prefix, slots, span, chain)
         batch, nodes = len(committed.count), self.settings.tree.num_nodes
         memory = nothing(batch, nodes, self.settings.vocab_size, committed.features)
-        return LedState(committed, memory, init_window(self.settings, params, prefix, slots, span))
+        return LedState(committed, memory, windows.init_window(self.settings, params, prefix, slots, span))
 
     def guess(self, params, state: LedState, pending: Pending, noise: Float[Array, "#B W V"], sampling):
         """Guesses every place; returns (``Guessed``, state)."""
         committed, start = catch_up(self.drafter, params, state.committed, pending)
         log_q = process_logits(start.logits, sampling)[:, None]
-        unseen = coming(self.settings, state.window, pending.position)
+        unseen = windows.coming(self.settings, state.window, pending.position)
         # Before the first round, also after given tokens, the target has said nothing.
         is_first = jnp.all(state.memory.positions < 0, axis=1)
         unseen = jnp.where(is_first[:, None, None], log_q, unseen)
@@ -136,9 +128,8 @@ class LedWindow:
             node, agreement, old = self._recalled(state, pending, _histories(pending, tokens), unseen)
             features = jnp.take_along_axis(state.memory.features, node[None, :, :-1, None], axis=2)
             stale, window = Stale(features, agreement[:, :-1] > 1), tokens[:, :-1]
-            logits, predicted = self.drafter.refine(
-                params, start.state, start.number, window, stale, predicted
-            )
+            given = start.state, start.number, window, stale, predicted
+            logits, predicted = self.drafter.refine(params, *given)
             all_q = jnp.concatenate([log_q, process_logits(logits, sampling)], axis=1)
             guessed = Guessed(all_q, old, agreement, blended(self.echo, all_q, old, agreement))
         return guessed, state
@@ -153,21 +144,13 @@ class LedWindow:
         node = jnp.take_along_axis(node, lax.cummax(jnp.where(agreement > 0, places, 0), axis=1), axis=1)
         return node, agreement, _said(state.memory, node, agreement, unseen)
 
-    def in_context(
-        self,
-        state: LedState,
-        pending: Pending,
-        guessed: Guessed,
-        noise: Float[Array, "#B W #V"],
-        draft: Draft,
-    ) -> Draft:
+    def in_context(self, state: LedState, pending: Pending, guessed: Guessed, noise, draft: Draft) -> Draft:
         """Guesses the nodes of a traced tree again, each after the tokens above it, with the q of its place."""
         topology = draft.topology
         place = jnp.minimum(topology.depth, self.settings.width - 1)[..., None]
         log_q, unseen = (jnp.take_along_axis(rows, place, axis=1) for rows in (guessed.log_q, guessed.old))
-        node, agreement = recalled(
-            state.memory, histories(draft, pending), pending.position[:, None] + topology.depth
-        )
+        positions = pending.position[:, None] + topology.depth
+        node, agreement = recalled(state.memory, histories(draft, pending), positions)
         old = _said(state.memory, node, agreement, unseen)
         noise = jnp.take_along_axis(jnp.broadcast_to(noise, (len(place), *noise.shape[1:])), place, axis=1)
         width = min(topology.children.shape[-1], log_q.shape[-1])
@@ -230,7 +213,7 @@ def _drafting_of(led: LedWindow) -> Drafting:
     def propose(params, state: LedState, pending: Pending, draws, sampling):
         noise = window_noise(draws, settings)
         guessed, state = led.guess(params, state, pending, noise, sampling)
-        draft = window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise)
+        draft = windows.window_draft(settings, pending.tokens[:, -1:], guessed.mixed + noise)
         if not settings.tree.is_static:
             draft = led.in_context(state, pending, guessed, noise, draft)
         return draft, state
@@ -239,18 +222,14 @@ def _drafting_of(led: LedWindow) -> Drafting:
         return LedState(
             committed=state.committed.after(outcome),
             memory=remember(outcome, with_features=True),
-            window=observe_window(settings, state.window, outcome),
+            window=windows.observe_window(settings, state.window, outcome),
         )
 
     return Drafting(led.init, propose, observe, settings.width)
 
 
 def window_noise(draws: Any, settings: Window) -> Float[Array, "#B W #V"]:
-    """Returns the noise of a window's places; zeros when greedy.
-
-    Raises:
-        LanternError: draws of another coupling.
-    """
+    """Returns the noise of a window's places, zeros when greedy; raises LanternError for draws of another coupling."""
     if isinstance(draws, Greedy):
         return jnp.zeros((1, settings.width, 1), jnp.float32)
     if not isinstance(draws, SharedNoise):

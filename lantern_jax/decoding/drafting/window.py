@@ -95,12 +95,7 @@ class Window:
             raise LanternError(
                 "initial 'preview' needs a model that samples a preview first, as GLM-Image does: choose another"
             )
-        if not self.tree.is_static:
-            if self.redraw is not None:
-                raise LanternError(
-                    "a gap tree needs the shared noise: give led_window a window without redraw"
-                )
-        elif not self.tree.max_depth or not self.tree.has_spine:
+        if self.tree.is_static and (0,) * self.width not in self.tree.paths:
             raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
             )
