@@ -82,13 +82,6 @@ def test_a_method_makes_pictures(name):
         assert made.statistics.substituted == 0
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_a_call_finds_the_program_of_the_one_before(name):
-    """Programs are found by what they are made of: a record that is made anew would be compiled anew."""
-    first, second = (pipeline().job(pipeline().check("a lake", method=text_of(name))) for _ in range(2))
-    assert first.program == second.program
-
-
 # Relaxed, or the same program as another method there.
 NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 

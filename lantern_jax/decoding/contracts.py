@@ -44,8 +44,6 @@ def check_rows(conditioning: Any, batch: int | None = None) -> int:
     count = (*(leaves[0][1] if leaves else ()), 0)[0] if batch is None else batch
     for path, shape in leaves:
         name = f"conditioning{jax.tree_util.keystr(path)} has shape {shape}"
-        if not all(isinstance(size, int) for size in shape):
-            raise LanternError(f"{name}: sizes are static, make a program for each")
         if not shape or shape[0] != count:
             name += "" if batch is None else f" for {batch} keys"
             raise LanternError(

@@ -115,18 +115,16 @@ def test_echo_recalls_nothing_of_given_tokens():
 @pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])
 def test_tokens_may_be_given_across_row_ends(count):
     """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
-    target, params, conditioning = toys.lumina(4)
-    drafter, drafting_params = toys.random_drafter("eagle", "lumina")
-    keys, guidance = toys.sequence_keys(SEED, 4), jnp.full(4, 2.0)
+    target, params, conditioning = toys.stream("chain", 4)
     other = np.random.default_rng(OTHER).integers(0, target.vocab_size, (4, count), np.int32)
     assert target.forced[count - 1] < 0 and (target.forced[:count] >= 0).any() == (count > 4)
     other = np.where(target.forced[:count] < 0, other, target.forced[:count])
-    given = Completion(conditioning, jnp.asarray(other))
-    expected = autoregressive_decode(target, params, given, keys, guidance=guidance)
+    given, keys = Completion(conditioning, jnp.asarray(other)), toys.sequence_keys(SEED, 4)
     decoded = speculative_decode(
-        target, params, given, keys, guidance=guidance, drafting=eagle(drafter, DraftTree.chain(2)),
-        drafting_params=drafting_params,
+        target, params, given, keys, drafting=eagle(toys.copy_drafter("chain"), DraftTree.chain(2)),
+        drafting_params=toys.noisy_params(params, conditioning, 0.7),
     )  # fmt: skip
+    expected = autoregressive_decode(target, params, given, keys)
     np.testing.assert_array_equal(decoded.tokens, expected.tokens)
     np.testing.assert_array_equal(decoded.tokens[:, :count], other)
 

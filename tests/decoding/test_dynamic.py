@@ -108,7 +108,3 @@ def test_trees_that_do_not_fit_are_refused():
         DynamicTree(9, 4, checks=5)
     with refused("checks 0 is not valid: give a whole number >= 1"):
         DynamicTree(9, 4, checks=(2, 0))
-
-
-def test_checks_may_be_a_list():
-    assert hash(DynamicTree(9, 4, checks=[2, 3])) == hash(DynamicTree(9, 4, checks=(2, 3)))

@@ -96,8 +96,3 @@ def test_invalid_shares_are_refused(share):
         Echo(token=(0.5, share))
     with pytest.raises(ValueError, match="give two finite numbers"):
         Echo(token=(0.5,))
-
-
-def test_shares_given_as_lists_are_the_same_mixture():
-    """Compiled programs are found by the hash."""
-    assert hash(Echo(token=[0.5, 0.5])) == hash(Echo(token=(0.5, 0.5)))

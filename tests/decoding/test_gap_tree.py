@@ -66,11 +66,6 @@ def test_the_best_nodes_are_kept_and_the_spine(tree, vocab):
         assert found == wanted and len(found) == tree.nodes
 
 
-def test_trees_of_the_same_window_share_its_pool():
-    assert GapTree(np.int64(6), np.int32(8)) == GapTree(6, 8)
-    assert GapTree(6, 8).pool is GapTree(6, 9, 1.0).pool
-
-
 @pytest.mark.parametrize(
     ("sizes", "message"),
     [

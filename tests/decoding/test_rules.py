@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 
 from lantern_jax import Draft, DraftTree, gumbel_noise, verify_tree
-from lantern_jax.decoding.acceptance import code_distance
 from lantern_jax.decoding.choices import RULES
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
@@ -180,14 +179,6 @@ def test_spacing_is_measured_once_over_codes_with_neighbours():
     assert float(CODEBOOK.replace(neighbours=CODEBOOK.neighbours[:, :0]).measured().spacing) == 0
 
 
-def test_distances_of_float64_codes_are_float32():
-    with jax.enable_x64(True):
-        measured = CODEBOOK.replace(codes=jnp.asarray(CODES.astype(np.float64))).measured()
-        assert code_distance(measured, np.array([0]), np.array([1])).dtype == np.float32
-        assert measured.spacing.dtype == np.float32
-        np.testing.assert_allclose(measured.spacing, SPACING, rtol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("name", "knobs"),
     [
@@ -205,20 +196,6 @@ def test_rules_with_no_freedom_are_strict(name, knobs):
     chances = np.random.default_rng(2).random((len(tokens), 2)).astype(np.float32)
     pairs = np.stack([np.zeros_like(tokens), tokens], 1), np.stack([log_p] * 2, 1), log_q[:, None], chances
     jax.tree.map(np.testing.assert_array_equal, walk(rule, CHAIN, *pairs), walk(Strict(), CHAIN, *pairs))
-
-
-def test_cool_without_neighbours_needs_no_codebook():
-    log_p, tokens, noise = cases(2)
-    draft = Draft(jnp.stack([jnp.zeros_like(tokens), tokens], axis=1), CHAIN)
-    log_probs, rule = jnp.stack([log_p, log_p], axis=1), RULES["cool"](8.0, 0)
-    for draws in (SharedNoise(jnp.stack([noise, noise], axis=1)), Greedy()):
-        verdicts = [
-            jax.jit(verify_tree, static_argnames="coupling")(
-                draft, log_probs, draws, coupling=Gumbel(), rule=each
-            )
-            for each in (rule, Strict())
-        ]
-        jax.tree.map(np.testing.assert_array_equal, *verdicts)
 
 
 def test_cool_on_shared_noise_is_lantern_plus_plus_that_tightens():
@@ -331,7 +308,7 @@ def test_cool_is_generous_early_and_strict_late(depth, delta):
     assert np.mean(weights) == pytest.approx(delta) and (depth == 1 or weights[0] > 1 > weights[-1])
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(2))
 def test_groups_are_tested_whole_and_refusals_are_strict(seed):
     log_p, log_q = distributions(2, 30 + seed, sharpness=1.0)
     p, q = (np.exp(x.astype(np.float64)) for x in (log_p, log_q))

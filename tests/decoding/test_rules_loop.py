@@ -2,7 +2,6 @@
 
 from functools import cache
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -10,7 +9,6 @@ import pytest
 
 from lantern_jax import DraftTree, SamplingParams, speculative_decode
 from lantern_jax.draftings import eagle
-from lantern_jax.rules import Rule
 
 from . import toy_models as toys
 
@@ -76,19 +74,6 @@ def test_several_devices_decode_as_one(rule, coupling):
     np.testing.assert_allclose(spread.distance, alone.distance, rtol=1e-6)
     jax.tree.map(np.testing.assert_array_equal, spread.replace(distance=alone.distance), alone)
     assert len(np.unique(alone.rounds)) > 1, "all sequences took the same number of rounds"
-
-
-@flax.struct.dataclass
-class Measured(Rule):
-    """Refuses a codebook that a round would have to measure."""
-
-    def accepts(self, p, token, wanted, depth, codebook):
-        assert codebook.spacing is not None
-        return token == wanted
-
-
-def test_the_codebook_is_measured_before_the_first_round():
-    assert decode(Measured(), "gumbel").finite.all()
 
 
 # A rule that accepts and one that lends; the others are of these two kinds.

@@ -239,20 +239,3 @@ def test_bad_arguments(changes, message):
     draft = Draft(*(arguments.pop(name) for name in ("tokens", "tree", "log_q")))
     with refused(message):
         jax.eval_shape(lambda: verify_tree(draft, **arguments))
-
-
-def test_a_coupling_may_be_named_and_the_most_tokens_one_number():
-    draft, log_probs = Draft(np.zeros((2, 4), np.int32), SMALL), np.zeros((2, 4, VOCAB), np.float32)
-    made = verify(draft, log_probs, Greedy(), coupling="gumbel", max_count=1)
-    assert made.count.tolist() == [1, 1]
-
-
-@pytest.mark.parametrize("coupling", COUPLINGS[1:], ids=str)
-def test_numpy_tokens_may_be_used_with_traced_arrays(coupling):
-    """They are constants of a caller's program in which the children's places are traced."""
-    draft, draws = Draft(np.zeros((2, 4), np.int32), SMALL), draws_of(coupling, 2, SMALL)
-    made = jax.eval_shape(
-        lambda log_probs: verify_tree(draft, log_probs, draws, coupling=coupling),
-        jax.ShapeDtypeStruct((2, 4, VOCAB), jnp.float32),
-    )
-    assert made.path.shape == (2, SMALL.max_depth + 1)

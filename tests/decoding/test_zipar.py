@@ -147,11 +147,10 @@ def test_guesses_save_passes_and_change_no_token(layout, window):
     target, params = summing_target(FORCED[layout]), 0.3 * jnp.asarray(summing_params())
     given = target, params.at[..., 0].add(2.0), jnp.zeros((BATCH, 1)), toys.sequence_keys(3, BATCH)
     plain = autoregressive_decode(*given, rows=Rows(GRID, window))
-    for guesses in (1, 4):
-        guessed = autoregressive_decode(*given, rows=Rows(GRID, window, guesses))
-        np.testing.assert_array_equal(guessed.tokens, plain.tokens)
-        assert (guessed.rounds <= plain.rounds).all() and guessed.rounds.sum() < plain.rounds.sum()
-        np.testing.assert_array_equal(guessed.round_of_token.max(axis=1), guessed.rounds)
+    guessed = autoregressive_decode(*given, rows=Rows(GRID, window, 4))
+    np.testing.assert_array_equal(guessed.tokens, plain.tokens)
+    assert (guessed.rounds <= plain.rounds).all() and guessed.rounds.sum() < plain.rounds.sum()
+    np.testing.assert_array_equal(guessed.round_of_token.max(axis=1), guessed.rounds)
 
 
 @cache
@@ -177,21 +176,22 @@ def test_a_window_of_a_whole_row_is_plain_decoding(model, temperature):
 
 def test_a_picture_of_one_code():
     given = summing_target((-1,)), summing_params(), jnp.zeros((2, 1)), toys.sequence_keys(0, 2)
-    for guesses in (0, 2):
-        made = autoregressive_decode(*given, rows=Rows(1, guesses=guesses))
-        np.testing.assert_array_equal(made.tokens, autoregressive_decode(*given).tokens)
+    made = autoregressive_decode(*given, rows=Rows(1, guesses=2))
+    np.testing.assert_array_equal(made.tokens, autoregressive_decode(*given).tokens)
 
 
 def test_a_smaller_window_saves_passes_and_loses_exactness():
-    plain, fast, width = decode("lumina", None), decode("lumina", 2), WIDTH["lumina"]
+    plain, fast, width = (
+        decode("llamagen", None, 0.0, False),
+        decode("llamagen", 2, 0.0, False),
+        WIDTH["llamagen"],
+    )
     active = plain.rounds > 0
     assert (fast.rounds[active] == width + (width - 1) * 2 - 1).all() and fast.rounds[2] == 0
     assert (fast.tokens[2] == -1).all() and fast.finite.all()
     # The first row misses nothing; later ones differ somewhere.
     np.testing.assert_array_equal(fast.tokens[:, :width], plain.tokens[:, :width])
     assert (fast.tokens != plain.tokens).any()
-    ends = np.asarray(toys.lumina(BATCH)[0].forced) >= 0
-    np.testing.assert_array_equal(fast.tokens[:, ends], plain.tokens[:, ends])
 
 
 def test_bad_arguments():

@@ -2,15 +2,12 @@
 
 import dataclasses
 import itertools
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 from lantern_jax.apps.display.acceptance import draw_acceptance
-from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine import compiler, engine
-from lantern_jax.engine.generation import Timing
 from lantern_jax.pipeline import plan
 from lantern_jax.pipeline.call import Call
 from lantern_jax.pipeline.inputs import prompt_encoder
@@ -144,22 +141,6 @@ def test_pictures_are_handed_over_as_they_finish(monkeypatch):
         assert order == sorted(order), "a picture waited for one that took longer"
     with pytest.raises(ValueError, match="num 0"):
         next(tiny_pipeline().iterate(prompts, num=0))
-
-
-def test_a_picture_that_is_done_alone_is_drawn_where_all_are_decoded(compared, monkeypatch):
-    """A program for fewer groups of devices would move the whole model there and back."""
-    tokens, none, drawn = compared.tokens[:1], np.zeros(1, np.int32), []
-    decoded = Decoded(tokens, none, none[:, None], np.zeros_like(tokens), none, none, none == 0)
-    on_four = SimpleNamespace(key=SimpleNamespace(groups=4))
-
-    def draw(engine, codes, most, numbers):
-        drawn.append(codes)
-        return np.zeros((len(codes), SIDE, SIDE, 3), np.uint8), Timing()
-
-    monkeypatch.setattr(plan.Plan, "_pieces", lambda *given: [(on_four, plan._Part(none, decoded))])
-    monkeypatch.setattr(plan, "draw_codes", draw)
-    assert len(list(tiny_pipeline().iterate(PROMPTS))) == 1
-    np.testing.assert_array_equal(drawn, [np.repeat(tokens, 4, axis=0)])
 
 
 def test_relaxed_rules_report_what_they_substitute(compared):

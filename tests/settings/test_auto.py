@@ -1,11 +1,6 @@
 """``auto``: what it chooses where it was measured, and that nothing but the call and the platform decides."""
 
 import dataclasses
-import json
-import os
-import subprocess
-import sys
-from pathlib import Path
 
 import jax
 import numpy as np
@@ -19,20 +14,8 @@ from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import auto
 from lantern_jax.settings.auto import PLAIN, TOKENS, Expected, choose
 from lantern_jax.settings.tuned import Found
-from tests.quick_compilation import QUICK_COMPILATION
 from tests.refused import refused
 from tests.tiny_checkpoint import sharing_programs, tiny_checkpoint, tiny_pipeline
-
-# A process that prints what it chose and drew, after what else it decodes.
-PROCESS = """
-import json, sys, lantern_jax
-lantern_jax.keep_compiled_programs()
-pipeline = lantern_jax.load(sys.argv[1])
-for other in json.loads(sys.argv[2]):
-    pipeline.generate("fog", **other)
-made = pipeline.generate("a lake", seed=5)
-print(json.dumps([made.notes, str(made.settings), made.tokens.tolist()]))
-"""
 
 
 @pytest.fixture
@@ -114,31 +97,4 @@ def test_what_is_decoded_together_decides(opened, monkeypatch):
     assert [sequences for _, _, sequences, *_ in seen] == [14, 8, 7, 8]
     assert seen[0][0] == jax.default_backend() and seen[0][3] == tiny_checkpoint().metadata.get(
         TOKENS_PER_PASS, {}
-    )
-
-
-def test_processes_choose_and_draw_the_same_whatever_ran_between(tiny_folder, tmp_path):
-    """They share a home directory; between them come other methods, sizes of batches and settings of sampling."""
-    others = [
-        {"method": "ar", "num": 3},
-        {"method": "led:nodes=3,refine=1"},
-        {"temperature": 0.5, "guidance": 1.0},
-    ]
-    there = dict(
-        os.environ,
-        PYTHONPATH=str(Path(__file__).parents[2]),
-        HOME=str(tmp_path),
-        XDG_CACHE_HOME=str(tmp_path),
-    )
-    there |= {"JAX_PLATFORMS": "cpu", "XLA_FLAGS": " ".join(QUICK_COMPILATION)}
-    there.pop("JAX_COMPILATION_CACHE_DIR", None)
-    said = []
-    for before in ([], others, []):
-        line = [sys.executable, "-c", PROCESS, str(tiny_folder), json.dumps(before)]
-        done = subprocess.run(line, env=there, capture_output=True, text=True, check=True)
-        said.append(json.loads(done.stdout))
-    assert said[0] == said[1] == said[2]
-    assert said[0][0][0].startswith("auto: jacobi")
-    assert {path.parent.name for path in tmp_path.rglob("*") if path.is_file()} == {"kept", "xla"}, (
-        "programs alone"
     )

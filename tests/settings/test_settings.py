@@ -2,7 +2,6 @@
 
 import re
 import typing
-from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.decoding.drafting.eagle import Dynamic, Tree
 from lantern_jax.decoding.drafting.jacobi import Jacobi
 from lantern_jax.decoding.drafting.led import Led
-from lantern_jax.decoding.fields import ByPlatform, allowed_in, check_count, check_numbers, check_seed
+from lantern_jax.decoding.fields import ByPlatform, allowed_in
 from lantern_jax.decoding.methods import AUTO, METHODS, Method
 from lantern_jax.decoding.rules.near import Near
 from lantern_jax.drafters.registry import DRAFTERS as KINDS
@@ -82,17 +81,6 @@ def test_numbers_are_checked(name):
             assert "\n" not in str(error.value)
 
 
-@pytest.mark.parametrize("digits", [400, 5000])
-def test_whole_numbers_of_any_length_are_compared(digits):
-    """A float cannot hold the first, and Python refuses to write the second."""
-    checks = [partial(one.metadata["allowed"].check, name) for name, one in NUMBERS.items()]
-    for check in (*checks, check_seed, partial(check_count, "num"), partial(check_numbers, 1, 1, 0)):
-        for value in (10**digits, -(10**digits)):
-            with pytest.raises(ValueError, match="is not valid: give") as error:
-                check(value)
-            assert len(str(error.value)) < 500
-
-
 def test_the_least_temperature_keeps_logits_apart_and_finite():
     """Logits of ten thousand: a step between two of them is as large as the noise, no larger, and all are finite."""
     least = NUMBERS["temperature"].metadata["allowed"].low
@@ -112,10 +100,8 @@ def test_the_least_temperature_keeps_logits_apart_and_finite():
     ("'num_images' is not an option: did you mean num? choose", {"num_images": 1}, {}),
     ("'tau' is not an option: it is a field of methods, write method near:tau=...", {"tau": 1}, {}),
     ("the checkpoint's default 'colour' is not an option", {}, {"colour": 1}),
-    ("unknown method 'loose'", {"method": "loose"}, {}), ("unknown method 3", {"method": 3}, {}),
-    ("unknown method 'loose'", {}, {"method": "loose"}),
+    ("unknown method 'loose'", {"method": "loose"}, {}), ("unknown method 'loose'", {}, {"method": "loose"}),
     ("unknown rule 'loose'", {"rule": "loose"}, {}), ("unknown drafting 3", {"drafting": 3}, {}),
-    ("unknown coupling 'loose'", {"coupling": "loose"}, {}),
     ("unknown tree 'oak'", {"method": "gumbel"}, {"tree": "oak"}),
 ])  # fmt: skip
 def test_messages_say_what_to_give(line, given, defaults):
@@ -155,22 +141,6 @@ def test_a_drafting_or_a_coupling_replaces_that_of_the_tree_method():
     assert resolve({"drafting": Dynamic(nodes=9)}).tree.nodes == 9
 
 
-@pytest.mark.parametrize(("given", "line"), [
-    ({"method": "led", "coupling": "rejection"}, "drafting led needs the coupling gumbel: it does not go with reje"),
-    ({"coupling": "rejection", "rule": "near"}, "rule near needs the coupling gumbel"),
-    ({"coupling": "block", "rule": "lantern"}, "rule lantern needs the coupling gumbel or rejection"),
-    ({"drafting": "dynamic:ranking=gap", "coupling": "rejection"}, "ranking gap needs the coupling gumbel"),
-    ({"drafting": "tree:tree=mc_sim_7b_63", "coupling": "block"}, "the coupling block needs a chain"),
-    ({"drafting": "tree:tree=0+2", "coupling": "rejection"}, "needs a tree without gaps"),
-    ({"drafting": "tree:tree=32"}, "child rank 32 of 32 codes"),
-    ({"drafting": "jacobi:redraw=shared", "coupling": "block"}, "give redraw independent"),
-    ({"drafting": "tree:drafter=oak"}, "oak is wanted to guess, and its drafters are: eagle"),
-])  # fmt: skip
-def test_parts_that_do_not_fit_each_other_are_refused(given, line):
-    with pytest.raises(ValueError, match=line):
-        resolve(given)
-
-
 def test_the_order_of_given_method_checkpoint_and_default():
     defaults = {"method": "lantern-g:k=5", "tree": [[0]], "guidance": 2.0}
     assert str(resolve({}, defaults).rule) == "LanternPlusPlus(k=5, lam=2.0)"
@@ -186,16 +156,6 @@ def test_the_order_of_given_method_checkpoint_and_default():
     assert resolve({"method": Method(Tree(tree="chain"), Near(2.0))}, defaults).rule.tau == 2
     assert resolve({"method": "echo"}, {"sharpness": 3.0}).tree.sharpness == 3
     assert resolve({"guidance": None}, defaults).guidance == 2
-
-
-def test_a_method_that_drafts_needs_a_drafter():
-    for given, drafters, line in (
-        ({"method": "eagle"}, (), "a drafter is wanted to guess, and this checkpoint has no drafter"),
-        ({"method": "medusa"}, ("eagle",), "medusa is wanted to guess, and its drafters are: eagle"),
-    ):
-        with pytest.raises(ValueError, match=line):
-            resolve(given, drafters=drafters)
-    assert resolve({"method": "jacobi"}, drafters=()).tree.max_depth
 
 
 def test_the_page_has_the_tables(capsys):

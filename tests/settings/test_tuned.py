@@ -2,12 +2,10 @@
 
 import dataclasses
 import json
-import os
 import shutil
 from pathlib import Path
 
 import jax.numpy as jnp
-import numpy as np
 import pytest
 
 from lantern_jax.checkpoints.store import load_shapes, save
@@ -17,8 +15,7 @@ from lantern_jax.decoding.rules.near import Near
 from lantern_jax.pipeline.pipeline import Pipeline, load
 from lantern_jax.settings import tuned
 from lantern_jax.settings.tuned import Found, Key, Tuned, file_name, read_files, read_tuned
-from lantern_jax.tensors import checksums
-from tests.tiny_checkpoint import tiny_checkpoint, tiny_pipeline
+from tests.tiny_checkpoint import tiny_checkpoint
 
 OPTIONS = {"method": "jacobi:window=3"}
 
@@ -169,32 +166,6 @@ def test_a_relaxed_rule_is_used_with_its_budget_and_says_so(opened, key, write):
     assert "3.1% of tokens substituted" in pipeline.tuning(1).note
 
 
-def test_a_config_is_read_only_once_until_it_changes(folder, key, write, monkeypatch):
-    write(key)
-    pipeline, reads = load(folder), []
-    read = checksums.read_bounded
-    monkeypatch.setattr(checksums, "read_bounded", lambda *given: reads.append(given) or read(*given))
-    checksums._digest.cache_clear()
-    assert [pipeline.tuning(1).options for _ in range(3)] == [OPTIONS] * 3 and len(reads) == 1
-    with pytest.raises(ValueError, match="temperature 'hot' is not valid"):
-        pipeline.tuning(1, temperature="hot")
-    config = folder / "config.json"
-    os.utime(config, ns=(1, 1))
-    assert pipeline.tuning(1).options == OPTIONS and len(reads) == 2
-
-
-def test_tuning_does_not_change_tokens(opened, key, write):
-    plain = tiny_pipeline().generate("a lake", method="ar", seed=5).tokens
-    for options in (OPTIONS, {"method": "gumbel:tree=0.0+1"}):
-        write(key, options=options)
-        pipeline = opened()
-        pipeline.engine.programs = tiny_pipeline().engine.programs
-        assert pipeline.tuning(1).options == options
-        made = pipeline.generate("a lake", seed=5)
-        np.testing.assert_array_equal(made.tokens, plain)
-        assert made.statistics.rounds < plain.size - 1, "it was decoded speculatively"
-
-
 def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, key, tmp_path):
     again = save(tmp_path / "again", dataclasses.replace(tiny_checkpoint(), defaults={"guidance": 3.0}))
     digests = {tuned.digest(load_shapes(folder)) for folder in (tiny_folder, again)}
@@ -205,16 +176,3 @@ def test_checkpoints_in_memory_and_others_have_keys_of_their_own(tiny_folder, ke
              for batch in (1, 8) for dtype in ("float32", "bfloat16")}  # fmt: skip
     assert len(files) == 4 and json.loads(Tuned(key, OPTIONS, 1.0).to_json())["key"]["batch"] == 1
     assert key.dtype == jnp.dtype(jnp.float32).name
-
-
-def test_equal_numbers_of_any_type_share_files(opened):
-    pipeline, sampling = opened("off"), {"temperature": 1, "top_p": 1}
-    given = (
-        {"guidance": 4, "top_k": 9, "batch": 2},
-        {"guidance": 4.0, "top_k": np.int64(9), "batch": np.int32(2)},
-        {"guidance": np.float32(4), "top_k": 9, "batch": 2},
-    )
-    keys = [
-        Key.of(pipeline.checkpoint, pipeline.settings(sampling | values), pipeline.dtype) for values in given
-    ]
-    assert len(set(map(file_name, keys))) == 1
