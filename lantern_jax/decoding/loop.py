@@ -238,9 +238,10 @@ def _round(program: Program, stream: Stream, inputs: Inputs, state: State) -> St
         log_probs = process_logits(logits, sampling)
 
     with jax.named_scope("verify"):
-        verdict = program.coupling.verify(
-            stream.as_codes(draft), log_probs, draws, inputs.rule, inputs.codebook, stream.room(state.length)
-        )
+        # The last code stands in for tokens outside the codes, and the bonus token must fit the stream.
+        codes = draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(target.vocab_size - 1)))
+        room = jnp.maximum(target.num_tokens - state.length - 1, 0)
+        verdict = program.coupling.verify(codes, log_probs, draws, inputs.rule, inputs.codebook, room)
         sound = take_nodes(jnp.isfinite(jnp.max(logits, axis=-1)), verdict.path).all(axis=1) | ~running
 
     with jax.named_scope("commit"):

@@ -206,12 +206,6 @@ class Rejection:
                 batch, row = _places(token)
                 moved = _zeroed(p, trial.loan.lenders).at[batch, row, token].add(trial.loan.lent)
             return _residual(moved, trial.q, moved)
-
-        if codebook is None:
-            raise LanternError(
-                f"residual {self.residual!r} takes neighbours out, and there is no codebook: give "
-                "Codebook(neighbours, codes), or use residual 'exact'"
-            )
         # As LANTERN's code does: where a neighbour lent, the k + 1 nearest codes lose what p, or what q, gives them.
         near = codebook.neighbours[:, : rule.k + 1][token].astype(jnp.int32)
         near = jnp.where(jnp.any(trial.loan.lenders >= 0, axis=-1, keepdims=True), near, -1)

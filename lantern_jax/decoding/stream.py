@@ -96,10 +96,6 @@ class Stream:
         count = jnp.minimum(count, jnp.int32(self.longest))
         return Pending(take(decoded.tokens, length[:, None] + behind), count, length, history)
 
-    def room(self, length: Int[Array, " B"]) -> Int[Array, " B"]:
-        """Returns the most draft tokens that may be accepted: the bonus token after them must fit the stream."""
-        return jnp.maximum(self.length - length - 1, 0)
-
     def forced_draft(self, draft: Draft, position: Int[Array, " B"]) -> Draft:
         """Puts forced tokens on the nodes of forced positions, so that paths continue past them, and codes elsewhere.
 
@@ -115,10 +111,6 @@ class Stream:
     ) -> Float[Array, "B M V"]:
         """Returns logits after nodes of these depths, with point masses where the next token is forced."""
         return point_masses(logits, self._forced_after(position, depth)) if self.run.any() else logits
-
-    def as_codes(self, draft: Draft) -> Draft:
-        """Replaces tokens outside the codes by the last code, as ``point_masses`` does."""
-        return draft.replace(tokens=jnp.minimum(draft.tokens, jnp.int32(self.vocab_size - 1)))
 
     def _forced_after(self, position: Int[Array, " B"], depth: Int[Array, "*B M"]) -> Int[Array, "B M"]:
         """Returns the id forced after a node, -1 where it is free."""

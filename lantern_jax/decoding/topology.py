@@ -13,7 +13,6 @@ import numpy as np
 from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
-from lantern_jax.decoding.concrete import at_hand, check_ids
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.io.errors import LanternError
@@ -63,20 +62,14 @@ def check_topology(topology: AnyTopology) -> None:
         )
 
 
-def topology_of(
-    parents: Int[Array, "B N"], max_depth: int, width: int, draft_rows: Int[Array, "B N"] | None = None
-) -> Topology:
-    """Makes the topology of nodes from their parents; jittable.
+def topology_of(parents: Int[Array, "B N"], max_depth: int, width: int) -> Topology:
+    """Makes the topology of nodes from their parents, none of which has a row of log q; jittable.
 
     Args:
         parents: -1 for node 0, the root; a parent comes before its children, deeper nodes after shallower ones and
             siblings in draft order.
         max_depth: the greatest depth of a node.
         width: the most children of a node.
-        draft_rows: as in ``Topology``; None where no node has a row.
-
-    Raises:
-        LanternError: parents in another order, deeper nodes, or more children; not while a program is traced.
 
     Example:
         >>> make = jax.jit(lantern_jax.draftings.topology_of, static_argnums=(1, 2))
@@ -84,7 +77,6 @@ def topology_of(
         >>> topology.node_paths.tolist()
         [[[0, 0, 0], [0, 1, 1], [0, 2, 2], [0, 1, 3]]]
     """
-    _check_parents(parents, max_depth, width)
     batch, nodes = parents.shape
     ids = jnp.broadcast_to(jnp.arange(nodes, dtype=jnp.int32)[None], parents.shape)
     ancestors = (parents[..., None] == ids[:, None]) | jnp.eye(nodes, dtype=bool)[None]
@@ -103,31 +95,7 @@ def topology_of(
     row = jnp.where(parents >= 0, parents, nodes)
     children = jnp.full((batch, nodes, width), -1, jnp.int32)
     children = children.at[jnp.arange(batch, dtype=jnp.int32)[:, None], row, place].set(ids, mode="drop")
-    if draft_rows is None:
-        draft_rows = jnp.full_like(parents, -1)
-    return Topology(depth, parents, ancestors, node_paths, children, draft_rows)
-
-
-def _check_parents(parents: Int[Array, "B N"], max_depth: int, width: int) -> None:
-    """Raises LanternError as ``topology_of`` does."""
-    check_ids("parents", parents[:, 1:], parents.shape[1])
-    known = at_hand(parents)
-    if known is None:
-        return
-    depth = np.zeros_like(known)
-    for node in range(1, known.shape[1]):
-        depth[:, node] = 1 + np.take_along_axis(depth, known[:, node : node + 1], axis=1)[:, 0]
-    ordered = (known[:, 1:] < np.arange(1, known.shape[1])).all() and (np.diff(depth, axis=1) >= 0).all()
-    if not ordered or (known[:, 0] != -1).any():
-        raise LanternError(
-            "parents are out of order: give -1 for the root, then each node behind its parent and all shallower ones"
-        )
-    most = max((np.bincount(row[1:]).max(initial=0) for row in known), default=0)
-    if depth.max(initial=0) > max_depth or most > width:
-        raise LanternError(
-            f"nodes are {depth.max()} deep and have up to {most} children: give max_depth and width as large, not "
-            f"{max_depth} and {width}"
-        )
+    return Topology(depth, parents, ancestors, node_paths, children, jnp.full_like(parents, -1))
 
 
 def best_of_pool(

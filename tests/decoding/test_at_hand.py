@@ -122,10 +122,6 @@ def slots(number):
     KNOWN.prefill(foreign_params(), TOKENS, None, number)
 
 
-def topology(*parents, depth=2, width=1):
-    lantern_jax.draftings.topology_of(jnp.array([[-1, *parents]], jnp.int32), depth, width)
-
-
 PARTS = {
     "draft tokens are 1 to 4: give 0 to 3": lambda: verified(jnp.array([[-1, 4, 1]], jnp.int32)),
     "draft tokens are float32": lambda: verified(jnp.zeros((1, 3))),
@@ -136,10 +132,6 @@ PARTS = {
         verified
     )(jnp.zeros((5, 3), jnp.int32)),
     "values that are not finite": lambda: lantern_jax.nearest_codes(jnp.array([[0.0], [jnp.nan], [1.0]]), 1),
-    "parents are 0 to 3: give 0 to 2": lambda: topology(0, 3),
-    "parents are out of order": lambda: topology(2, 0),
-    "nodes are 2 deep and have up to 1 children": lambda: topology(0, 1, depth=1),
-    "nodes are 1 deep and have up to 2 children": lambda: topology(0, 0),
 }
 
 

@@ -104,7 +104,5 @@ def test_trees_that_do_not_fit_are_refused():
         toys.decode(eagle(toys.copy_drafter(), TREES["gap"]), noise=0.2, coupling="rejection")
     with pytest.raises(ValueError, match=r"nodes 40 of a dynamic tree is too many: .* draft 6"):
         DynamicTree(40, 2, frontier=3, children=2)
-    with refused(r"checks 5 is not valid: give depths such as \(5, 7, 9\)"):
-        DynamicTree(9, 4, checks=5)
     with refused("checks 0 is not valid: give a whole number >= 1"):
         DynamicTree(9, 4, checks=(2, 0))

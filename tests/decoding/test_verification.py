@@ -1,6 +1,5 @@
 """Verification against slow references, on devices, and what it refuses (accept tests of rules: test_rules.py)."""
 
-import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +12,6 @@ from lantern_jax import Draft, DraftTree, verify_tree
 from lantern_jax.decoding.gumbel import PATHS, Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
-from lantern_jax.rules import Loan, Rule
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -190,14 +188,6 @@ def test_verification_runs_under_shard_map():
 GAPS = DraftTree.from_paths([[0], [2]])
 
 
-@flax.struct.dataclass
-class Doubled(Rule):
-    """Lends a token as much as it has, from no neighbour."""
-
-    def lend(self, p, token, depth, codebook):
-        return Loan(p.at(token), jnp.full((*token.shape, 0), -1, jnp.int32))
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
@@ -215,10 +205,6 @@ class Doubled(Rule):
         (
             {"coupling": Rejection(), "draws": SharedNoise(np.zeros((2, 3, 4), np.float32))},
             "the rejection coupling was given SharedNoise as draws",
-        ),
-        (
-            {"coupling": Rejection("published"), "draws": draws_of(Rejection(), 2), "rule": Doubled()},
-            "residual 'published' takes neighbours out, and there is no codebook",
         ),
         *(
             (

@@ -26,7 +26,6 @@ from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import best_of_pool
 from lantern_jax.decoding.tree import MOST_DEPTH, MOST_NODES, DraftTree, GuessTree
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 
 RANKINGS = ("probability", "gap")
@@ -121,8 +120,6 @@ class DynamicTree(GuessTree):
 
     def __post_init__(self):
         check_fields(self)
-        if not isinstance(self.checks, tuple | list):
-            raise errors.invalid("checks", self.checks, "depths such as (5, 7, 9)")
         object.__setattr__(self, "checks", tuple(check_count("checks", depth) for depth in self.checks))
         if isinstance(self.nodes, int) and self.nodes > self.drafts:
             raise LanternError(
@@ -209,7 +206,10 @@ def grow_dynamic(
             drafted, expanded = drafted + levels[-1].tokens.shape[1], expanded + tree.expanded[depth]
             above = jnp.take_along_axis(above, parent, axis=1)
             state, logits = expand(state, frontier.history[..., 0], above)
-    return _kept(tree, root, Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*levels, strict=True))))
+    pool = Pool(*(jnp.concatenate(parts, axis=1) for parts in zip(*levels, strict=True)))
+    chosen, topology = best_of_pool(pool.worth, pool.parents, tree.nodes, tree.depth, tree.children)
+    tokens = jnp.take_along_axis(pool.tokens, chosen, axis=1)
+    return Draft(jnp.concatenate([root, tokens], axis=1), topology)
 
 
 def _children(tree: DynamicTree, frontier: Frontier, log_q: Float[Array, "B F V"], draws, depth: int) -> Pool:
@@ -245,13 +245,6 @@ def _next(
         worth=worth,
         going=going,
     ), parent
-
-
-def _kept(tree: DynamicTree, root: Int[Array, "B 1"], pool: Pool) -> Draft:
-    """Keeps the best nodes, in the order in which they were drafted: parents before children."""
-    chosen, topology = best_of_pool(pool.worth, pool.parents, tree.nodes, tree.depth, tree.children)
-    tokens = jnp.take_along_axis(pool.tokens, chosen, axis=1)
-    return Draft(jnp.concatenate([root, tokens], axis=1), topology)
 
 
 def expanded_numbers(first: int, batch: int, count: int) -> Int[Array, "B M"]:
