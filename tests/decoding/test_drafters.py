@@ -1,22 +1,12 @@
-"""Records of drafters and trees: the same object however it is requested, since compiled programs are found by it."""
+"""A small model as a drafter."""
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from lantern_jax import DraftTree, named_tree
-from lantern_jax.draftings import Rows, drafter_from_target, eagle
+from lantern_jax.draftings import drafter_from_target
 
 from . import toy_models as toys
-
-
-def test_a_drafting_is_one_record_however_its_tree_is_written():
-    drafter = toys.copy_drafter()
-    assert (
-        eagle(drafter, "chain") is eagle(drafter, named_tree("chain"), None) is eagle(drafter, tree="chain")
-    )
-    assert eagle(drafter, [[0], [0, 0]]) is eagle(drafter, DraftTree.chain(2))
-    assert drafter_from_target(toys.llamagen()) is drafter_from_target(toys.llamagen(), conditioning=None)
 
 
 def test_a_small_models_pass_over_a_chain_equals_its_drafts_level_by_level():
@@ -41,7 +31,3 @@ def test_a_small_models_pass_over_a_chain_equals_its_drafts_level_by_level():
     drafted, refined = both(params)
     np.testing.assert_allclose(refined, drafted, atol=2e-5 * float(np.abs(drafted).max()))
     assert np.ptp(drafted, axis=1).max() > 0.1
-
-
-def test_rows_that_wait_for_a_whole_row_are_the_same_record():
-    assert Rows(16, 20) == Rows(16, 16)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from lantern_jax import DraftTree
-from lantern_jax.draftings import Drafter, Echo, GapTree, Window, jacobi, led_window
+from lantern_jax.draftings import Drafter, GapTree, Window, jacobi, led_window
 
 from . import toy_models as toys
 
@@ -38,18 +38,6 @@ def test_a_window_reaches_past_row_ends(coupling, redraw):
     # Forced tokens are not counted: free places hold the first token, accepted tokens and free bonus tokens.
     bonus = (target.forced < 0).sum() - 1 - decoded.accepted @ np.arange(7)
     assert (bonus <= decoded.rounds).all() and (bonus >= decoded.rounds - ends.sum()).all()
-
-
-def test_a_window_is_one_record_however_it_is_requested():
-    """Compiled programs are found by it."""
-    assert jacobi(12, 6) is jacobi(12, window=DraftTree.chain(6), redraw=None)
-    assert jacobi(12, 6) is not jacobi(12, 6, "maximal")
-    drafter, settings = toys.copy_drafter(), Window(toys.VOCAB, CHAIN)
-    assert (
-        led_window(drafter, settings)
-        is led_window(drafter, settings, 3, Echo())
-        is led_window(drafter, settings, echo=None)
-    )
 
 
 REFUSED = {

@@ -1,6 +1,5 @@
 """Pictures continued from given ones: from pictures, codes and files, in Python and by the command."""
 
-import dataclasses
 import json
 from functools import partial
 
@@ -13,7 +12,6 @@ import lantern_jax.engine.engine
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.display.acceptance import draw_acceptance
 from lantern_jax.models.vq import VQModel
-from lantern_jax.pipeline.plan import Plan
 from tests.command import assert_refused, must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import (
@@ -74,15 +72,6 @@ def test_given_tokens_are_not_counted(completed):
     rounds = completed.round_of_token
     assert (rounds[:, : 2 * GRID] == 0).all() and (rounds[:, 2 * GRID :] > 0).all()
     assert len(draw_acceptance(completed)) == 2
-
-
-def test_given_tokens_are_not_compared(made, completed, monkeypatch):
-    """Where plain decoding has none of the other tokens, none is counted as the same."""
-    others = np.where(completed.round_of_token > 0, (completed.tokens + 1) % CODES, completed.tokens)
-    runs = {False: completed, True: dataclasses.replace(completed.plain, tokens=others)}
-    monkeypatch.setattr(Plan, "_generate", lambda *given, plain=False: runs[plain])
-    planned = tiny_pipeline().plan(PROMPTS, seed=4, start=made.tokens, keep_rows=2)
-    assert planned.run(compare=True).statistics.same_tokens == 0
 
 
 def test_one_start_serves_all_prompts(made, monkeypatch):

@@ -75,12 +75,3 @@ def test_given_tokens_have_no_log_probs(plain):
     np.testing.assert_allclose(
         made.log_probs[:, TOKENS // 2 :], plain.log_probs[:, TOKENS // 2 :], rtol=1e-4, atol=1e-4
     )
-
-
-def test_log_probs_compile_and_run_nothing_unless_requested():
-    pipeline = pipeline_on(1)
-    assert pipeline.generate(PROMPTS[0], method="ar", **OPTIONS).log_probs is None
-    kinds = {key.kind for key in pipeline.engine.programs._held}
-    assert kinds == {"start", "advance", "draw"}
-    pipeline.generate(PROMPTS[0], method="ar", log_probs=True, **OPTIONS)
-    assert {key.kind for key in pipeline.engine.programs._held} == kinds | {"log_probs"}

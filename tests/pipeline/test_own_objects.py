@@ -71,25 +71,6 @@ def test_progress_and_settings_know_own_objects():
     assert seen[-1].tokens == seen[-1].total
 
 
-def test_the_librarys_own_objects_equal_their_names():
-    pipeline = tiny_pipeline()
-    parts = {"drafting": "tree", "rule": "lantern++:k=8,lam=30", "coupling": "gumbel:path=followed"}
-    by_name = pipeline.generate(**CALL, **parts)
-    count = len(pipeline.engine.programs)
-    drafting = lantern_jax.draftings.Tree(tree=lantern_jax.DraftTree.from_paths(TREE))
-    given = {
-        "rule": lantern_jax.rules.LanternPlusPlus(k=8, lam=30.0),
-        "coupling": lantern_jax.couplings.Gumbel("followed"),
-    }
-    for made in (
-        pipeline.generate(**CALL, drafting=drafting, **given),
-        pipeline.generate(**CALL, method=lantern_jax.Method(drafting, **given)),
-    ):
-        np.testing.assert_array_equal(made.tokens, by_name.tokens)
-        assert made.statistics.substituted > 0 and len(pipeline.engine.programs) == count
-        assert made.settings == by_name.settings
-
-
 @dataclass(frozen=True)
 class OwnTree(lantern_jax.draftings.Guessing):
     drafter: str = "eagle"
