@@ -15,10 +15,6 @@ def of_chain(redraw, coupling):
     toys.decode(jacobi(toys.VOCAB, 6, redraw), name="chain", coupling=coupling)
 
 
-def led(window, *refine):
-    led_window(toys.copy_drafter(), window, *refine)
-
-
 @pytest.mark.parametrize(
     ("coupling", "redraw"),
     [pytest.param("gumbel", None, marks=pytest.mark.exhaustive), ("rejection", "maximal")],
@@ -50,11 +46,11 @@ REFUSED = {
     "initial 'preview' needs a model that samples a preview first": lambda: jacobi(12, initial="preview"),
     "unknown redraw 'new': choose one of independent, maximal, shared": lambda: jacobi(12, 4, "new"),
     "levels 5 is not valid: give a whole number from 0 to 4 .no more": lambda: DraftTree.window(4, 2, 5),
-    "13 guesses for a position are more than 12 codes": lambda: jacobi(12, DraftTree.window(4, 13, 2)),
     "branches 0 is not valid: give a whole number from 1 to 4096": lambda: DraftTree.window(4, 0),
     "the tree has no path of best guesses as long as any other": lambda: jacobi(12, SIDEWAYS),
-    "a led window needs the coupling gumbel": lambda: led(Window(toys.VOCAB, CHAIN, "maximal")),
-    "refine -1 is not valid": lambda: led(Window(toys.VOCAB, CHAIN), -1),
+    "a led window needs the coupling gumbel": lambda: led_window(
+        toys.copy_drafter(), Window(toys.VOCAB, CHAIN, "maximal")
+    ),
     "this drafter cannot pass over a window": lambda: led_window(Drafter(print, print, print), Window(12, CHAIN)),
 }  # fmt: skip
 

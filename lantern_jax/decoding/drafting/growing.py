@@ -21,7 +21,6 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int
 
 from lantern_jax.decoding.fields import SHARPNESS, check_count, check_fields, field, named, number, whole
-from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import Draft, Pending
 from lantern_jax.decoding.sampling import top_children
 from lantern_jax.decoding.topology import best_of_pool
@@ -183,11 +182,7 @@ def grow_dynamic(
     pending: Pending,
     draws: Any,
 ) -> Draft:
-    """Drafts ``tree`` below the root, as point masses; raises LanternError for gaps without ``Gumbel``'s draws."""
-    if tree.ranking == "gap" and not isinstance(draws, SharedNoise | Greedy):
-        raise LanternError(
-            "ranking by gap needs the shared noise: use the gumbel coupling, or ranking probability"
-        )
+    """Drafts ``tree`` below the root, as point masses; a ranking by gaps needs ``Gumbel``'s draws."""
     (batch, expanded), root = pending.tokens.shape, pending.tokens[:, -1:]
     frontier = Frontier(
         history=pending.history[:, None],

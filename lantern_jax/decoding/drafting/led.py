@@ -44,7 +44,7 @@ from lantern_jax.decoding.echo import (
     recalled,
     remember,
 )
-from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, Range, field, whole
+from lantern_jax.decoding.fields import SHARPNESS, ByPlatform, Made, field, whole
 from lantern_jax.decoding.gap_tree import GapTree
 from lantern_jax.decoding.gumbel import Greedy, SharedNoise
 from lantern_jax.decoding.protocols import MOST_RECORDS, Draft, Drafting, Outcome, Pending
@@ -186,8 +186,8 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
         echo: the mixture; None gives the library's own.
 
     Raises:
-        LanternError: a window for ``Rejection``, a drafter that cannot refine, or a ``refine`` below 0; when traced,
-            the coupling ``Rejection``.
+        LanternError: a window for ``Rejection``, or a drafter that cannot refine; when traced, the coupling
+            ``Rejection``.
 
     Example:
         >>> from lantern_jax.drafters.eagle import eagle_drafter
@@ -202,7 +202,6 @@ def led_window(drafter: Drafter, settings: Window, refine: int = 3, echo: Echo |
         raise LanternError("a led window needs the coupling gumbel: give a window without redraw")
     if drafter.refine is None:
         raise LanternError("this drafter cannot pass over a window: give it refine, or draft a tree with it")
-    Range(int).check("refine", refine)
     return _drafting_of(LedWindow(drafter, settings, refine, Echo() if echo is None else echo))
 
 

@@ -99,10 +99,6 @@ class Window:
             raise LanternError(
                 "the tree has no path of best guesses as long as any other: add [0], [0, 0], ..."
             )
-        if self.branches > self.vocab_size and self.tree.is_static:
-            raise LanternError(
-                f"{self.branches} guesses for a position are more than {self.vocab_size} codes"
-            )
 
     @property
     def width(self) -> int:
