@@ -276,7 +276,9 @@ def _checked_paths(paths) -> tuple[tuple[int, ...], ...]:
     except TypeError:
         raise LanternError(f"the tree is not a list of paths: {advice}") from None
     if len(paths) > MOST_NODES or any(len(path) > MOST_DEPTH for path in paths):
-        raise LanternError(f"the tree has over {MOST_NODES} nodes or {MOST_DEPTH} levels: give a smaller one")
+        raise LanternError(
+            f"the tree has more than {MOST_NODES} nodes or is deeper than {MOST_DEPTH}: give fewer"
+        )
     for path in paths:
         if not path or not all(map(_is_rank, path)):
             raise LanternError(f"tree path {errors.short(list(path))} is not of ranks >= 0: {advice}")
