@@ -10,7 +10,6 @@ import pytest
 
 from lantern_jax.apps.metrics.clip import ClipConfig, Tower
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_config_from_shapes, clip_table
-from lantern_jax.apps.metrics.image_reward import RewardConfig, reward_config_from_shapes, reward_table
 from lantern_jax.families.chameleon.model import ChameleonConfig
 from lantern_jax.families.chameleon.weights import chameleon_config_from_shapes
 from lantern_jax.families.emu3.model import Emu3Config
@@ -62,7 +61,6 @@ def shallow(config):
     return dataclasses.replace(config, vision=vision, text=text)
 
 
-REWARD = RewardConfig(Tower(1024, 24, 16, 4096), Tower(768, 12, 12, 3072), 16, 224, 30524, 512)
 # Parameters in millions; CLIP's without the temperature.
 MILLIONS = {
     "LlamaGen-B": 111, "LlamaGen-L": 343, "LlamaGen-XL": 775, "LlamaGen-XXL": 1400, "LlamaGen-3B": 3100,
@@ -126,8 +124,6 @@ def cases():
         for where, layout in (("", HUGGING_FACE), (", OpenAI's", OPENAI)):
             tell = partial(clip_config_from_shapes, layout=layout, told=told)
             yield f"CLIP {name}{where}", tell, config, partial(of_table, clip_table, config, layout)
-    config = shallow(REWARD)
-    yield "ImageReward", reward_config_from_shapes, config, partial(of_table, reward_table, config)
 
 
 def chameleon_without_vq():

@@ -8,7 +8,6 @@ import pytest
 
 from lantern_jax.apps.convert.conversion import without_prefix
 from lantern_jax.apps.metrics.clip_files import HUGGING_FACE, OPENAI, clip_table, convert_clip
-from lantern_jax.apps.metrics.image_reward import convert_image_reward, reward_table
 from lantern_jax.apps.metrics.inception import convert_inception, inception_table
 from lantern_jax.apps.metrics.vgg import convert_vgg, vgg_table
 from lantern_jax.drafters.eagle_weights import convert_drafter
@@ -28,7 +27,6 @@ from tests.fixtures import guided_layouts, guided_shapes
 from tests.fixtures import published_layouts as layouts
 from tests.fixtures import published_shapes as published
 from tests.metrics.published_networks import TINY_VGG
-from tests.metrics.test_image_reward import CONFIG as REWARD
 from tests.metrics.tiny_clip import CONFIG as CLIP
 from tests.refused import refused
 
@@ -116,10 +114,6 @@ READERS = {
         clip, lambda: of_table(clip_table(CLIP, OPENAI)), "ln_final.bias",
         "visual.transformer.resblocks.0.attn.in_proj_weight",
     ),
-    "ImageReward": (
-        convert_image_reward, lambda: of_table(reward_table(REWARD)),
-        "mlp.layers.6.bias", "blip.visual_encoder.norm.bias",
-    ),
     "Inception": (
         convert_inception, lambda: of_table(inception_table()) | {"fc.weight": (1008, 2048),
         "fc.bias": (1008,)},
@@ -188,7 +182,6 @@ NO_END = "these tensors name a part .*, expected less than"
     ("CLIP", {"vision_model.embeddings.class_embedding": None}, "not a CLIP with a vision transformer"),
     ("CLIP", {PATCHES: (8, 64)}, "7 patches are not a square"),
     ("CLIP", {"text_model.embeddings.position_embedding.weight": (16, 65)}, "how many heads a text"),
-    ("ImageReward", {"blip.visual_encoder.pos_embed": None}, "missing or misshapen: blip.visual_encoder.pos_embed"),
     # Grouped-query attention; torchvision's Inception, which has other classes.
     ("GPT", {"layers.0.attention.wqkv.weight": (64, 32)}, r"wqkv\.weight is \[64, 32\], expected \[96, 32\]"),
     ("Inception", {"fc.weight": (1000, 2048), "fc.bias": (1000,)}, "2 unexpected: fc.weight, fc.bias"),

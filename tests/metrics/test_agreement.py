@@ -36,12 +36,10 @@ def test_what_is_painted_agrees_with_its_caption_and_not_with_others(landscapes)
 
 
 def test_only_what_a_prompt_names_counts(landscapes):
-    picture = landscapes[0][:1]
-    values = ("dawn", "noon", "dusk", "night")
-    each = [caption_agreement(picture, [value])[0] for value in values]
-    assert sum(each) == pytest.approx(1, abs=1e-5)
-    both = caption_agreement(picture, ["noon forest"])[0]
-    assert both == pytest.approx((each[1] + caption_agreement(picture, ["forest"])[0]) / 2, abs=1e-6)
+    prompts = ["dawn", "noon", "dusk", "night", "forest", "noon forest"]
+    *times, forest, both = caption_agreement(landscapes[0][:1].repeat(len(prompts), 0), prompts)
+    assert sum(times) == pytest.approx(1, abs=1e-5)
+    assert both == pytest.approx((times[1] + forest) / 2, abs=1e-6)
 
 
 def test_the_distance_of_features_grows_with_blur(landscapes):
@@ -49,7 +47,7 @@ def test_the_distance_of_features_grows_with_blur(landscapes):
     features = reader.features(pictures)
     assert features.shape == (COUNT, reader.width) and "2" in reader.name
     distances = [0.0]
-    for radius in (1, 2, 4, 8):
+    for radius in (1, 4):
         blur = ImageFilter.GaussianBlur(radius)
         blurred = [np.asarray(Image.fromarray(picture).filter(blur)) for picture in pictures]
         distances.append(

@@ -56,7 +56,7 @@ def test_openais_own_state_dict_is_recognised_by_its_numbers():
 def test_what_is_no_usable_clip_is_refused(tmp_path):
     tensors = hugging_face_tensors()
     refused_each({
-        "tensors do not tell the activation: give quick_gelu": lambda: convert_clip(tensors),
+        "tensors do not tell the activation": lambda: convert_clip(tensors),
         "unknown activation 'relu': choose one of quick_gelu, gelu": (
             lambda: convert_clip(tensors, {"activation": "relu"})
         ),
@@ -68,11 +68,9 @@ def test_what_is_no_usable_clip_is_refused(tmp_path):
 @pytest.mark.parametrize(("content", "match"), [
     ("{", "is not the config of a CLIP"),
     ('{"vision_config": {}}', r"is not the config of a CLIP \('text_config'\)"),
-    ('{"vision_config": null, "text_config": null}', "is not the config of a CLIP"),
     ('{"vision_config": {"hidden_act": "gelu"}, "text_config": {}}', "its towers have different activations"),
     ('{"vision_config": {"hidden_size": 768}, "text_config": {}}', "vision tower of width 768, the tensors of 64"),
     ('{"model_type": "vit"}', "tensors do not tell the activation"),
-    ('{"vision_config": {"hidden_act": "relu"}, "text_config": {"hidden_act": "relu"}}', "unknown activation 'relu'"),
 ])  # fmt: skip
 def test_a_wrong_config_beside_the_weights_is_refused(tmp_path, content, match):
     folder = write_folder(tmp_path / "clip")

@@ -79,10 +79,7 @@ def expected(size, activation):
         return seen.numpy(), read.numpy()
 
 
-RARE = [pytest.param(*case, marks=pytest.mark.exhaustive) for case in (("B", "gelu"), ("H", "quick_gelu"))]
-
-
-@pytest.mark.parametrize(("size", "activation"), [("B", "quick_gelu"), ("H", "gelu"), *RARE])
+@pytest.mark.parametrize(("size", "activation"), [("B", "quick_gelu"), ("H", "gelu")])
 def test_embeddings_match_transformers(assert_close, size, activation):
     config, params = convert_clip(tensors_of(reference(size, activation)), told(size, activation))
     assert (config.side, config.patch, config.embedding) == (SIDE, 4, 10)

@@ -6,6 +6,7 @@ from PIL import Image
 
 from lantern_jax.apps.metrics import preprocessing
 from tests.metrics.tiny_clip import random_pictures
+from tests.refused import refused
 
 SIDE = 28
 SIZES = ((28, 28), (56, 56), (40, 70), (71, 33), (20, 12), (28, 31), (33, 28), (28, 45))
@@ -70,22 +71,17 @@ def test_very_thin_pictures_keep_a_row():
     assert (np.abs(pixels(preprocessing.padded_input(picture, SIDE))).max(axis=(1, 2)) > 1).sum() == 1
 
 
-def test_a_picture_that_takes_gigabytes_to_resize_is_refused():
-    """The shortest side is enlarged to CLIP's, and the longest with it."""
+def test_what_is_no_picture_is_refused():
+    """Nor one that takes gigabytes to resize: the shortest side is enlarged to CLIP's, and the longest with it."""
+    for picture in (
+        np.zeros((8, 8), np.uint8),
+        np.zeros((8, 8, 3), np.float32),
+        np.zeros((0, 8, 3), np.uint8),
+    ):
+        for prepare in (preprocessing.clip_input, preprocessing.square_input, preprocessing.padded_input):
+            with refused(r"give uint8 \[height, width, 3\]"):
+                prepare(picture, SIDE)
     (picture,) = random_pictures([(2, 201)])
     assert preprocessing.clip_input(picture[:, :200], SIDE).shape == (SIDE, SIDE, 3)
-    with pytest.raises(ValueError, match="201 x 2 pixels is too long for CLIP: crop it"):
+    with refused("201 x 2 pixels is too long for CLIP: crop it"):
         preprocessing.clip_input(picture, SIDE)
-
-
-@pytest.mark.parametrize("picture", [
-    np.zeros((8, 8), np.uint8), np.zeros((8, 8, 4), np.uint8), np.zeros((8, 8, 3), np.float32),
-    np.zeros((0, 8, 3), np.uint8),
-])  # fmt: skip
-@pytest.mark.parametrize(
-    "prepare", [preprocessing.clip_input, preprocessing.square_input, preprocessing.padded_input]
-)
-def test_what_is_no_picture_is_refused(prepare, picture):
-    with pytest.raises(ValueError, match=r"give uint8 \[height, width, 3\]") as error:
-        prepare(picture, SIDE)
-    assert "\n" not in str(error.value)

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import re
-import sys
-import types
 
 import numpy as np
 import pytest
@@ -13,7 +11,7 @@ from safetensors.numpy import save_file
 
 from lantern_jax.apps.commands import report
 from lantern_jax.apps.commands.main import main
-from lantern_jax.apps.metrics import protocols, registry, statistics
+from lantern_jax.apps.metrics import clip_scores, comparison, protocols, registry, statistics
 from lantern_jax.apps.metrics.distances import kernel_distance, precision_recall
 from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
@@ -208,7 +206,7 @@ def test_a_wrong_file_is_reported_before_features_are_read(line, words, folder, 
     assert run("made", "--reference", "made", "--features", "colours", "--save-reference", "stats.npz") == 0
     kind = registry.ScoreKind("level", build, "file of levels")
     monkeypatch.setitem(registry.SCORES._ours, "clip-lantern", kind)
-    monkeypatch.setattr(statistics, "read_statistics", must_not_run)
+    monkeypatch.setattr(statistics, "read_pictures", must_not_run)
     capsys.readouterr()
     assert words in assert_refused(["metrics", *line.split(), "--features", "colours"], capsys)
 
@@ -246,10 +244,8 @@ def test_help_names_everything_there_is(capsys, monkeypatch):
 
 
 def test_cmmd_has_its_own_reader(folder, capsys, monkeypatch):
-    module = types.ModuleType("lantern_jax.apps.metrics.cmmd")
-    module.cmmd = lambda made, real: float(len(made) + len(real) / 100)
-    module.cmmd_features = lambda weights: colours(weights, "whole")
-    monkeypatch.setitem(sys.modules, "lantern_jax.apps.metrics.cmmd", module)
+    monkeypatch.setattr(comparison, "cmmd", lambda made, real: float(len(made) + len(real) / 100))
+    monkeypatch.setattr(clip_scores, "cmmd_features", lambda weights: colours(weights, "whole"))
     write_folder(folder / "made", 1), write_folder(folder / "real", 1, COUNT + 3)
     (folder / "weights").write_text("")
     assert run("made", "--reference", "real", "--features", "clip", "--weights", "weights") == 0

@@ -27,8 +27,7 @@ def add(commands) -> None:
     take("--reference", "SET|FILE.npz", "what to compare with: pictures or saved statistics")
     take("--features", "NAME,NAME", "readers of pictures: demo, inception, vgg, clip (default: demo)")
     take("--preprocessing", "NAME", "of Inception: clean, pytorch-fid, tf; of VGG: linear, relu")
-    scores = "of pictures with prompts: agreement, clip, clip-lantern, hpsv2, image-reward"
-    take("--scores", "NAME,NAME", scores)
+    take("--scores", "NAME,NAME", "of pictures with prompts: agreement, clip, clip-lantern, hpsv2")
     take("--prompts", "FILE", "prompts, one per line, for pictures that do not carry theirs")
     take("--weights", "[NAME=]FILE", "of a network, once for each", action="append")
     take("--preset", "NAME", "measure as published: lantern, adm")
@@ -105,8 +104,7 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
     wanted, k = arguments.preprocessing, arguments.neighbours
     if arguments.reference is None:
         for name in _OF_DISTANCES:
-            value = getattr(arguments, name)
-            if value is not None and value is not False:
+            if getattr(arguments, name) not in (None, False):
                 flag = f"--{name.replace('_', '-')}"
                 raise LanternError(f"{flag} is of distances to other pictures: give --reference too")
         return []
@@ -123,11 +121,9 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
     kinds = {name: READERS[name] for name in names or ["demo"]}
     choices = dict.fromkeys(choice for kind in kinds.values() for choice in kind.preprocessings if choice)
     if wanted is not None and wanted not in choices:
-        if not choices:
-            raise LanternError(
-                f"{', '.join(kinds)} features have one preprocessing: leave out --preprocessing"
-            )
-        raise errors.unknown("preprocessing", wanted, choices)
+        if choices:
+            raise errors.unknown("preprocessing", wanted, choices)
+        raise LanternError(f"{', '.join(kinds)} features have one preprocessing: leave out --preprocessing")
 
     def reading(name: str) -> Reading:
         kind = kinds[name]
@@ -138,11 +134,8 @@ def _readings(arguments: argparse.Namespace, preset) -> list:
 
 
 def _check_outputs(arguments: argparse.Namespace) -> None:
-    outputs = [Path(path) for path in (arguments.out, arguments.save_reference) if path is not None]
-    if len({path.absolute() for path in outputs}) < len(outputs):
-        raise LanternError(f"{outputs[0]} is named for two outputs: give each its own file")
-    for path in outputs:
-        check_new_file(path, arguments.overwrite)
+    for path in filter(None, (arguments.out, arguments.save_reference)):
+        check_new_file(Path(path), arguments.overwrite)
     if arguments.save_reference is not None:
         from lantern_jax.apps.metrics.statistics import check_counted
 

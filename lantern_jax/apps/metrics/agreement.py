@@ -11,7 +11,7 @@ Axes: n pictures, H W height and width, F features, V values of all attributes.
 """
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
 from importlib import resources
@@ -25,12 +25,10 @@ from einops import rearrange
 from flax.traverse_util import flatten_dict
 from jaxtyping import Array, Float, PyTree, UInt8
 
-from lantern_jax.apps.metrics.features import FeatureReader, Score, check_pairs, network
+from lantern_jax.apps.metrics.features import FeatureReader, Score, check_pairs, network, usual_batch
 from lantern_jax.apps.metrics.landscapes import ATTRIBUTES, LANDSCAPES
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-from lantern_jax.io.files import parse_json, read_arrays
-from lantern_jax.models.sizes import is_size
+from lantern_jax.io.files import read_arrays
 from lantern_jax.tensors.matching import module_table, read_tensors
 from lantern_jax.text.vocabulary import UNSPECIFIED
 
@@ -38,10 +36,10 @@ from lantern_jax.text.vocabulary import UNSPECIFIED
 VERSION = 2
 NAME = f"demo classifier {VERSION}"
 FEATURES = 48
-# A picture's side in pixels is a multiple of the first and at most the second.
-CELL, LARGEST = 16, 1024
-# The most bytes of a file's ``reads``.
-_LONGEST = 2**16
+# A picture's side in pixels is a multiple of this.
+CELL = 16
+# Channels and strides of the convolutions, and the side of the squares of pixels that are folded into channels first.
+_WIDTHS, _STRIDES, _FOLD = (32, 64, 64, 96, 96), (1, 2, 1, 2, 1), 4
 
 
 def value_counts(attributes: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
@@ -52,23 +50,16 @@ def value_counts(attributes: Mapping[str, Sequence[str]]) -> tuple[int, ...]:
 class DemoClassifier(nn.Module):
     """Features of landscapes, and scores of the values of all attributes, attribute by attribute.
 
-    Attributes:
-        counts: how many values each attribute has.
-        widths: channels of the convolutions.
-        strides: of the convolutions.
-        fold: side of the squares of pixels that are folded into channels first.
+    ``counts`` says how many values each attribute has.
     """
 
     counts: tuple[int, ...] = value_counts(ATTRIBUTES)
-    widths: tuple[int, ...] = (32, 64, 64, 96, 96)
-    strides: tuple[int, ...] = (1, 2, 1, 2, 1)
-    fold: int = 4
 
     @nn.compact
     def __call__(self, pictures: Float[Array, "n H W 3"]) -> tuple[Float[Array, "n F"], Float[Array, "n V"]]:
         """Reads ``pictures`` in [-1, 1]; H and W divisible by 16."""
-        x = rearrange(pictures, "n (h p) (w q) c -> n h w (p q c)", p=self.fold, q=self.fold)
-        for i, (width, stride) in enumerate(zip(self.widths, self.strides, strict=True)):
+        x = rearrange(pictures, "n (h p) (w q) c -> n h w (p q c)", p=_FOLD, q=_FOLD)
+        for i, (width, stride) in enumerate(zip(_WIDTHS, _STRIDES, strict=True)):
             x = nn.Conv(width, (3, 3), strides=(stride, stride), name=f"conv_{i}")(x)
             x = nn.relu(nn.GroupNorm(8, use_fast_variance=False, name=f"norm_{i}")(x))
         # A smooth maximum beside the mean: a bird is in one column of many.
@@ -113,13 +104,14 @@ def read_classifier(path: Path) -> Classifier:
     """Reads a classifier's file, parameters and ``reads``; raises LanternError for any other file."""
     try:
         arrays = read_arrays(path)
-        attributes, side = _read_about(arrays.pop("reads", None))
+        reads = json.loads(str(arrays.pop("reads")))
+        attributes, side = {name: tuple(words) for name, words in reads["attributes"].items()}, reads["side"]
         example = jax.ShapeDtypeStruct((1, side, side, 3), jnp.float32)
         model = DemoClassifier(value_counts(attributes))
         shapes = jax.eval_shape(model.init, jax.random.key(0), example)["params"]
         table = module_table(shapes, lambda path: path.replace(".", "/"))
         return Classifier(read_tensors(arrays, table, what="demo's classifier"), attributes, side)
-    except ValueError as error:
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
         raise LanternError(
             f"{path} cannot be read, or is not the demo's classifier ({error}): install the package again"
         ) from None
@@ -134,50 +126,21 @@ def classifier_arrays(classifier: Classifier) -> dict[str, np.ndarray]:
     }
 
 
-def _read_about(text: np.ndarray | None) -> tuple[Mapping[str, tuple[str, ...]], int]:
-    """Returns (attributes, side) from the text of a file's ``reads``."""
-    if text is None or text.ndim or text.dtype.kind != "U" or text.nbytes > _LONGEST:
-        raise LanternError("what it reads is no text")
-    about = parse_json(str(text), "what it reads")
-    named = about.get("attributes") if isinstance(about, dict) else None
-    values = list(named.values()) if isinstance(named, dict) else []
-    words = [word for part in values for word in (part if part and isinstance(part, list) else [None])]
-    if not words or not all(isinstance(word, str) for word in words):
-        raise LanternError("what it reads has no attributes with their values")
-    side = about.get("side")
-    if not is_size(side) or side % CELL or side > LARGEST:
-        raise LanternError(
-            f"it reads pictures of {errors.short(side)} pixels, no multiple of {CELL} to {LARGEST}"
-        )
-    return {name: tuple(part) for name, part in named.items()}, side
-
-
 @cache
-def demo_features() -> FeatureReader:
-    """Returns the reader of the classifier's layer before its scores: 48 numbers per picture of 256 x 256 pixels."""
-    return _reader("penultimate", FEATURES, lambda features, scores: features)
-
-
-@cache
-def _probabilities() -> FeatureReader:
-    """Returns the reader of the probabilities of all values, attribute by attribute."""
-
-    counts = shipped_classifier().model.counts
-
-    def shares(features: Float[Array, "n F"], scores: Float[Array, "n V"]) -> Float[Array, "n V"]:
-        return jnp.concatenate([jax.nn.softmax(part) for part in by_attribute(scores, counts)], axis=-1)
-
-    return _reader("probabilities", sum(counts), shares)
-
-
-def _reader(what: str, width: int, chosen: Callable[..., Array]) -> FeatureReader:
+def _reader(part: int, what: str, width: int) -> FeatureReader:
+    """Returns the reader of one part of what the shipped classifier returns for pictures of its size."""
     classifier = shipped_classifier()
 
     def apply(params: PyTree, pictures: Float[Array, "n H W 3"]) -> Float[Array, "n _"]:
-        return chosen(*classifier.model.apply({"params": params}, pictures))
+        return classifier.model.apply({"params": params}, pictures)[part]
 
-    prepare = partial(_prepare, classifier.side)
-    return FeatureReader(f"{NAME}, {what}", width, prepare, network(apply, classifier.params))
+    read = network(apply, classifier.params)
+    return FeatureReader(f"{NAME}, {what}", width, partial(_prepare, classifier.side), read, usual_batch())
+
+
+def demo_features() -> FeatureReader:
+    """Returns the reader of the classifier's layer before its scores: 48 numbers per picture of 256 x 256 pixels."""
+    return _reader(0, "penultimate", FEATURES)
 
 
 def caption_agreement(
@@ -199,15 +162,15 @@ def caption_agreement(
         LanternError: prompts and pictures differ in number, a prompt uses other words, or a picture has another size.
     """
     check_pairs(pictures, prompts)
-    asked = np.array([LANDSCAPES.parse(prompt, strict=False) for prompt in prompts], np.int64).reshape(
-        -1, len(ATTRIBUTES)
-    )
-    given = by_attribute(_probabilities().features(pictures), value_counts(ATTRIBUTES))
-    named = asked != UNSPECIFIED
-    columns = [
-        np.take_along_axis(part, np.maximum(asked[:, [i]], 0), axis=1)[:, 0] for i, part in enumerate(given)
-    ]
-    return np.sum(np.stack(columns, axis=1) * named, axis=1) / named.sum(axis=1)
+    counts = value_counts(ATTRIBUTES)
+    parsed = [LANDSCAPES.parse(prompt, strict=False) for prompt in prompts]
+    asked = np.array(parsed, np.int64).reshape(-1, len(counts))
+    scores = by_attribute(_reader(1, "values", sum(counts)).features(pictures), counts)
+    total = np.zeros(len(asked))
+    for part, values in zip(scores, asked.T, strict=True):
+        chances = np.exp(part - np.logaddexp.reduce(part, axis=1, keepdims=True))
+        total += np.where(values == UNSPECIFIED, 0, chances[np.arange(len(values)), values])
+    return total / (asked != UNSPECIFIED).sum(axis=1)
 
 
 def agreement_scores() -> Score:

@@ -2,8 +2,7 @@
 
 One network for every published size with a vision transformer: ViT-B, L, H and larger.
 
-Axes: n pictures or texts, h w height and width, P positions, S positions that they attend to, H heads, E width of a
-head, D width of a tower, F embedding.
+Axes: n pictures or texts, h w height and width, P positions, D width of a tower, F embedding.
 """
 
 from collections.abc import Callable
@@ -14,7 +13,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jaxtyping import Array, Bool, Float, Int, PyTree
+from jaxtyping import Array, Float, Int, PyTree
 
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
@@ -90,80 +89,53 @@ class ClipConfig:
         return f"CLIP ViT-{size}/{self.patch}{side} ({self.activation})"
 
 
-def layer_norm(name: str, epsilon: float = 1e-5) -> nn.LayerNorm:
-    return nn.LayerNorm(epsilon=epsilon, use_fast_variance=False, name=name)
-
-
-def attend(
-    queries: Float[Array, "n P H E"],
-    keys: Float[Array, "n S H E"],
-    values: Float[Array, "n S H E"],
-    seen: Bool[Array, "#n #P S"] | None = None,
-) -> Float[Array, "n P D"]:
-    """Returns softmax attention, its heads side by side; no position sees what ``seen`` denies."""
-    scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (queries.shape[-1] ** -0.5)
-    if seen is not None:
-        scores = jnp.where(seen[:, None], scores, jnp.finfo(scores.dtype).min)
-    attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
-    return attended.reshape(*attended.shape[:2], -1)
+def layer_norm(name: str) -> nn.LayerNorm:
+    return nn.LayerNorm(epsilon=1e-5, use_fast_variance=False, name=name)
 
 
 class ClipLayer(nn.Module):
     """Attention, then a feed-forward layer, both after a norm and added to their input.
 
-    Attributes:
-        causal: a position sees only positions up to itself.
-        epsilon: of the norms.
+    With ``causal`` a position sees only positions up to itself.
     """
 
     tower: Tower
     activation: str
     causal: bool
-    epsilon: float = 1e-5
 
     @nn.compact
     def __call__(self, x: Float[Array, "n P D"]) -> Float[Array, "n P D"]:
-        tower, positions = self.tower, x.shape[1]
-        hidden = nn.Dense(3 * tower.width, name="qkv")(layer_norm("attention_norm", self.epsilon)(x))
-        shape = (*x.shape[:2], 3, tower.heads, tower.width // tower.heads)
-        seen = np.tril(np.ones((1, positions, positions), bool)) if self.causal else None
-        attended = attend(*jnp.moveaxis(hidden.reshape(shape), 2, 0), seen)
-        x = x + nn.Dense(tower.width, name="out")(attended)
+        tower, (count, positions, _) = self.tower, x.shape
+        hidden = nn.Dense(3 * tower.width, name="qkv")(layer_norm("attention_norm")(x))
+        shape = count, positions, 3, tower.heads, tower.width // tower.heads
+        queries, keys, values = jnp.moveaxis(hidden.reshape(shape), 2, 0)
+        scores = jnp.einsum("nphe,nshe->nhps", queries, keys) * (shape[-1] ** -0.5)
+        if self.causal:
+            scores = jnp.where(np.tri(positions, dtype=bool)[None, None], scores, jnp.finfo(scores.dtype).min)
+        attended = jnp.einsum("nhps,nshe->nphe", jax.nn.softmax(scores, axis=-1), values)
+        x = x + nn.Dense(tower.width, name="out")(attended.reshape(x.shape))
 
-        hidden = nn.Dense(tower.hidden, name="up")(layer_norm("feed_forward_norm", self.epsilon)(x))
+        hidden = nn.Dense(tower.hidden, name="up")(layer_norm("feed_forward_norm")(x))
         return x + nn.Dense(tower.width, name="down")(ACTIVATIONS[self.activation](hidden))
 
 
 class PictureTower(nn.Module):
-    """A class token and patches through a transformer.
+    """A class token and patches through a transformer, read at the class token."""
 
-    Attributes:
-        patch: side in pixels.
-        epsilon: of the norms.
-        norm_before: whether a norm precedes the layers and the patches have no bias, as in CLIP.
-    """
-
-    tower: Tower
-    patch: int
-    activation: str
-    epsilon: float = 1e-5
-    norm_before: bool = True
+    config: ClipConfig
 
     @nn.compact
-    def __call__(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n P D"]:
-        tower, patch = self.tower, (self.patch, self.patch)
+    def __call__(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n D"]:
+        tower, patch = self.config.vision, (self.config.patch, self.config.patch)
         init = nn.initializers.normal(tower.width**-0.5)
-        bias = not self.norm_before
-        x = nn.Conv(tower.width, patch, patch, padding="VALID", use_bias=bias, name="patches")(pictures)
+        x = nn.Conv(tower.width, patch, patch, padding="VALID", use_bias=False, name="patches")(pictures)
         x = x.reshape(len(x), -1, tower.width)
         first = self.param("class_embedding", init, (tower.width,))
         x = jnp.concatenate([jnp.broadcast_to(first, (len(x), 1, tower.width)), x], axis=1)
-        x = x + self.param("positions", init, x.shape[1:])[None]
-        if self.norm_before:
-            x = layer_norm("norm_before", self.epsilon)(x)
+        x = layer_norm("norm_before")(x + self.param("positions", init, x.shape[1:])[None])
         for i in range(tower.layers):
-            x = ClipLayer(tower, self.activation, False, self.epsilon, name=f"layer_{i}")(x)
-        return layer_norm("norm_after", self.epsilon)(x)
+            x = ClipLayer(tower, self.config.activation, causal=False, name=f"layer_{i}")(x)
+        return layer_norm("norm_after")(x[:, 0])
 
 
 class TextTower(nn.Module):
@@ -190,14 +162,13 @@ class Clip(nn.Module):
     config: ClipConfig
 
     def setup(self):
-        config = self.config
-        self.vision = PictureTower(config.vision, config.patch, config.activation)
-        self.vision_projection = nn.Dense(config.embedding, use_bias=False)
-        self.text = TextTower(config)
+        self.vision = PictureTower(self.config)
+        self.vision_projection = nn.Dense(self.config.embedding, use_bias=False)
+        self.text = TextTower(self.config)
 
     def embed_pictures(self, pictures: Float[Array, "n h w 3"]) -> Float[Array, "n F"]:
         """Embeds normalized pictures [n, side, side, 3] at the class token; the embeddings may have any length."""
-        return self.vision_projection(self.vision(pictures)[:, 0])
+        return self.vision_projection(self.vision(pictures))
 
     def embed_texts(self, ids: Int[Array, "n P"]) -> Float[Array, "n F"]:
         """Embeds int32 ids [n, context]; the embeddings may have any length."""

@@ -159,24 +159,21 @@ def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Map
         return Tower(width, layers, width // usual if heads is None else heads, hidden)
 
     patch, projection = shapes["vision.patches.kernel"][2], shapes["vision_projection.kernel"]
+    # The first position is the class token's.
+    patches = shapes["vision.positions"][0] - 1
+    side = math.isqrt(max(patches, 0))
+    if side**2 != patches or not side:
+        raise LanternError(f"these tensors are not a {WHAT}: {patches} patches are not a square")
     return ClipConfig(
         vision=tower("vision"),
         text=tower("text"),
         activation=_activation(tensors, told),
         patch=patch,
-        side=patch * side_of(shapes["vision.positions"][0], WHAT),
+        side=patch * side,
         embedding=projection[0 if "vision_projection" in layout else 1],
         vocab_size=shapes["text.tokens.embedding"][0],
         context=shapes["text.positions"][0],
     )
-
-
-def side_of(positions: int, what: str) -> int:
-    """Returns the patches per side for this number of positions, the class token's included, or raises LanternError."""
-    side = math.isqrt(max(positions - 1, 0))
-    if side**2 != positions - 1 or not side:
-        raise LanternError(f"these tensors are not a {what}: {positions - 1} patches are not a square")
-    return side
 
 
 def clip_table(config: ClipConfig, layout: Names) -> dict[str, Entry]:
@@ -189,10 +186,7 @@ def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:
         return told["activation"]
     if all(name in tensors for name in _OPENAI_MARKS):
         return "quick_gelu"
-    raise LanternError(
-        "tensors do not tell the activation: give quick_gelu (OpenAI's weights) or gelu (LAION's, HPSv2's), "
-        "or put its config.json beside it"
-    )
+    raise LanternError("tensors do not tell the activation: put its config.json beside it")
 
 
 def _told_beside(weights: Path) -> dict[str, Any]:

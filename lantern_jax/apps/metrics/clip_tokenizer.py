@@ -5,9 +5,8 @@ Axes: n texts, P positions.
 
 import html
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -43,10 +42,11 @@ class ClipTokenizer:
             context: P.
             prefix: a text whose ids come before each text's, such as "A photo depicts " in LANTERN's evaluation.
         """
-        before = self.tokenizer.encode(clean(prefix))
+        before, most = self.tokenizer.encode(clean(prefix)), context - 2
         found = [before + self.tokenizer.encode(clean(text)) for text in texts]
-        warn_of_cut("CLIP", found, context - 2)
-        return padded_rows([[self.start, *ids[: context - 2], self.end] for ids in found], context)[0]
+        if any(len(row) > most for row in found):
+            errors.warn_of_ignored([f"ignored by CLIP: what prompts say after {most} tokens"])
+        return padded_rows([[self.start, *row[:most], self.end] for row in found], context)[0]
 
 
 def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
@@ -62,39 +62,17 @@ def load_clip_tokenizer(path: str | Path) -> ClipTokenizer:
         if not path.is_file():
             raise LanternError(f"{path.parent} holds no tokenizer: {_GIVE}")
     tokenizer = load_tokenizer(path)
-    return ClipTokenizer(tokenizer, *mark_ids(tokenizer, (START, END), path, "CLIP", _GIVE))
-
-
-def mark_ids(
-    tokenizer: TextTokenizer, marks: tuple[str, str], path: Path, model: str, advice: str
-) -> tuple[int, int]:
-    """Returns the ids of a model's two marks; raises LanternError if its tokenizer does not know them."""
-    ids = [tokenizer.encode(mark) for mark in marks]
-    if any(len(found) != 1 for found in ids) or ids[0] == ids[1]:
-        raise LanternError(f"{path} is not {model}'s tokenizer (it has no {' or '.join(marks)}): {advice}")
-    return ids[0][0], ids[1][0]
+    marks = [tokenizer.encode(mark) for mark in (START, END)]
+    if [len(ids) for ids in marks] != [1, 1] or marks[0] == marks[1]:
+        raise LanternError(f"{path} is not CLIP's tokenizer (it has no {START} or {END}): {_GIVE}")
+    return ClipTokenizer(tokenizer, marks[0][0], marks[1][0])
 
 
 def clean(text: str) -> str:
-    """Returns a text as CLIP's tokenizer takes it: characters mended, entities resolved, single spaces, lower case.
+    """Returns a text as CLIP's tokenizer takes it: entities resolved, single spaces, lower case.
 
-    The original mends with the package ftfy, which is used here if installed. Without it, quotes, ligatures and wide
-    characters get their plain form, as with ftfy, but text decoded with the wrong encoding stays as it is.
+    Quotes, ligatures and wide characters get their plain form, as the original does it with the package ftfy; only text
+    that was decoded with the wrong encoding, which ftfy mends too, stays as it is.
     """
-    text = html.unescape(html.unescape(_mend()(text)))
+    text = html.unescape(html.unescape(plain_characters(text)))
     return re.sub(r"\s+", " ", text).strip().lower()
-
-
-def warn_of_cut(model: str, ids: Iterable[Sequence[int]], most: int) -> None:
-    """Warns, always in the same words, if a text's ids are more than a score's model reads."""
-    if any(len(row) > most for row in ids):
-        errors.warn_of_ignored([f"ignored by {model}: what prompts say after {most} tokens"])
-
-
-@cache
-def _mend() -> Callable[[str], str]:
-    try:
-        import ftfy
-    except ImportError:
-        return plain_characters
-    return ftfy.fix_text

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from lantern_jax.apps.metrics.distances import bootstrap_draws, interval, kernel_distance, precision_recall
+from lantern_jax.apps.metrics.distances import (
+    bootstrap_draws,
+    cmmd,
+    interval,
+    kernel_distance,
+    precision_recall,
+)
 from lantern_jax.apps.metrics.features import FeatureReader, Score
 from lantern_jax.apps.metrics.frechet import Normal, frechet_distance
 from lantern_jax.apps.metrics.protocols import CMMD, FRECHET, KERNEL, MANIFOLDS, Preset, Reading, Step
@@ -67,8 +73,6 @@ def compare(
         row |= asdict(precision_recall(*pair, k=reading.k, strict=reading.strict))
         row |= {"k": reading.k, "strict": reading.strict}
     if CMMD in others:
-        from lantern_jax.apps.metrics.cmmd import cmmd
-
         row["cmmd"] = cmmd(*pair)
     return row | {"left_out": []}
 

@@ -14,7 +14,6 @@ from jaxtyping import UInt8
 from lantern_jax.apps.display.picture_files import PICTURE_SUFFIXES, open_picture
 from lantern_jax.apps.foreign.archives import open_archive, read_header
 from lantern_jax.apps.sets.reading import SetPicture, is_set, read_set
-from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import in_colour
 
@@ -76,13 +75,10 @@ def _natural(file: Path) -> list[tuple[int, str]]:
 def _file_picture(file: Path) -> SetPicture:
     image = open_picture(file)
     texts = getattr(image, "text", {})
-    number = texts.get("number")
-    if number is not None and not (number.isdecimal() and len(number) < 19):
-        raise LanternError(
-            f"{file}: its number {errors.short(repr(number))} is not valid: give whole numbers, or none at all"
-        )
-    prompt, picture = texts.get("prompt"), np.asarray(in_colour(image))
-    return SetPicture(None if number is None else int(number), prompt, picture)
+    number = texts.get("number", "")
+    # Other programs may mean something else by it.
+    number = int(number) if number.isdecimal() and len(number) < 19 else None
+    return SetPicture(number, texts.get("prompt"), np.asarray(in_colour(image)))
 
 
 def _array_pictures(path: Path) -> Iterator[UInt8[np.ndarray, "H W 3"]]:

@@ -87,7 +87,7 @@ READERS: Table[ReaderKind] = Table("features", {
     ),
     "clip": ReaderKind(
         "CLIP's picture embedding, for CMMD",
-        _later("lantern_jax.apps.metrics.cmmd:cmmd_features"),
+        _later("lantern_jax.apps.metrics.clip_scores:cmmd_features"),
         "model.safetensors, from openai/clip-vit-large-patch14-336 on the Hugging Face hub",
         measures=(CMMD,),
     ),
@@ -112,11 +112,6 @@ SCORES: Table[ScoreKind] = Table("score", {
         "human preference score v2, raw",
         _later("lantern_jax.apps.metrics.clip_scores:hps_scores"),
         "HPS_v2.1_compressed.pt, from xswu/HPSv2 on the Hugging Face hub, with a CLIP's tokenizer.json beside it",
-    ),
-    "image-reward": ScoreKind(
-        "ImageReward, about normally distributed on its authors' pictures",
-        _later("lantern_jax.apps.metrics.image_reward:image_reward_scores"),
-        "ImageReward.pt, from THUDM/ImageReward on the Hugging Face hub, with BERT's tokenizer.json beside it",
     ),
 }, "scores")  # fmt: skip
 

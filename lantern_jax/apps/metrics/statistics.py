@@ -6,7 +6,7 @@ first, and so on. Files of ADM and pytorch-fid ("mu" and "sigma") are read too.
 Axes: n pictures, F features, H W height and width.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -22,7 +22,7 @@ from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import Contents, read_arrays
 
-_READERS = "readers"
+_READERS, _FOREIGN = "readers", {"mu", "sigma"}
 
 
 @dataclass(frozen=True)
@@ -52,50 +52,42 @@ class Statistics:
         return Normal.of_features(self.features) if self.given is None else self.given
 
 
-def read_statistics(
-    reader: FeatureReader, pictures: Iterable[UInt8[np.ndarray, "H W 3"]], given: Normal | None = None
-) -> Statistics:
-    """Reads the statistics of at least two pictures; raises LanternError for fewer."""
-    sizes = set()
-
-    def watched() -> Iterator[UInt8[np.ndarray, "H W 3"]]:
-        for picture in pictures:
-            sizes.add(picture.shape[:2])
-            yield picture
-
-    features = reader.features(watched())
-    Normal.of_features(features[:2])  # Fewer than two have none.
-    size = sizes.pop() if len(sizes) == 1 else None
-    return Statistics(reader.name, features.astype(np.float32), size, given)
-
-
 def statistics_of(path: str | Path, reader: FeatureReader) -> Statistics:
     """Returns a reader's statistics of a folder, a picture set, or a file of pictures or statistics.
 
     A file with "mu" and "sigma" does not name its reader: it is taken to be this one.
 
     Raises:
-        LanternError: pictures that cannot be read, too few of them, or a file of other readers.
+        LanternError: pictures that cannot be read, fewer than two, or a file of other readers.
     """
-    path = Path(path)
-    if is_statistics(path):
-        names = _names(path)
-        return _stored(path, reader) if _READERS in names else _foreign(path, reader, names)
-    return read_statistics(reader, (one.picture for one in read_pictures(path)))
+    path, names, given = Path(path), _names(path), None
+    if _READERS in names:
+        return _stored(path, reader)
+    if names >= _FOREIGN:
+        given = _foreign(path, reader)
+        if ARRAY not in names:
+            return Statistics(reader.name, given=given)
+    sizes = set()
+
+    def watched() -> Iterator[UInt8[np.ndarray, "H W 3"]]:
+        for one in read_pictures(path):
+            sizes.add(one.picture.shape[:2])
+            yield one.picture
+
+    features = reader.features(watched()).astype(np.float32)
+    Normal.of_features(features[:2])  # Fewer than two have none.
+    return Statistics(reader.name, features, sizes.pop() if len(sizes) == 1 else None, given)
 
 
 def is_statistics(path: str | Path) -> bool:
     """Tells whether this is a file of statistics, not pictures; raises LanternError for a damaged archive."""
-    path = Path(path)
-    if path.suffix != ".npz" or not path.is_file():
-        return False
     names = _names(path)
-    return _READERS in names or {"mu", "sigma"} <= names
+    return _READERS in names or names >= _FOREIGN
 
 
 def check_counted(path: str | Path) -> None:
     """Raises LanternError for a file whose statistics ``statistics_file`` does not take."""
-    if is_statistics(path) and _READERS not in _names(Path(path)):
+    if is_statistics(path) and _READERS not in _names(path):
         raise LanternError(f"{path} holds statistics already: use it as it is, without --save-reference")
 
 
@@ -123,22 +115,22 @@ def _stored(path: Path, reader: FeatureReader) -> Statistics:
     return Statistics(reader.name, features, None if size is None else tuple(map(int, size)))
 
 
-def _foreign(path: Path, reader: FeatureReader, names: set[str]) -> Statistics:
-    """Returns another program's mean and covariance, with features of the pictures in the same file, if any."""
-    found = _arrays(path, {"mu", "sigma"})
-    shapes = [list(found[name].shape) for name in ("mu", "sigma")]
-    if shapes != [[reader.width], [reader.width, reader.width]]:
+def _foreign(path: Path, reader: FeatureReader) -> Normal:
+    """Returns another program's mean and covariance."""
+    found = _arrays(path, _FOREIGN)
+    mean, covariance = (np.asarray(found[name], np.float64) for name in ("mu", "sigma"))
+    if (mean.shape, covariance.shape) != ((reader.width,), (reader.width, reader.width)):
         raise LanternError(
-            f"{path}: mu and sigma are {shapes[0]} and {shapes[1]}, but {reader.name} gives {reader.width} numbers: "
-            "give statistics of this reader"
+            f"{path}: mu and sigma are {list(mean.shape)} and {list(covariance.shape)}, but {reader.name} gives "
+            f"{reader.width} numbers: give statistics of this reader"
         )
-    normal = Normal.of_covariance(*(np.asarray(found[name], np.float64) for name in ("mu", "sigma")))
-    if ARRAY not in names:
-        return Statistics(reader.name, given=normal)
-    return read_statistics(reader, (one.picture for one in read_pictures(path)), normal)
+    return Normal.of_covariance(mean, covariance)
 
 
-def _names(path: Path) -> set[str]:
+def _names(path: str | Path) -> set[str]:
+    """Returns the names of an archive's arrays; none for what is no .npz file."""
+    if Path(path).suffix != ".npz" or not Path(path).is_file():
+        return set()
     with open_archive(path) as archive:
         return {name.removesuffix(".npy") for name in archive.namelist()}
 
@@ -149,11 +141,9 @@ def _arrays(path: Path, names: set[str]) -> Mapping[str, np.ndarray]:
         arrays = read_arrays(path, names)
     except LanternError as error:
         raise _damaged(path, errors.short(error)) from error
-    wrong = [
-        name for name, array in arrays.items() if array.dtype.kind == "f" and not np.isfinite(array).all()
-    ]
-    if wrong:
-        raise _damaged(path, f"{', '.join(wrong)} not finite")
+    for name, array in arrays.items():
+        if array.dtype.kind == "f" and not np.isfinite(array).all():
+            raise _damaged(path, f"{name} not finite")
     return arrays
 
 
