@@ -46,20 +46,12 @@ def test_rows_go_to_the_table_and_to_a_file(folder, capsys):
     assert "efficiency" not in printed and all(len(line) <= 80 for line in printed.splitlines())
     for text in ("gumbel", "speed-up", "picture", "demo, 16 px, float32", "wrote old.jsonl"):
         assert text in printed
-    assert main([*QUICK, "--methods", "gumbel", "medusa", "--guidance", "2", "--verbose"]) == 0
+    Path("prompts.txt").write_text("a lake\na foggy forest\n")
+    more = ["--methods", "gumbel", "medusa", "--guidance", "2", "--prompts", "prompts.txt", "--verbose"]
+    assert main([*QUICK, *more]) == 0
     printed = capsys.readouterr().out
     assert "left out: medusa" in printed and "efficiency" in printed
-    assert files(folder) == {"old.jsonl"}
-
-
-def test_what_does_not_fit_the_model_is_reported_before_the_others_are_measured(capsys, monkeypatch):
-    def stop(*given):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(measure, "measure", stop)
-    assert main([*QUICK, "--methods", "gumbel", "lantern-g:k=20"]) == 130
-    told = capsys.readouterr().err
-    assert "lantern: left out: lantern-g:k=20, batch 1: " in told and "the table stores 12" in told
+    assert files(folder) == {"old.jsonl", "prompts.txt"}
 
 
 def test_a_random_model_with_forced_acceptance(folder, capsys):
@@ -73,12 +65,6 @@ def test_a_random_model_with_forced_acceptance(folder, capsys):
     told = capsys.readouterr()
     assert "(forced)" in told.out and "stopped after 6 passes" in told.out
     assert files(folder) == {"b.jsonl"}
-
-
-def test_bench_takes_prompts(folder, capsys):
-    Path("prompts.txt").write_text("a lake\na foggy forest\n")
-    assert main([*QUICK, "--prompts", "prompts.txt"]) == 0
-    assert "gumbel" in capsys.readouterr().out
 
 
 def test_results_are_shown_when_their_file_cannot_be_written(capsys, monkeypatch):

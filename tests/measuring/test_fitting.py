@@ -18,9 +18,10 @@ def test_a_tpu_pads_caches_of_narrow_heads():
     """The compiler refuses 128 of LlamaGen-XL: heads of 64 take 24.3 GB there instead of 12.2."""
     device = DEVICES["v5e"]
     shapes, limit = size_shapes("llamagen-xl", "bfloat16"), limit_of(device)
-    found = largest(shapes, {"method": "ar"}, limit, platform=device.platform)
-    assert found.pictures == 64
-    assert found.state == pytest.approx(12.17e9, rel=0.01)
+    job = shapes.job({"method": "ar"})
+    most, twice = (need(shapes, job, 1, count, platform=device.platform) for count in (64, 128))
+    assert most.total <= limit < twice.total
+    assert most.state == pytest.approx(12.17e9, rel=0.01)
 
 
 def test_devices_share_pictures_and_a_model():

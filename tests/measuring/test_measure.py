@@ -1,7 +1,6 @@
 """Measuring: what is left out and why, consistent numbers, random models made where they are used."""
 
 import dataclasses
-from functools import cache
 from types import SimpleNamespace
 
 import jax
@@ -25,8 +24,6 @@ from lantern_jax.decoding.stream import Decoded
 from lantern_jax.engine.engine import Engine
 from tests.tiny_checkpoint import TOKENS, TREE, tiny_pipeline
 
-# Tests of the random model that name the same method share its programs.
-WINDOW = "led:window=4,refine=1"
 PLAN = Procedure(pictures=2)
 
 
@@ -37,12 +34,6 @@ def configurations(texts, **lists):
 def tiny_subject():
     pipeline = tiny_pipeline()
     return checkpoint_subject("tiny", pipeline, sample_prompts(pipeline.checkpoint, 8))
-
-
-@cache
-def random_tiny():
-    """Returns one subject for all tests, so that they share its compiled programs."""
-    return random_subject("tiny", "float32", prompts=4, mesh="data=1")
 
 
 def test_groups_share_their_plain_decoding_and_repeat_nothing():
@@ -103,24 +94,16 @@ def test_numbers_of_a_run_are_consistent():
     assert plain.device.startswith("cpu of ")
 
 
-def test_forced_rows_have_the_profiles_mean_and_no_quality():
-    subject, profile = random_tiny(), AcceptLengths(mean=3.0)
-    group = members(subject, configurations("gumbel:tree=chain"), profile)[0][0]
-    plan = dataclasses.replace(PLAN, pictures=16, profile=profile)
-    plain, row = measure(subject, group, plan)
-    assert row.forced and not plain.forced and row.accept_lengths == 3.0 and plain.accept_lengths is None
-    # 35 tokens after the first in some 12 passes, 16 pictures; the last pass of each is cut.
-    assert row.tokens_a_pass == pytest.approx(2.9, abs=0.35)
-    assert row.substituted is None and row.distortion is None and row.model == "random tiny"
-
-
 def test_a_stopped_picture_is_extrapolated_to_its_end():
-    subject, profile = random_tiny(), AcceptLengths(chances=(0.0, 1.0))
-    group = members(subject, configurations(WINDOW), profile)[0][0]
+    subject = random_subject("tiny", "float32", prompts=4, mesh="data=1")
+    profile = AcceptLengths(chances=(0.0, 1.0))
+    group = members(subject, configurations("led:window=4,refine=1"), profile)[0][0]
     plain, row = measure(subject, group, dataclasses.replace(PLAN, passes=5, profile=profile))
     assert row.tokens_a_pass == 2
     assert row.passes == pytest.approx(35 / 2) and plain.passes == pytest.approx(35)
-    assert row.measured_passes == 5 and row.acceptance == [1.0]
+    assert row.measured_passes == 5 and row.acceptance == [1.0] and row.model == "random tiny"
+    assert row.forced and not plain.forced and row.accept_lengths == [0, 1] and plain.accept_lengths is None
+    assert row.substituted is None and row.distortion is None
     assert row.seconds > 3 * row.ms_a_pass / 1e3
 
 

@@ -50,17 +50,13 @@ def test_every_method_has_its_drafter_at_a_published_size(size):
         assert (batch_inputs(shapes, job, 1).drafting_params is None) == (drafter is None)
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [kind if kind == "medusa" else pytest.param(kind, marks=pytest.mark.exhaustive) for kind in DRAFTERS],
-)
-def test_only_the_drafter_that_a_method_needs_is_made(kind):
+def test_only_the_drafter_that_a_method_needs_is_made():
     subject = random_subject(TINY, "float32", prompts=2, mesh="data=1")
-    settings = subject.settings({"method": f"gumbel:drafter={kind},tree=0.0+1"})
+    settings = subject.settings({"method": "gumbel:drafter=medusa,tree=0.0+1"})
     plain = subject.decode(subject.job(settings, plain=True), 0, 2, 2)
     assert not subject.engine.parameters.drafters
     drafted = subject.decode(subject.job(settings), 0, 2, 2)
-    assert list(subject.engine.parameters.drafters) == [kind]
+    assert list(subject.engine.parameters.drafters) == ["medusa"]
     np.testing.assert_array_equal(drafted.tokens, plain.tokens)
 
 

@@ -48,11 +48,6 @@ def test_the_activation_comes_from_open_clips_config(tmp_path, quick, activation
     assert (config.activation, config.vision.heads, config.text.heads) == (activation, 4, 2)
 
 
-def test_openais_own_state_dict_is_recognised_by_its_numbers():
-    marks = {name: np.array(1) for name in ("input_resolution", "context_length", "vocab_size")}
-    assert convert_clip(to_openai(hugging_face_tensors()) | marks)[0].activation == "quick_gelu"
-
-
 def test_what_is_no_usable_clip_is_refused(tmp_path):
     tensors = hugging_face_tensors()
     refused_each({

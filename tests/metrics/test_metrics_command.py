@@ -108,7 +108,7 @@ def test_numbers_are_those_of_the_functions(folder, capsys):
     assert run("made", "--reference", "stats.npz", *arguments[3:], "--out", "again.json") == 0
     assert json.loads((folder / "again.json").read_text())["distances"] == [row]
     # Saved statistics may also be the set that is measured.
-    assert run("stats.npz", "--reference", "stats.npz", "--features", "colours", "--replicates", 0) == 0
+    assert run("stats.npz", "--reference", "stats.npz", "--features", "colours") == 0
     assert "precision 1.0000" in " ".join(capsys.readouterr().out.split())
 
 
@@ -178,7 +178,7 @@ def clutter(tmp_path_factory):
 def test_bad_input_is_refused_in_one_line(name, clutter, capsys, monkeypatch):
     monkeypatch.chdir(clutter)
     if not (clutter / "stats.npz").exists():
-        arguments = ("made", "--reference", "made", "--features", "colours", "--replicates", 0)
+        arguments = ("made", "--reference", "made", "--features", "colours")
         assert run(*arguments, "--save-reference", "stats.npz") == 0
     capsys.readouterr()
     before = {path: path.stat().st_mtime_ns for path in clutter.rglob("*")}
@@ -214,7 +214,7 @@ def test_a_wrong_file_is_reported_before_features_are_read(line, words, folder, 
 def test_a_file_without_features_gives_the_frechet_distance_alone(folder, capsys):
     made = write_folder(folder / "made", 1).mean((1, 2))
     np.savez(folder / "theirs.npz", mu=made.mean(axis=0) + 3, sigma=np.cov(made, rowvar=False))
-    assert run("made", "--reference", "theirs.npz", "--features", "colours", "--replicates", 0) == 0
+    assert run("made", "--reference", "theirs.npz", "--features", "colours") == 0
     shown = " ".join(capsys.readouterr().out.split())
     assert "12, reference not known, taken to be of this reader" in shown
     assert "Fréchet distance 27.0000" in shown
@@ -227,7 +227,7 @@ def test_numbers_that_cannot_be_written_are_shown(folder, capsys, monkeypatch):
 
     write_folder(folder / "made", 1)
     monkeypatch.setattr("lantern_jax.apps.commands.metrics.write_files", full)
-    line = ("made", "--reference", "made", "--features", "colours", "--replicates", 0, "--out", "a.json")
+    line = ("made", "--reference", "made", "--features", "colours", "--out", "a.json")
     assert run(*line) != 0
     printed = capsys.readouterr()
     assert "precision" in printed.out and "disk is full" in printed.err
@@ -262,7 +262,7 @@ def test_the_adm_preset_needs_one_size(folder, capsys, monkeypatch):
     assert "measure 8 x 8 and 9 x 9" in capsys.readouterr().err
     write_folder(folder / "small" / "more", 2, 1, 9)
     assert run("small", "--reference", "large", "--preset", "adm") == 2
-    assert "the set's pictures are of several sizes" in capsys.readouterr().err
+    assert "measure several sizes and 9 x 9" in capsys.readouterr().err
     assert run("large", "--reference", "large", "--preset", "adm") == 0
     assert "FID" in capsys.readouterr().out
 

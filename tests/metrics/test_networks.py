@@ -4,9 +4,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import save_file
 
+from lantern_jax.apps.metrics.comparison import build_reader
 from lantern_jax.apps.metrics.features import FeatureReader
 from lantern_jax.apps.metrics.inception import inception_features
 from lantern_jax.apps.metrics.preprocessing import vgg_imagenet
+from lantern_jax.apps.metrics.protocols import Reading
+from lantern_jax.apps.metrics.registry import READERS, ReaderKind
 from lantern_jax.apps.metrics.vgg import VGG, vgg_features, vgg_table
 from tests.metrics.published_networks import TINY_VGG, vgg_tensors
 from tests.refused import refused_each
@@ -60,12 +63,16 @@ def test_vgg_matches_pytorch(rectified, tmp_path, assert_close):
     assert ("after" if rectified else "before") in reader.name
 
 
-def test_a_step_before_a_reader_is_in_its_name_and_features_must_be_finite():
+def test_a_step_before_a_reader_is_in_its_name(monkeypatch):
     reader = FeatureReader("mean", 1, lambda picture: picture.astype(np.float32), lambda x: x.mean((1, 2)), 2)
-    flipped = reader.after("inverting", lambda picture: 255 - picture)
+    monkeypatch.setitem(READERS.theirs, "mean", ReaderKind("", lambda *_: reader))
+    flipped = build_reader(Reading("mean", "", step=("inverting", lambda picture: 255 - picture)), None)
     pictures = np.full((3, 4, 4, 3), 5, np.uint8)
     assert flipped.name == "mean after inverting"
     np.testing.assert_array_equal(reader.features(pictures), 5)
     np.testing.assert_array_equal(flipped.features(pictures), 250)
+
+
+def test_features_must_be_finite():
     broken = FeatureReader("broken", 3, lambda picture: picture, lambda x: np.full((len(x), 3), np.nan))
-    refused_each({"broken gives values that are not finite": lambda: broken.features(pictures)})
+    refused_each({"broken gives values that are not finite": lambda: broken.features(np.zeros((3, 4, 4, 3)))})

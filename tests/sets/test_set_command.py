@@ -166,11 +166,7 @@ def test_a_set_killed_at_a_random_moment_can_be_completed(tiny_folder, tmp_path,
     process.send_signal(signal.SIGKILL)
     assert process.wait() == -signal.SIGKILL, "it finished before it was killed"
     assert 0 < len(list(killed.glob("shard-?????"))) < 15
-    programs = {file: file.stat().st_mtime_ns for file in (tmp_path / "cache/lantern_jax/kept").iterdir()}
     assert start().wait() == 0
-    assert len(programs) > 3 and all(file.stat().st_mtime_ns > then for file, then in programs.items()), (
-        "found again"
-    )
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *_, **__: pipeline_on(1))
     assert main([*arguments, "--out", "whole"]) == 0
     ours = contents(killed)

@@ -111,7 +111,7 @@ def _configurations(arguments: argparse.Namespace) -> list[Configuration]:
 
 def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out: list[str]) -> None:
     """Measures and writes rows, group by group; appends them, and the reasons why others are left out."""
-    from lantern_jax.apps.commands.report import weak_drafter, working
+    from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.measuring.measure import measure, members
     from lantern_jax.apps.measuring.rows import to_lines
 
@@ -126,17 +126,9 @@ def _measure(arguments, configurations, plan, writes, rows: list[Row], left_out:
     keep_programs(arguments)
     try:
         for number, group in enumerate(groups, 1):
-            text = f"measuring {len(group)} rows" + (
-                f", group {number} of {len(groups)}" if len(groups) > 1 else ""
-            )
-            with working(text) as tell:
+            with working(f"measuring {len(group)} rows, group {number} of {len(groups)}") as tell:
                 try:
                     rows += measure(subject, group, plan, tell)
-                    for member, row in zip(group, rows[-len(group) :], strict=True):
-                        passes = 0 if row.forced else row.passes * row.batch * row.repeats
-                        advice = weak_drafter(member.settings, row.tokens_a_pass, passes)
-                        if advice and writes:
-                            say_notes([f"{member.configuration}: {advice}"])
                 except RuntimeError as error:
                     if "RESOURCE_EXHAUSTED" not in str(error) or len(groups) == 1:
                         raise

@@ -12,7 +12,7 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_new_file, write_files
 
 # Options that would do nothing without a reference.
-_OF_DISTANCES = ("features", "preprocessing", "neighbours", "strict", "replicates", "save_reference")
+_OF_DISTANCES = ("features", "preprocessing", "neighbours", "strict", "save_reference")
 
 
 def add(commands) -> None:
@@ -34,7 +34,6 @@ def add(commands) -> None:
     neighbours = "precision and recall: neighbour that a ball reaches (default: 3)"
     take("--neighbours", "K", neighbours, type=whole())
     switch("--strict", "precision and recall: a ball's surface is outside")
-    take("--replicates", "N", "bootstrap for the Fréchet distance (default: 200; 0 if wide)", type=whole(0))
     take("--save-reference", "FILE.npz", "save what was read of the reference")
     take("--out", "FILE.json", "write all numbers as JSON")
     command.shared("--overwrite")
@@ -84,7 +83,7 @@ def _run(arguments: argparse.Namespace) -> None:
             made, real = read[arguments.set][number], read[arguments.reference][number]
             if preset is not None:
                 check_sizes(preset, made, real)
-            report["distances"].append(compare(made, real, reading, arguments.replicates))
+            report["distances"].append(compare(made, real, reading))
     outputs = {}
     if arguments.save_reference is not None:
         outputs[Path(arguments.save_reference)] = statistics_file(read[arguments.reference])

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import os
-from collections.abc import Iterator
 from pathlib import Path
 
 from lantern_jax.apps.commands.arguments import whole
@@ -121,29 +120,21 @@ def _make(opened: OpenedSet, directory: Path, part: Part, writes: bool) -> None:
             stack.enter_context(locks.sole(mine, busy))
         left = plan.missing(directory, part.shards(plan))
         count = sum(len(plan.numbers(shard)) for shard in left)
-        stack.enter_context(_resumable(opened, directory, left))
         shown = {"progress": stack.enter_context(decoding_progress())} if writes else {}
         try:
             make_set(opened, directory, part, **shown)
         except LanternError as error:
             raise LanternError(f"{error}; the set stops here, and what was made stays") from None
+        except KeyboardInterrupt:
+            done = len(left) - len(plan.missing(directory, left))
+            raise KeyboardInterrupt(
+                f"interrupted, {done} of {len(left)} shards were written to {directory}, other finished pictures are "
+                "kept: give the same command to go on"
+            ) from None
     missing = plan.missing(directory)
     say(f"wrote {count} pictures in {len(left)} shards to {directory}, worker {part}")
     if missing:
         say(f"{len(missing)} of {plan.shards} shards are left to other workers")
-
-
-@contextlib.contextmanager
-def _resumable(opened: OpenedSet, directory: Path, left: list[int]) -> Iterator[None]:
-    """Reports after Ctrl-C what was written, and how to go on."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        done = len(left) - len(opened.plan.missing(directory, left))
-        raise KeyboardInterrupt(
-            f"interrupted, {done} of {len(left)} shards were written to {directory}, other finished pictures are kept: "
-            "give the same command to go on"
-        ) from None
 
 
 def _check(arguments: argparse.Namespace, directory: Path) -> None:

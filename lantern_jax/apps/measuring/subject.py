@@ -45,21 +45,7 @@ CAPTIONS = (
     "a vase of sunflowers beside an open window",
     "a steam train leaving a station, black and white photograph",
     "a dog jumping through shallow water",
-    "a plate of sushi seen from above",
-    "an astronaut riding a horse in the desert",
-    "a quiet library with tall green lamps",
-    "a field of lavender at sunset",
-    "a wooden boat on a turquoise lake",
-    "a glass skyscraper reflecting clouds",
-    "a chef slicing vegetables in a small kitchen",
-    "an owl on a branch, watercolour",
-    "a football stadium filled with people",
-    "a row of colourful houses along a canal",
-    "a cup of coffee and a newspaper on a balcony",
-    "a dragon made of paper on a white background",
 )
-
-
 # Seconds of a piece of decoding; Ctrl-C is handled between pieces.
 _PIECE_SECONDS = 0.5
 

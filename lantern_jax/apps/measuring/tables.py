@@ -15,7 +15,8 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
     "passes": lambda row: f"{row.passes:.1f}",
     "tokens per pass": lambda row: f"{row.tokens_a_pass:.2f}",
     "ms per pass": lambda row: f"{row.ms_a_pass:.2f}",
-    "s per picture": lambda row: f"{row.seconds:.3f} [{row.quartiles[0]:.3f}, {row.quartiles[1]:.3f}]",
+    "s per picture": lambda row: f"{row.seconds:.3f}",
+    "quartiles": lambda row: "{:.3f}, {:.3f}".format(*row.quartiles),
     "speed-up": lambda row: f"{row.speedup:.2f}",
     "efficiency": lambda row: f"{row.efficiency:.2f}",
     "substituted": lambda row: "" if row.substituted is None or row.is_plain else f"{row.substituted:.1%}",
@@ -23,13 +24,7 @@ _COLUMNS: Mapping[str, Callable[[Row], str]] = {
 
 
 # What most people want to know.
-_MAIN: Mapping[str, Callable[[Row], str]] = {
-    name: _COLUMNS[name] for name in ("tokens per pass", "ms per pass")
-} | {
-    "s per picture": lambda row: f"{row.seconds:.3f}",
-    "speed-up": _COLUMNS["speed-up"],
-    "substituted": _COLUMNS["substituted"],
-}
+_MAIN = ("tokens per pass", "ms per pass", "s per picture", "speed-up", "substituted")
 
 
 def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
@@ -37,14 +32,14 @@ def rows_table(rows: Sequence[Row], verbose: bool = True) -> Table:
     columns = _COLUMNS if verbose else _MAIN
     swept = [name for name in ("batch", "guidance") if len({getattr(row, name) for row in rows}) > 1]
     cells = (
-        (_name(row), *(f"{getattr(row, name):g}" for name in swept), *(of(row) for of in columns.values()))
+        (
+            f"{row.label} (forced)" if row.forced else row.label,
+            *(f"{getattr(row, name):g}" for name in swept),
+            *(_COLUMNS[name](row) for name in columns),
+        )
         for row in rows
     )
     return table(("method", *swept, *columns), cells, title=_title(rows, swept), caption=_caption(rows))
-
-
-def _name(row: Row) -> str:
-    return f"{row.label} (forced)" if row.forced else row.label
 
 
 def _title(rows: Sequence[Row], swept: Sequence[str]) -> str:

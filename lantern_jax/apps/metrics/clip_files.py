@@ -20,8 +20,6 @@ from lantern_jax.tensors.matching import Entry, Names, module_table, named_by, r
 WHAT = "CLIP with a vision transformer"
 # Position ids, and the temperature of training, which cosines do not need.
 _UNREAD = re.compile(r"(?:.*\.)?position_ids|logit_scale")
-# Numbers that only OpenAI's own state dicts carry.
-_OPENAI_MARKS = ("input_resolution", "context_length", "vocab_size")
 # Head widths of published vision towers where they differ from the usual one, by the tower's width.
 _HEAD_WIDTHS = {1280: 80, 1408: 88, 1664: 104}
 _USUAL_HEAD_WIDTH = 64
@@ -84,9 +82,9 @@ OPENAI = _layout(
 def read_clip(weights: str | Path, activation: str | None = None) -> tuple[ClipConfig, dict[str, Any]]:
     """Reads the config and ``{"params": ...}`` of a CLIP from its file or folder.
 
-    What shapes do not tell comes from ``activation``; else from the ``config.json`` (Hugging Face) or
-    ``open_clip_config.json`` of a folder as on the hub; else from numbers that only OpenAI's own files hold. Unless a
-    config says otherwise, heads are 64 wide; in the vision towers of ViT-H, g and bigG they are 80, 88 and 104 wide.
+    What shapes do not tell comes from ``activation``, or from the ``config.json`` (Hugging Face) or
+    ``open_clip_config.json`` of a folder as on the hub. Unless a config says otherwise, heads are 64 wide; in the
+    vision towers of ViT-H, g and bigG they are 80, 88 and 104 wide.
 
     Args:
         weights: anything ``open_tensors`` reads.
@@ -126,12 +124,14 @@ def convert_clip(
             f"these tensors are not a {WHAT}: give one in Hugging Face's, OpenAI's or open_clip's layout"
         )
     config = clip_config_from_shapes(tensors, layout, told or {})
-    ignored = [name for name in tensors if _UNREAD.fullmatch(name) or name in _OPENAI_MARKS]
+    ignored = [name for name in tensors if _UNREAD.fullmatch(name)]
     return config, {"params": read_tensors(tensors, clip_table(config, layout), what=WHAT, ignored=ignored)}
 
 
 def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Mapping[str, Any]) -> ClipConfig:
     """Reads the config off names and shapes (anything with ``.shape``); ``told`` is as in ``convert_clip``."""
+    if "activation" not in told:
+        raise LanternError("tensors do not tell the activation: put its config.json beside it")
     name_of = named_by(layout)
     axes = {"vision.class_embedding": 1, "vision.patches.kernel": 4, "text.tokens.embedding": 2}
     axes |= {f"{tower}.{part}": 2 for tower in _TOWERS for part in ("positions", "layer_0.up.kernel")}
@@ -167,7 +167,7 @@ def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Map
     return ClipConfig(
         vision=tower("vision"),
         text=tower("text"),
-        activation=_activation(tensors, told),
+        activation=told["activation"],
         patch=patch,
         side=patch * side,
         embedding=projection[0 if "vision_projection" in layout else 1],
@@ -179,14 +179,6 @@ def clip_config_from_shapes(tensors: Mapping[str, Any], layout: Names, told: Map
 def clip_table(config: ClipConfig, layout: Names) -> dict[str, Entry]:
     """Returns {published name: Entry} of a CLIP."""
     return module_table(clip_shapes(config)["params"], named_by(layout))
-
-
-def _activation(tensors: Mapping[str, Any], told: Mapping[str, Any]) -> str:
-    if "activation" in told:
-        return told["activation"]
-    if all(name in tensors for name in _OPENAI_MARKS):
-        return "quick_gelu"
-    raise LanternError("tensors do not tell the activation: put its config.json beside it")
 
 
 def _told_beside(weights: Path) -> dict[str, Any]:

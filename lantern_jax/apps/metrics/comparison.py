@@ -5,7 +5,7 @@ Axes: n pictures.
 
 import itertools
 from collections.abc import Iterable
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 import numpy as np
@@ -26,7 +26,7 @@ from lantern_jax.apps.sets.reading import SetPicture
 from lantern_jax.io.errors import LanternError
 
 # Bootstrap replicates of a Fréchet distance, and the most features for them: a replicate must take little time.
-REPLICATES, WIDEST = 200, 256
+_REPLICATES, _WIDEST = 200, 256
 # Pictures given to a score together.
 _CHUNK = 64
 
@@ -34,20 +34,21 @@ _CHUNK = 64
 def build_reader(reading: Reading, weights) -> FeatureReader:
     """Builds the reader of a reading, with its file of weights or None."""
     reader = READERS[reading.features].build(weights, reading.preprocessing)
-    return reader if reading.step is None else reader.after(*reading.step)
+    if reading.step is None:
+        return reader
+    name, step = reading.step
+    return replace(
+        reader, name=f"{reader.name} after {name}", prepare=lambda picture: reader.prepare(step(picture))
+    )
 
 
-def compare(
-    made: Statistics, real: Statistics, reading: Reading, replicates: int | None = None
-) -> dict[str, Any]:
+def compare(made: Statistics, real: Statistics, reading: Reading) -> dict[str, Any]:
     """Compares two sets by a reading; the result is ready for JSON.
 
     Args:
         made: statistics of the generated pictures.
         real: statistics of the reference.
         reading: what to compute.
-        replicates: bootstrap replicates of the generated pictures, for the Fréchet distance's interval; 0 for none,
-            None for ``REPLICATES`` unless there are more than ``WIDEST`` features.
 
     Returns:
         "reader", "pictures" and "reference_pictures" (None: unknown); "frechet" with "frechet_interval"; "kid";
@@ -62,7 +63,7 @@ def compare(
         "too_few": width if is_few else None,
     }  # fmt: skip
     if FRECHET in reading.measures:
-        row |= _frechet(made, real, replicates)
+        row |= _frechet(made, real)
     others = [measure for measure in reading.measures if measure != FRECHET]
     if made.features is None or real.features is None:
         return row | {"left_out": others}
@@ -77,15 +78,11 @@ def compare(
     return row | {"left_out": []}
 
 
-def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict[str, Any]:
-    if made.features is None:
-        replicates = 0
-    elif replicates is None:
-        replicates = REPLICATES if made.features.shape[1] <= WIDEST else 0
+def _frechet(made: Statistics, real: Statistics) -> dict[str, Any]:
     distance = frechet_distance(made.normal, real.normal)
-    if not replicates:
+    if made.features is None or made.features.shape[1] > _WIDEST:
         return {"frechet": distance}
-    draws = bootstrap_draws(len(made.features), replicates)[1:]
+    draws = bootstrap_draws(len(made.features), _REPLICATES)[1:]
     drawn = [frechet_distance(Normal.of_features(made.features[draw]), real.normal) for draw in draws]
     _, low, high = interval(np.array([distance, *drawn]))
     return {"frechet": distance, "frechet_interval": [low, high]}
@@ -93,17 +90,13 @@ def _frechet(made: Statistics, real: Statistics, replicates: int | None) -> dict
 
 def check_sizes(preset: Preset, made: Statistics, real: Statistics) -> None:
     """Raises LanternError if a preset wants pictures of one size and these differ."""
-    if not preset.one_size:
-        return
-    for name, one in (("the set's", made), ("the reference's", real)):
-        if one.size is None and one.features is not None:
-            raise LanternError(
-                f"{name} pictures are of several sizes: this preset compares pictures of one size"
-            )
-    if None not in (made.size, real.size) and made.size != real.size:
-        sizes = " and ".join(" x ".join(map(str, one.size)) for one in (made, real))
+    sizes = [one.size for one in (made, real) if one.features is not None]
+    if preset.one_size and (None in sizes or len(set(sizes)) > 1):
+        shown = " and ".join(
+            "several sizes" if size is None else " x ".join(map(str, size)) for size in sizes
+        )
         raise LanternError(
-            f"pictures and reference measure {sizes}: this preset compares pictures of one size, resize first"
+            f"pictures and reference measure {shown}: this preset compares pictures of one size, resize first"
         )
 
 

@@ -5,7 +5,7 @@ Axes: n pictures, H W height and width, h w of a network's input, C channels, F 
 
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -45,13 +45,6 @@ class FeatureReader:
                 raise LanternError(f"{self.name} gives values that are not finite: its weights are damaged")
             found.append(part)
         return np.concatenate(found) if found else np.zeros((0, self.width))
-
-    def after(
-        self, name: str, step: Callable[[UInt8[np.ndarray, "H W 3"]], UInt8[np.ndarray, "h w 3"]]
-    ) -> "FeatureReader":
-        """Returns this reader with a step before its preprocessing; the step's name becomes part of the reader's."""
-        prepare = self.prepare
-        return replace(self, name=f"{self.name} after {name}", prepare=lambda picture: prepare(step(picture)))
 
 
 @dataclass(frozen=True)

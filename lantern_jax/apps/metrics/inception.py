@@ -184,15 +184,12 @@ def convert_inception(tensors: Mapping[str, Any]) -> PyTree:
     return read_tensors(tensors, inception_table(), what=WHAT, ignored=ignored)
 
 
-def inception_features(
-    weights: str | Path, preprocessing: str = "clean", batch: int | None = None
-) -> FeatureReader:
+def inception_features(weights: str | Path, preprocessing: str = "clean") -> FeatureReader:
     """Returns the reader of ``pool_3`` with the weights of a file.
 
     Args:
         weights: ``pt_inception-2015-12-05-6726825d.pth``, or the same tensors as .safetensors.
         preprocessing: one of ``preprocessing.INCEPTION``.
-        batch: pictures read together; None for what suits the device.
 
     Raises:
         LanternError: the file cannot be read or holds another network; an unknown preprocessing.
@@ -200,6 +197,4 @@ def inception_features(
     if preprocessing not in INCEPTION:
         raise errors.unknown("preprocessing", preprocessing, INCEPTION)
     read = network(Inception().apply, convert_inception(open_tensors(weights)))
-    return FeatureReader(
-        f"{NAME}, {preprocessing}", WIDTH, INCEPTION[preprocessing], read, batch or usual_batch()
-    )
+    return FeatureReader(f"{NAME}, {preprocessing}", WIDTH, INCEPTION[preprocessing], read, usual_batch())

@@ -16,8 +16,6 @@ INCEPTION_SIDE, VGG_SIDE, PROTOCOL_SIDE = 299, 224, 256
 _IMAGENET = np.array(((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)), np.float32)
 CLIP_MEAN = np.array([0.48145466, 0.4578275, 0.40821073], np.float32)
 CLIP_DEVIATION = np.array([0.26862954, 0.26130258, 0.27577711], np.float32)
-# The longest side that is taken, as a multiple of the shortest.
-_LONGEST = 100
 _BICUBIC = Image.Resampling.BICUBIC
 
 
@@ -62,15 +60,9 @@ def clip_input(picture: UInt8[np.ndarray, "H W 3"], side: int) -> Float[np.ndarr
     """Prepares a picture as CLIP does: Pillow's bicubic (antialiased, rounded) to a shortest side, then a centre crop.
 
     The crop is OpenAI's (torchvision's), which rounds half a pixel to even; transformers rounds it down.
-
-    Raises LanternError for a picture so elongated that resizing it takes gigabytes.
     """
     image = Image.fromarray(_checked(picture))
     short = min(image.size)
-    if max(image.size) > _LONGEST * short:
-        raise LanternError(
-            f"a picture of {image.width} x {image.height} pixels is too long for CLIP: crop it to {_LONGEST}:1 at most"
-        )
     width, height = (side if extent == short else int(side * extent / short) for extent in image.size)
     left, top = round((width - side) / 2), round((height - side) / 2)
     image = image.resize((width, height), _BICUBIC).crop((left, top, left + side, top + side))

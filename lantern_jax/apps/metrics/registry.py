@@ -133,16 +133,13 @@ def weight_files(given: list[str], kinds: Mapping[str, ReaderKind | ScoreKind]) 
     needing = [name for name, kind in kinds.items() if kind.weights is not None]
     files: dict[str, Path] = {}
     for text in given:
-        name, separator, file = text.partition("=")
-        if not separator or name not in kinds:
-            if not needing:
-                raise LanternError(f"--weights {text}: {', '.join(kinds)} needs no weights: leave it out")
-            if len(needing) > 1:
-                wanted = " and ".join(f"{name}=FILE" for name in needing)
-                raise LanternError(f"--weights {text} does not say what it is for: give {wanted}")
+        name, _, file = text.partition("=")
+        if name not in kinds and len(needing) == 1:
             name, file = needing[0], text
         if name not in needing:
-            raise LanternError(f"--weights {text}: {name} needs no weights: leave it out")
+            wanted = " and ".join(f"{name}=FILE" for name in needing)
+            way = f"give {wanted}" if wanted else "leave it out"
+            raise LanternError(f"--weights {text} is for nothing that is measured: {way}")
         files[name] = Path(file)
     for name in needing:
         if name not in files:

@@ -82,7 +82,10 @@ def make_set(
         finish_writing()
     # Once all shards are there, no worker writes any more: what killed ones left is removed.
     for path in filter(is_leftover, directory.iterdir() if writes and not plan.missing(directory) else ()):
-        _remove(path)
+        if path.is_dir():
+            shutil.rmtree(path)
+        else:
+            path.unlink(missing_ok=True)
     return sum(len(plan.numbers(shard)) for shard in left)
 
 
@@ -94,14 +97,6 @@ def _left(engine: Engine, plan: SetPlan, directory: Path, part: Part) -> list[in
     is_left = np.zeros(plan.shards, bool)
     is_left[left] = True
     return np.flatnonzero(hosts.agreed(is_left)).tolist()
-
-
-def _remove(path: Path) -> None:
-    """Removes a file or a folder, if it is there."""
-    if path.is_dir():
-        shutil.rmtree(path)
-    else:
-        path.unlink(missing_ok=True)
 
 
 def _decoded_shards(

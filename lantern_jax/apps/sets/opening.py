@@ -1,6 +1,5 @@
 """Opening the checkpoint of a picture set, and planning the set."""
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -64,19 +63,15 @@ def open_set(
     from lantern_jax.tensors.checksums import checkpoint_digest
 
     keep_compiled_programs()
-    pipeline = load(model, dtype, tuned, mesh, strict_words, size)
-    options = options or {}
-    settings = pipeline.settings(options)
-    digest = checkpoint_digest(model_directory(model))
-    size = pipeline.checkpoint.size
-    plan = SetPlan(
-        prompts, num, seed, digest, pipeline.dtype.name, settings.to_json(), shard_size, negatives, size
-    )
-    _check_prompts(plan, pipeline)
+    pipeline, options = load(model, dtype, tuned, mesh, strict_words, size), options or {}
     pipeline.check_draws()
-    found = pipeline.tuning(plan.count, **options)
+    found = pipeline.tuning(len(prompts) * num, **options)
     options = {**options, **found.options}
-    plan = dataclasses.replace(plan, settings=pipeline.settings(options).to_json())
+    plan = SetPlan(
+        prompts, num, seed, checkpoint_digest(model_directory(model)), pipeline.dtype.name,
+        pipeline.settings(options).to_json(), shard_size, negatives, pipeline.checkpoint.size,
+    )  # fmt: skip
+    _check_prompts(plan, pipeline)
     return OpenedSet(pipeline, plan, options, found.note)
 
 
