@@ -1,4 +1,4 @@
-"""Forced acceptance: the profile's lengths on every kind of tree, with the work of verification still done."""
+"""Forced acceptance: the profile's lengths, with the work of verification still done."""
 
 import functools
 
@@ -8,19 +8,15 @@ import numpy as np
 import pytest
 
 from lantern_jax import Draft, Drafting, SamplingParams, speculative_decode
-from lantern_jax.apps.measuring.accept_lengths import AcceptLengths
 from lantern_jax.apps.measuring.forced import Forced
 from lantern_jax.couplings import Gumbel, Rejection
 from lantern_jax.decoding.tree import DraftTree
-from lantern_jax.draftings import DynamicTree, eagle, jacobi
 from lantern_jax.rules import Strict
 from tests.decoding import toy_models as toys
 
 STATIC = DraftTree.from_paths([(0,), (1,), (0, 0), (1, 0), (1, 0, 0), (1, 0, 1)])
-# With two kept nodes the tree is two deep at most.
-SHALLOW = DynamicTree(nodes=2, depth=3, frontier=2, children=2, ranking="probability")
 BATCH, LENGTH = 128, toys.CONFIG.num_tokens
-LISTED, MEAN = (0.35, 0.3, 0.1, 0.25), AcceptLengths(mean=2.2).over(3)
+LISTED = (0.35, 0.3, 0.1, 0.25)
 
 
 def nothing_guessed(tree):
@@ -31,21 +27,6 @@ def nothing_guessed(tree):
         return Draft(jnp.concatenate([pending.tokens[:, -1:], guesses], axis=1), tree), state
 
     return Drafting(lambda *_: (), propose, lambda params, state, outcome: state, tree.max_depth)
-
-
-def decode(name, chances, batch=BATCH, **more):
-    params = None
-    if name == "window":
-        drafting = jacobi(toys.VOCAB, DraftTree.window(3, 2, 1))
-    elif name == "static":
-        drafting = nothing_guessed(STATIC)
-    else:
-        drafter, params = toys.random_drafter()
-        drafting = eagle(drafter, SHALLOW)
-    return speculative_decode(
-        toys.llamagen(), toys.target_params(), toys.conditioning(batch), toys.sequence_keys(3, batch),
-        drafting=drafting, drafting_params=params, coupling=Forced(Gumbel(), chances), **more,
-    )  # fmt: skip
 
 
 def expected_counts(chances, left: int) -> np.ndarray:
@@ -59,32 +40,38 @@ def expected_counts(chances, left: int) -> np.ndarray:
     return counts[left]
 
 
-@pytest.mark.parametrize(("name", "chances"), [("static", MEAN), ("window", LISTED)])
-def test_lengths_follow_the_profile(name, chances):
-    decoded = decode(name, chances, guidance=jnp.full(BATCH, 2.0))
+def test_lengths_follow_the_profile():
+    decoded = speculative_decode(
+        toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(3, BATCH),
+        drafting=nothing_guessed(STATIC), drafting_params=None, coupling=Forced(Gumbel(), LISTED),
+        guidance=jnp.full(BATCH, 2.0),
+    )  # fmt: skip
     assert (np.asarray(decoded.tokens) >= 0).all()
     accepted = np.asarray(decoded.accepted).sum(axis=0)
-    expected = BATCH * expected_counts(chances, LENGTH - 1)
+    expected = BATCH * expected_counts(LISTED, LENGTH - 1)
     # Counts of a picture are correlated, so they scatter less than independent ones would.
     assert np.all(np.abs(accepted - expected) < 4 * np.sqrt(expected + 1)), (accepted, expected)
-    assert not np.allclose(expected / expected.sum(), chances, atol=0.01), "ends of streams are cut"
+    assert not np.allclose(expected / expected.sum(), LISTED, atol=0.01), "ends of streams are cut"
     rounds = np.asarray(decoded.rounds)
     assert rounds.sum() == accepted.sum() and (accepted * np.arange(1, 5)).sum() == BATCH * (LENGTH - 1)
     assert len(np.unique(rounds)) > 2, "sequences draw alike"
 
 
-def test_a_shallower_tree_gives_its_deepest_path():
-    accepted = np.asarray(decode("shallow", (0, 0, 0, 1.0), batch=8).accepted).sum(axis=0)
-    assert accepted[3] == 0 and accepted[1] + accepted[2] > 0
-
-
-def verify(coupling, tokens, log_probs, log_q, keys, sampling):
+def verify(coupling, tokens, log_probs, log_q, keys, sampling, tree=STATIC):
     """Returns what the loop needs of a verdict: a compiler may leave out everything else."""
     rows = len(tokens)
     zero = jnp.zeros(rows, jnp.int32)
     draws = coupling.draws(keys, zero, zero, 4, log_probs.shape[-1], sampling)
-    verdict = coupling.verify(Draft(tokens, STATIC, log_q), log_probs, draws, Strict(), None, zero + 9)
+    verdict = coupling.verify(Draft(tokens, tree, log_q), log_probs, draws, Strict(), None, zero + 9)
     return verdict.path, verdict.count
+
+
+def test_a_shallower_tree_gives_its_deepest_path():
+    tree = DraftTree.from_paths([(0,), (1,), (1, 0)])
+    tokens, log_probs = jnp.zeros((8, 4), jnp.int32), jnp.full((8, 4, 5), -jnp.log(5.0))
+    given = tokens, log_probs, None, toys.sequence_keys(0, 8), SamplingParams.create()
+    path, count = verify(Forced(Gumbel(), (0, 0, 0, 1.0)), *given, tree)
+    assert count.tolist() == [2] * 8 and path[:, :3].tolist() == [[0, 2, 3]] * 8
 
 
 class Blind(Forced):

@@ -6,9 +6,8 @@ import numpy as np
 import pytest
 from jax.sharding import SingleDeviceSharding
 
-from lantern_jax.apps.measuring.random_models import TINY, published_sizes, random_model
+from lantern_jax.apps.measuring.random_models import published_sizes, random_model
 from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes
-from lantern_jax.apps.measuring.subject import random_subject
 from lantern_jax.decoding.methods import METHODS
 from lantern_jax.drafters.registry import DRAFTERS, misfits
 from lantern_jax.families.registry import family_of
@@ -48,16 +47,6 @@ def test_every_method_has_its_drafter_at_a_published_size(size):
     assert set(jobs) == {None, *DRAFTERS}
     for drafter, job in jobs.items():
         assert (batch_inputs(shapes, job, 1).drafting_params is None) == (drafter is None)
-
-
-def test_only_the_drafter_that_a_method_needs_is_made():
-    subject = random_subject(TINY, "float32", prompts=2, mesh="data=1")
-    settings = subject.settings({"method": "gumbel:drafter=medusa,tree=0.0+1"})
-    plain = subject.decode(subject.job(settings, plain=True), 0, 2, 2)
-    assert not subject.engine.parameters.drafters
-    drafted = subject.decode(subject.job(settings), 0, 2, 2)
-    assert list(subject.engine.parameters.drafters) == ["medusa"]
-    np.testing.assert_array_equal(drafted.tokens, plain.tokens)
 
 
 def test_random_parameters_are_made_on_the_device_in_their_dtype():

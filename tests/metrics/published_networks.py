@@ -1,19 +1,11 @@
-"""Inception's and VGG's weights as they are published, with synthetic values."""
-
-import json
+"""VGG's weights as they are published, with synthetic values."""
 
 import numpy as np
 
 from lantern_jax.apps.metrics.vgg import VGG, vgg_table
-from tests.golden_cases import DEFAULT_DIRECTORY, golden_weight
+from tests.golden_cases import golden_weight
 
 TINY_VGG = VGG(widths=((4,), (4, 4), (6,), (6,), (8,)), hidden=16)
-
-
-def inception_tensors() -> dict[str, np.ndarray]:
-    """Returns the tensors of the golden case, which lists their names and shapes."""
-    case = json.loads((DEFAULT_DIRECTORY / "inception_fid.json").read_text())
-    return {name: golden_weight(name, tuple(shape), 0) for name, shape in case["tensors"].items()}
 
 
 def vgg_tensors() -> dict[str, np.ndarray]:
