@@ -22,7 +22,7 @@ from eval.methods import PLAIN, is_strict
 from lantern_jax.apps.commands import arguments
 from lantern_jax.apps.commands.command_line import Parser, run_script
 from lantern_jax.apps.display.acceptance import columns_of, draw_acceptance, enlarge
-from lantern_jax.apps.display.race import encode_race
+from lantern_jax.apps.display.race import Race
 from lantern_jax.decoding.methods import AUTO, METHODS
 from lantern_jax.devices.compilation import keep_compiled_programs
 from lantern_jax.io.errors import LanternError
@@ -145,7 +145,7 @@ def _race(run: Run) -> Cell:
     alt = f"Two halves paint from the top, plain decoding a token per pass, {run.method} in {rounds} passes."
     return Cell(
         f"{run.method}-race.webp",
-        encode_race(run.made, passes=True),
+        Race(run.made, passes=True).encode(".webp"),
         alt,
         [f"**`{run.method}`**, {run.pace}"],
     )

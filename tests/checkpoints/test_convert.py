@@ -16,7 +16,6 @@ from PIL import Image
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.convert import convert as conversion
 from lantern_jax.apps.convert.conversion import check_codes
-from lantern_jax.apps.convert.convert import add_text_encoder
 from lantern_jax.apps.convert.formats import convert
 from lantern_jax.apps.foreign.tensor_files import open_tensors
 from lantern_jax.apps.terminal.locks import sole
@@ -107,7 +106,7 @@ def test_replacing_a_drafter_drops_what_was_measured_with_it(published, tmp_path
     }
     old = dataclasses.replace(old, defaults=old.defaults | {"sharpness": 1.4}, metadata=old.metadata | told)
     save(tmp_path / "old", old, overwrite=True)
-    back = load(conversion.add_drafter(tmp_path / "old", published["drafter"], out=tmp_path / "new"))
+    back = load(conversion.add_parts(tmp_path / "old", drafter=published["drafter"], out=tmp_path / "new"))
     assert "sharpness" not in back.defaults and "drafters" not in back.metadata
     assert back.metadata["tokens_per_pass"] == {"jacobi:nodes=16": 2.3}
 
@@ -116,7 +115,7 @@ def test_adding_a_drafter_holds_no_other_part(published, tmp_path, monkeypatch):
     old = convert("llamagen", **published, out=tmp_path / "old")
     whole = load(old, None)
     monkeypatch.setattr(store, "read_arrays", must_not_run)
-    conversion.add_drafter(old, published["drafter"], out=tmp_path / "new")
+    conversion.add_parts(old, drafter=published["drafter"], out=tmp_path / "new")
     monkeypatch.undo()
     back = load(tmp_path / "new", None)
     same(back.target_params, whole.target_params)
@@ -126,7 +125,7 @@ def test_adding_a_drafter_holds_no_other_part(published, tmp_path, monkeypatch):
     flipped[-1] ^= 1
     file.write_bytes(flipped)
     with refused("model.safetensors"):
-        conversion.add_drafter(old, published["drafter"], out=tmp_path / "newer")
+        conversion.add_parts(old, drafter=published["drafter"], out=tmp_path / "newer")
     assert not (tmp_path / "newer").exists()
 
 
@@ -222,7 +221,7 @@ def test_a_text_encoder_is_refused_before_a_target_without_captions_is_read(publ
     old = save(tmp_path / "old", tiny_checkpoint())
     monkeypatch.setattr(store, "read_arrays", must_not_run)
     with refused("the target is not caption-conditional"):
-        add_text_encoder(old, published["vq"], published["config"], out=tmp_path / "new")
+        conversion.add_parts(old, t5=published["vq"], t5_tokenizer=published["config"], out=tmp_path / "new")
 
 
 def test_a_second_conversion_into_a_folder_is_refused(folder, tmp_path, capsys, monkeypatch):

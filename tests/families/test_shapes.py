@@ -10,7 +10,7 @@ from PIL import Image
 
 from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.display.acceptance import draw_acceptance
-from lantern_jax.apps.display.race import race_frames
+from lantern_jax.apps.display.race import Race
 from lantern_jax.apps.serve.answers import model_entry
 from lantern_jax.apps.serve.batch import Painter
 from lantern_jax.apps.serve.limits import Limits
@@ -116,7 +116,7 @@ def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     pipeline, (rows, columns) = loaded(name), shapes[name]
     made = pipeline.generate(PROMPTS, method="jacobi:window=7", compare=True, **OPTIONS)
     height, width = made.pictures.shape[1:3]
-    frames, _ = race_frames(made)
+    frames, _ = Race(made).frames()
     scale = round(256 / width)
     assert frames.shape[1] >= height * scale and frames.shape[2] == 2 * width * scale + 4
     last = frames[-1, : height * scale, : width * scale].astype(int)
@@ -204,7 +204,7 @@ def test_the_commands_take_a_size(folder, loaded, shapes, tmp_path, capsys, monk
         *shapes["wide"],
     ]
     asked = {"prompt": "a lake", "size": "512x512"}
-    assert read_request(asked, Limits(), "emu3", size, scales=False).output.size == size
+    assert read_request(asked, Limits(), "emu3", size).output.size == size
 
 
 @pytest.mark.parametrize(

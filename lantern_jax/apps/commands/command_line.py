@@ -15,7 +15,7 @@ import re
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 from typing import Any, NoReturn
 
@@ -27,6 +27,8 @@ from lantern_jax.settings.settings import instead_of
 
 _INTERRUPTED = (130, 143)
 _UNREAD = 141
+# The most letters of a line.
+_LONGEST = 2000
 _BUG = "this is a bug of lantern_jax: please report it with the lines above and the command"
 
 
@@ -44,35 +46,27 @@ class Parser(argparse.ArgumentParser):
 
     def parse_known_args(self, args=None, namespace=None):
         args = sys.argv[1:] if args is None else list(args)
-        # Most often a shell variable that was never set.
-        empty = [flag for flag, value in pairwise(args) if flag.startswith("--") and not value.strip()]
-        empty += [flag[:-1] for flag in args if flag.startswith("--") and flag.endswith("=")]
-        if empty:
-            self.error(f"{empty[0]} is given nothing: give it a value, or leave it out")
+        for flag, value in pairwise([*args, "-"]):
+            # Most often a shell variable that was never set.
+            if flag.startswith("--") and (flag.endswith("=") or not value.strip()):
+                self.error(f"{flag.removesuffix('=')} is given nothing: give it a value, or leave it out")
         found, unknown = super().parse_known_args(args, namespace)
-        if not self.knows_all:
-            return found, unknown
-        strange = [word.partition("=")[0] for word in unknown if word.startswith("-")]
-        if strange:
-            instead = instead_of(strange[0].lstrip("-").replace("-", "_"), "--method ")
-            near = errors.nearest(strange[0], self._option_string_actions)
-            self.error(
-                f"{errors.quoted(strange[0])} is not an option of {self.prog}: "
-                f"{instead or f'{near}see {self.prog} --help'}"
-            )
-        if unknown:
-            # For an argument that may be given several times argparse accepts only one run of words.
-            lists = [
-                action.metavar for action in self._get_positional_actions() if action.nargs in ("*", "+")
-            ]
-            advice = (
-                f"give every {lists[0]} in one place, before the options"
-                if lists
-                else f"see {self.prog} --help"
-            )
-            where = " here" if lists else ""
-            self.error(f"{self.prog} does not take {errors.quoted(unknown[0])}{where}: {advice}")
+        if self.knows_all and unknown:
+            self._refuse(unknown)
         return found, unknown
+
+    def _refuse(self, unknown: list[str]) -> NoReturn:
+        where, advice = "", f"see {self.prog} --help"
+        strange = next((word.partition("=")[0] for word in unknown if word.startswith("-")), None)
+        if strange is not None:
+            near = errors.nearest(strange, self._option_string_actions)
+            advice = instead_of(strange.lstrip("-").replace("-", "_"), "--method ") or f"{near}{advice}"
+            self.error(f"{errors.quoted(strange)} is not an option of {self.prog}: {advice}")
+        # For an argument that may be given several times argparse accepts only one run of words.
+        lists = [action.metavar for action in self._get_positional_actions() if action.nargs in ("*", "+")]
+        if lists:
+            where, advice = " here", f"give every {lists[0]} in one place, before the options"
+        self.error(f"{self.prog} does not take {errors.quoted(unknown[0])}{where}: {advice}")
 
     def _get_value(self, action, arg_string):
         # Argparse itself would say no more of a ValueError than that the value is invalid.
@@ -84,35 +78,28 @@ class Parser(argparse.ArgumentParser):
             raise argparse.ArgumentError(action, str(error)) from None
 
     def error(self, message: str) -> NoReturn:
-        choice = re.fullmatch(
-            r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)", message, re.DOTALL
-        )
-        if choice:
+        wrong = r"argument (.+?): invalid choice: '(.*)' \(choose from (.*)\)"
+        if choice := re.fullmatch(wrong, message, re.DOTALL):
             near = errors.nearest(choice[2], choice[3].replace("'", "").split(", "))
             message = f"{choice[1]}: {errors.quoted(choice[2])} is not valid: {near}choose from {choice[3]}"
-        message = re.sub(
-            r"^the following arguments are required: (.*)", rf"\1 is missing: see {self.prog} --help", message
-        )
-        message = re.sub(
-            r"^unrecognized arguments: (.*)",
-            rf"{self.prog} does not take '\1': see {self.prog} --help",
-            message,
-        )
-        # An invalid value is reported in the same words wherever it is found.
-        raise LanternError(re.sub(r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 ", message))
+        advice = f"see {self.prog} --help"
+        for theirs, ours in (
+            ("^the following arguments are required: (.*)", rf"\1 is missing: {advice}"),
+            ("^unrecognized arguments: (.*)", rf"{self.prog} does not take '\1': {advice}"),
+            # An invalid value is reported in the same words wherever it is found.
+            (r"^argument (--[\w-]+): (?=.* is not valid: give)", r"\1 "),
+        ):
+            message = re.sub(theirs, ours, message)
+        raise LanternError(message)
 
 
-def run(name: str, work: Callable[[], object], words: Sequence[str] | None = None) -> int:
-    """Does a command's work; returns the exit status; a line on stderr says what went wrong.
+def run(name: str, work: Callable[[], object]) -> int:
+    """Does a command's work, which parses its arguments; returns the exit status.
 
-    Args:
-        name: the command's, which begins the line.
-        work: parses arguments and does what they say. A bug's traceback is printed.
-        words: the arguments, of which an error quotes only the beginning if they are long; None: this process's.
+    A line on stderr, which begins with the command's name, says what went wrong; a bug's traceback is printed too.
     """
-    words = sys.argv[1:] if words is None else words
     with at_work(name) as signals, _warnings_as_lines(name):
-        status = _printed(name, _run(name, work, signals, words))
+        status = _printed(name, _run(name, work, signals))
     if status and hosts_joined():
         from lantern_jax.devices import hosts
 
@@ -157,7 +144,7 @@ def hosts_joined() -> bool:
     return jax is not None and jax.distributed.is_initialized()
 
 
-def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequence[str]) -> int:
+def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
     try:
         work()
         raise_if_signalled()
@@ -165,18 +152,16 @@ def _run(name: str, work: Callable[[], object], signals: Signals, words: Sequenc
         # Rich exits like this when a pipe is broken.
         return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except KeyboardInterrupt as stop:
-        return _interrupted(signals, str(stop))
+        return _say(f"{signals.name}: {stop or signals.word}", signals.status)
     except Exception as error:
         # Libraries turn an interrupt into errors of their own, and other processes that it ended make this one fail.
         if signals.came is not None:
-            return _interrupted(signals, "")
+            return _say(f"{signals.name}: {signals.word}", signals.status)
         line = _line(error) or _platform_line()
         if line is None:
             traceback.print_exception(error)
             return _say(f"{name}: {_BUG}", 1)
-        if isinstance(error, BrokenPipeError):
-            return _UNREAD
-        return _say(f"{name}: error: {_shortened(line, words)}", 2)
+        return _UNREAD if isinstance(error, BrokenPipeError) else _say(f"{name}: error: {line}", 2)
     return 0
 
 
@@ -188,10 +173,6 @@ def _printed(name: str, status: int) -> int:
     if isinstance(failed, BrokenPipeError):
         return _UNREAD
     return _say(f"{name}: error: its output cannot be written ({failed.strerror}): check where it goes", 2)
-
-
-def _interrupted(signals: Signals, said: str) -> int:
-    return _say(f"{signals.name}: {said or signals.word}", signals.status)
 
 
 def _line(error: Exception) -> str | None:
@@ -215,15 +196,6 @@ def _line(error: Exception) -> str | None:
     return f"this process and the others of --hosts lost each other, look for the first that failed: {why}"
 
 
-def _shortened(line: str, words: Iterable[str]) -> str:
-    """Returns the line with long arguments cut, which argparse and file names show in full."""
-    for word in words:
-        for value in (word, word.partition("=")[2]):
-            if len(value) > errors.MOST_QUOTED:
-                line = line.replace(repr(value), value).replace(value, errors.quoted(value))
-    return line
-
-
 def _platform_line() -> str | None:
     """Returns what is wrong with the platform that JAX was asked for; None if it is available."""
     if "jax" not in sys.modules:
@@ -241,6 +213,6 @@ def _say(line: str, status: int) -> int:
     # A line may quote a file or an argument: names of tensors, words, sizes.
     # The longest word is a quoted value with its quotation marks.
     words = (errors.printable(word, errors.MOST_QUOTED + 2) for word in line.split())
-    terminal.say(" ".join(words), error=True)
+    terminal.say(errors.printable(" ".join(words), _LONGEST), error=True)
     streams.flushed()
     return status

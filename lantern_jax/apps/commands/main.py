@@ -38,7 +38,7 @@ def main(argv: list[str] | None = None) -> int:
         arguments = _parsed([*words[1:], "--help"] if words[0] == "help" else words)
         arguments.run(arguments)
 
-    return run("lantern", work, argv)
+    return run("lantern", work)
 
 
 def _parsed(words: Sequence[str]) -> argparse.Namespace:

@@ -7,10 +7,10 @@ import itertools
 import json
 import os
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -20,6 +20,7 @@ from lantern_jax.io.files import check_new_file, check_new_folder, write_files
 
 if TYPE_CHECKING:
     from lantern_jax.engine.generation import Generation
+    from lantern_jax.pipeline.call import Call
     from lantern_jax.pipeline.plan import Plan
 
 GRID, CODES = "grid.png", ".npz"
@@ -46,41 +47,37 @@ class Outputs:
 
     @classmethod
     def of_call(cls, arguments: argparse.Namespace, names: Sequence[str]) -> "Outputs":
-        """Returns the files that ``lantern generate`` is to write.
-
-        Args:
-            names: the prompt of every picture.
+        """Returns the files that ``lantern generate`` is to write, given the prompt of every picture.
 
         Raises:
             LanternError: as ``plan_pictures``; a file that cannot be written, or exists without ``--overwrite``;
                 a comparison of too many pictures.
         """
-        apart = {"stats": arguments.stats, "race": arguments.race}
-        apart = {name: Path(path) for name, path in apart.items() if path is not None}
-        sheets = [name for name in SHEETS if getattr(arguments, SHEETS[name])]
-        if arguments.out is not None and Path(arguments.out).suffix == CODES:
-            if arguments.show_acceptance or arguments.race is not None:
-                raise LanternError(
-                    f"--show-acceptance and --race show pictures, {arguments.out} holds codes alone"
-                )
-            sheets = []
+        given = {"stats": arguments.stats, "race": arguments.race}
+        apart = {name: Path(path) for name, path in given.items() if path is not None}
+        sheets = [name for name, asked in SHEETS.items() if getattr(arguments, asked)]
         if sheets and len(names) > MOST_IN_GRID:
             raise LanternError(f"--compare and --show-acceptance show {MOST_IN_GRID} pictures at most")
 
         def planned(out: str) -> Outputs:
             made = plan_pictures(out, names, arguments.first)
             main = made.place if made.folder is None else made.folder / GRID
-            beside = {name: main.with_name(f"{main.stem}-{name}.png") for name in sheets}
+            beside = {
+                name: main.with_name(f"{main.stem}-{name}.png") for name in sheets if made.shows_pictures
+            }
             return replace(made, more={**made.more, **beside, **apart})
 
         if arguments.out is not None:
             made = planned(arguments.out)
         else:
             # No name was given, so none is refused: the next free one is taken.
-            name = f"{_slug(names[0])}-{arguments.seed}"
             ending = ".png" if len(names) == 1 else "/"
-            tries = (planned(f"{name}{f'-{n}' if n > 1 else ''}{ending}") for n in itertools.count(1))
+            tries = (planned(f"{name}{ending}") for name in _numbered(f"{_slug(names[0])}-{arguments.seed}"))
             made = next(made for made in tries if arguments.overwrite or not made.is_there)
+        if not made.shows_pictures and (arguments.show_acceptance or arguments.race is not None):
+            raise LanternError(
+                f"--show-acceptance and --race show pictures, {arguments.out} holds codes alone"
+            )
         made.check(arguments.overwrite)
         return made
 
@@ -103,9 +100,8 @@ class Outputs:
     @property
     def places(self) -> tuple[Path, ...]:
         """Every file that is written, with the folder in place of the files in it."""
-        return tuple(
-            dict.fromkeys(self.folder if path.parent == self.folder else path for path in self._files)
-        )
+        places = (self.folder if path.parent == self.folder else path for path in self._files)
+        return tuple(dict.fromkeys(places))
 
     @property
     def _files(self) -> tuple[Path, ...]:
@@ -113,22 +109,17 @@ class Outputs:
 
     def of(self, done: Iterable[int]) -> "Outputs":
         """Returns the files for when only some pictures are done: theirs, or the one grid of them."""
-        if not self.pictures:
-            return replace(
-                self,
-                more={name: path for name, path in self.more.items() if name in (*SHEETS, "grid", "codes")},
-            )
-        return Outputs(tuple(self.pictures[index] for index in done), {}, self.folder)
+        if self.pictures:
+            return Outputs(tuple(self.pictures[index] for index in done), {}, self.folder)
+        drawn = (*SHEETS, "grid", "codes")
+        return replace(self, more={name: path for name, path in self.more.items() if name in drawn})
 
     def beside(self) -> "Outputs":
-        """Returns the same files under free names: NAME-2 for a folder or file that exists."""
-        folder = None if self.folder is None else _free(self.folder)
-
-        def moved(path: Path) -> Path:
-            return _free(path) if folder is None or path.parent != self.folder else folder / path.name
-
-        more = {name: moved(path) for name, path in self.more.items()}
-        return Outputs(tuple(map(moved, self.pictures)), more, folder)
+        """Returns the same files in a new folder beside them."""
+        names = map(self.place.with_name, _numbered(self.place.stem))
+        folder = next(path for path in names if not os.path.lexists(path))
+        more = {name: folder / path.name for name, path in self.more.items()}
+        return Outputs(tuple(folder / path.name for path in self.pictures), more, folder)
 
     def check(self, overwrite: bool) -> None:
         """Raises LanternError unless every file can be written: nothing there (or ``overwrite``), a writable folder."""
@@ -172,29 +163,29 @@ def plan_pictures(out: str, names: Sequence[str], first: int = 0) -> Outputs:
     Raises:
         LanternError: another ending, or a grid of too many pictures.
     """
-    path = Path(out)
-    is_folder = out.endswith(("/", "\\")) or os.path.isdir(path) or not path.suffix
-    if not is_folder and path.suffix == CODES:
+    path, count = Path(out), len(names)
+    if out.endswith(("/", "\\")) or os.path.isdir(path) or not path.suffix:
+        width = max(2, len(str(first + count - 1)))
+        files = tuple(
+            path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first)
+        )
+        return Outputs(files, {"grid": path / GRID} if 1 < count <= MOST_IN_GRID else {}, path)
+    if path.suffix == CODES:
         return Outputs((), {"codes": path})
-    if not is_folder and path.suffix.lower() != ".png":
+    if path.suffix.lower() != ".png":
         raise LanternError(
             f"--out {out} is neither a .png file nor a folder: end it in .png, in / or in {CODES}"
         )
-    if not is_folder and len(names) > MOST_IN_GRID:
+    if count > MOST_IN_GRID:
         raise LanternError(
-            f"{len(names)} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
+            f"{count} pictures are too many for one grid, which takes {MOST_IN_GRID}: name a folder, not {out}"
         )
-    if not is_folder:
-        return Outputs((path,), {}) if len(names) == 1 else Outputs((), {"grid": path})
-    width = max(2, len(str(first + len(names) - 1)))
-    files = tuple(path / f"{number:0{width}}-{_slug(name)}.png" for number, name in enumerate(names, first))
-    return Outputs(files, {"grid": path / GRID} if 1 < len(names) <= MOST_IN_GRID else {}, path)
+    return Outputs((path,), {}) if count == 1 else Outputs((), {"grid": path})
 
 
-def _free(path: Path) -> Path:
-    """Returns the path, or if it exists the first free one of PATH-2, PATH-3 and so on."""
-    others = (path.with_name(f"{path.stem}-{n}{path.suffix}") for n in itertools.count(2))
-    return next(one for one in itertools.chain([path], others) if not os.path.lexists(one))
+def _numbered(name: str) -> Iterator[str]:
+    """Yields NAME, NAME-2, NAME-3 and so on."""
+    return itertools.chain([name], (f"{name}-{number}" for number in itertools.count(2)))
 
 
 def _slug(text: str, limit: int = 40) -> str:
@@ -209,25 +200,15 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
     prompt, seed and settings. Comparisons show plain decoding's picture on the left.
     """
     from lantern_jax.apps.display.acceptance import draw_acceptance
-    from lantern_jax.apps.display.picture_files import origin_text
-    from lantern_jax.apps.display.race import encode_race
+    from lantern_jax.apps.display.race import Race
     from lantern_jax.pictures.images import encode_png, grid
 
-    call, settings = plan.call, generation.settings
-    if call.keep_rows is not None:
-        settings = {**settings, "keep_rows": call.keep_rows}
-
-    def origin(prompt: str, number: int, tokens: Any) -> Any:
-        row = (number - call.first) // call.num
-        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
-        return origin_text(prompt, call.seed, number, {**settings, **negative}, tokens)
-
-    origins = map(origin, generation.prompts, map(int, generation.numbers), generation.tokens)
+    call = plan.call
     pictures = [] if generation.pictures is None else list(generation.pictures)
-    is_row = len(pictures) == call.count and 1 < call.num < len(pictures)
+    columns = call.num if len(pictures) == call.count and 1 < call.num < len(pictures) else None
 
     def sheet(shown: list) -> bytes:
-        return encode_png(shown[0] if len(shown) == 1 else grid(shown, call.num if is_row else None))
+        return encode_png(shown[0] if len(shown) == 1 else grid(shown, columns))
 
     makers = {
         "grid": lambda: sheet(pictures),
@@ -235,24 +216,30 @@ def contents(outputs: Outputs, generation: "Generation", plan: "Plan") -> dict[P
         "compare": lambda: sheet([_pair(generation, number) for number in range(len(pictures))]),
         "accepted": lambda: sheet(draw_acceptance(generation)),
         "stats": lambda: (json.dumps(generation.statistics.to_json(), indent=1) + "\n").encode(),
-        "race": lambda: encode_race(generation, outputs.more["race"].suffix),
+        "race": lambda: Race(generation).encode(outputs.more["race"].suffix),
     }
     # An interrupted call has nothing to be compared with.
-    made = {
-        name: path for name, path in outputs.more.items() if name != "compare" or generation.plain is not None
-    }
-    files = dict(zip(outputs.pictures, map(encode_png, pictures, origins), strict=False))
-    return files | {path: makers[name]() for name, path in made.items()}
+    lacking = {"compare"} if generation.plain is None else ()
+    files = dict(zip(outputs.pictures, map(encode_png, pictures, _origins(generation, call)), strict=False))
+    return files | {path: makers[name]() for name, path in outputs.more.items() if name not in lacking}
+
+
+def _origins(generation: "Generation", call: "Call") -> Iterator[dict[str, str]]:
+    """Yields the texts of each picture's file."""
+    from lantern_jax.apps.display.picture_files import origin_text
+
+    settings = generation.settings | ({} if call.keep_rows is None else {"keep_rows": call.keep_rows})
+    numbers = map(int, generation.numbers)
+    for prompt, number, tokens in zip(generation.prompts, numbers, generation.tokens, strict=True):
+        row = (number - call.first) // call.num
+        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
+        yield origin_text(prompt, call.seed, number, settings | negative, tokens)
 
 
 def _codes(generation: "Generation", plan: "Plan") -> bytes:
     """Returns a .npz of codes [n, T], and of what other software takes of them, a row for each picture."""
-    made = {
-        "tokens": generation.tokens,
-        "prompts": np.array(generation.prompts),
-        "numbers": generation.numbers,
-    }
-    file = io.BytesIO()
+    prompts, file = np.array(generation.prompts), io.BytesIO()
+    made = {"tokens": generation.tokens, "prompts": prompts, "numbers": generation.numbers}
     np.savez(file, **made, **plan.product(generation.tokens))
     return file.getvalue()
 
@@ -260,24 +247,22 @@ def _codes(generation: "Generation", plan: "Plan") -> bytes:
 def write(outputs: Outputs, plan: "Plan", generation: "Generation", overwrite: bool) -> Outputs:
     """Writes a call's files; returns where they are.
 
-    Files that another process has made under these names meanwhile stay, and the results are written beside them.
+    Files that another process has made under these names meanwhile stay, and the results go into a new folder.
     """
-    while True:
-        made = contents(outputs, generation, plan)
-        try:
-            outputs.write(made, overwrite)
-            return outputs
-        except LanternError:
-            outputs = outputs.beside()
-            places = ", ".join(map(str, outputs.places))
-            say(f"lantern: a file of such a name was made meanwhile: writing {places}", error=True)
+    try:
+        outputs.write(contents(outputs, generation, plan), overwrite)
+    except LanternError:
+        outputs = outputs.beside()
+        say(f"lantern: a file of such a name was made meanwhile: writing {outputs.folder}", error=True)
+        outputs.write(contents(outputs, generation, plan), overwrite)
+    return outputs
 
 
 def _pair(generation: "Generation", number: int):
     from lantern_jax.pictures.images import side_by_side
 
-    captions = ["plain", "speculative"]
+    runs = {"plain": generation.plain, "speculative": generation}
+    captions = list(runs)
     if len(generation.pictures) == 1:
-        seconds = (generation.plain.statistics.seconds, generation.statistics.seconds)
-        captions = [f"{name} {spent:.2f} s" for name, spent in zip(captions, seconds, strict=True)]
-    return side_by_side([generation.plain.pictures[number], generation.pictures[number]], captions)
+        captions = [f"{name} {run.statistics.seconds:.2f} s" for name, run in runs.items()]
+    return side_by_side([run.pictures[number] for run in runs.values()], captions)

@@ -42,7 +42,6 @@ def add(commands) -> None:
     page = "a page elsewhere that may ask, such as https://example.org; may be given again"
     take("--allowed-origin", "ORIGIN", page, action="append", type=origin)
     take("--served-model-name", "NAME", "what clients call the model (default: its folder's name)")
-    command.switch("--upscale", "scale pictures to the size that is asked for")
     command.switch("--quiet", "no line for each request on stderr")
 
 
@@ -80,7 +79,7 @@ def _run(arguments: argparse.Namespace) -> None:
             arguments.host, token, arguments.allowed_host or (), arguments.allowed_origin or ()
         )
         batch = arguments.batch or (4 if pipeline.platform == "cpu" else 8)
-        app = application(pipeline, name, access, limits=limits, batch=batch, scales=arguments.upscale)
+        app = application(pipeline, name, access, limits=limits, batch=batch)
         if token is None and not is_local(arguments.host):
             say("lantern: anybody who reaches this address may send requests: give --token-file", error=True)
         host = f"[{arguments.host}]" if ":" in arguments.host else arguments.host

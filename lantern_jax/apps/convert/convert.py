@@ -33,6 +33,7 @@ from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.t5 import check_tokenizer
 from lantern_jax.text.tokenizers import load_tokenizer
 
+_T5 = ("t5", "t5_tokenizer")
 # Sources with these names hold no tensors; those are picture tokenizers.
 _TEXTS = ("t5_tokenizer", "text_tokenizer")
 _TOKENIZERS = ("vq", "vqgan")
@@ -96,61 +97,40 @@ def convert_published(
     return _convert(begin, sources, config, out, given, read_tokenizer=published.read_tokenizer)
 
 
-def add_drafter(
+def add_parts(
     checkpoint: str | Path,
-    drafter: str | Path,
     config: str | Path | None = None,
     *,
     kind: str = "eagle",
     out: str | Path,
-    **options: Any,
+    **given: Any,
 ) -> Path:
-    """Writes a checkpoint directory again with a drafter that replaces any other of its kind; returns its path.
+    """Writes a checkpoint directory again with a drafter or a text encoder more; returns its path.
 
     Args:
         checkpoint: the directory of the target.
-        kind: a name in ``DRAFTERS``, of a kind that can be read.
-        drafter, config, out, options: as for ``convert_published``.
+        config, out: as for ``convert_published``.
+        kind: what ``drafter`` is, a name in ``DRAFTERS``; it replaces any other of its kind.
+        given: the file ``drafter``, or ``t5`` and ``t5_tokenizer`` for a target that takes captions; fields of
+            ``Conversion``.
 
     Raises:
-        LanternError: as ``convert_published``, or the drafter was made for another target.
+        LanternError: as ``convert_published``; a kind that cannot be read, or parts made for another target.
     """
     if kind not in DRAFTERS or DRAFTERS[kind].read is None:
         known = ", ".join(name for name, one in DRAFTERS.items() if one.read is not None)
         raise LanternError(f"no converter for a drafter of the kind {kind!r}: choose one of {known}")
+    parts = {"drafter": "drafter" if kind == "eagle" else kind} | {name: name for name in _T5}
+    sources = {part: given.pop(name, None) for name, part in parts.items()}
 
     def begin(*_: Any) -> Begun:
         old = load_shapes(checkpoint)
         order = family_of(old.target_config).published_order(old.target_config, old.text_tokenizer)
         return old.target_config, order, partial(load, checkpoint, streamed=True)
 
-    return _convert(begin, {"drafter" if kind == "eagle" else kind: drafter}, config, out, options, "drafter")
-
-
-def add_text_encoder(
-    checkpoint: str | Path,
-    t5: str | Path,
-    t5_tokenizer: str | Path,
-    config: str | Path | None = None,
-    *,
-    out: str | Path,
-    **options: Any,
-) -> Path:
-    """Writes the checkpoint directory of a caption-conditional target again with a T5 encoder; returns its path.
-
-    Args:
-        checkpoint: the directory of the target.
-        t5, t5_tokenizer, config, out, options: as for ``convert_published``.
-
-    Raises:
-        LanternError: as ``convert_published``.
-    """
-
-    def begin(*_: Any) -> Begun:
-        return load_shapes(checkpoint).target_config, None, partial(load, checkpoint, streamed=True)
-
-    sources = {"t5": t5, "t5_tokenizer": t5_tokenizer}
-    return _convert(begin, sources, config, out, options, "text_encoder")
+    return _convert(
+        begin, sources, config, out, given, "drafter" if sources["t5"] is None else "text_encoder"
+    )
 
 
 def make_codebook(config, params, neighbours: int = NEIGHBOURS, neighbour_space: str = "decoder") -> Codebook:

@@ -5,7 +5,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from lantern_jax.apps.convert.convert import add_drafter, add_text_encoder, convert_published
+from lantern_jax.apps.convert.convert import add_parts, convert_published
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import FAMILIES, TENSORS, Family, File, Format
 
@@ -24,7 +24,7 @@ def formats() -> dict[str, Format]:
         "drafter": Format(
             "a drafter, into a checkpoint that exists",
             (_OLD, File("drafter", f"the drafter: {TENSORS}", required=True, repository=True), CONFIG),
-            function=add_drafter,
+            function=add_parts,
             choices={"kind": ("what drafter it is, in place of an old one of its kind", kinds)} | WEIGHTS,
         ),
         "t5": Format(
@@ -35,7 +35,7 @@ def formats() -> dict[str, Format]:
                 File("t5-tokenizer", "T5's spiece.model or tokenizer.json", required=True),
                 CONFIG,
             ),
-            function=add_text_encoder,
+            function=add_parts,
             choices=WEIGHTS,
         ),
     }

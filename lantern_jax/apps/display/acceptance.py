@@ -10,7 +10,6 @@ import numpy as np
 from jaxtyping import Int, UInt8
 from PIL import Image
 
-from lantern_jax.io.errors import LanternError
 from lantern_jax.pictures.images import LINE_HEIGHT, canvas, write_texts
 
 _TINT = 0.45
@@ -20,10 +19,10 @@ _CELL = 24
 _RAMP = np.array([(48, 32, 96), (58, 82, 139), (33, 144, 141), (94, 201, 98), (253, 231, 37)], np.float32)
 
 
-def draw_acceptance(generation: Any, columns: int | None = None) -> list[UInt8[np.ndarray, "OH OW 3"]]:
+def draw_acceptance(generation: Any) -> list[UInt8[np.ndarray, "OH OW 3"]]:
     """Overlays a generation's pictures with the number of draft tokens that each round accepted.
 
-    ``columns`` is the number of tokens per row; None for square cells. Raises LanternError without pictures.
+    Raises LanternError without pictures.
 
     Example:
         >>> from lantern_jax.apps.display.acceptance import draw_acceptance
@@ -31,12 +30,9 @@ def draw_acceptance(generation: Any, columns: int | None = None) -> list[UInt8[n
         >>> len(draw_acceptance(generation))
         2
     """
-    pictures, deepest = generation.drawn, len(generation.statistics.accepted) - 1
-    columns = columns_of(pictures[0], generation.tokens.shape[1]) if columns is None else columns
-    return [
-        draw_over(picture, rounds, columns, deepest)
-        for picture, rounds in zip(pictures, generation.round_of_token, strict=True)
-    ]
+    deepest = len(generation.statistics.accepted) - 1
+    shown = zip(generation.drawn, generation.round_of_token, strict=True)
+    return [draw_over(picture, rounds, deepest) for picture, rounds in shown]
 
 
 def enlarge(picture: UInt8[np.ndarray, "H W 3"], scale: int) -> UInt8[np.ndarray, "sH sW 3"]:
@@ -53,9 +49,8 @@ def columns_of(picture: UInt8[np.ndarray, "H W 3"], tokens: int) -> int:
     return max(1, round(math.sqrt(tokens * width / height)))
 
 
-def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
+def accepted_by_round(rounds: Int[np.ndarray, " T"]) -> Int[np.ndarray, " T"]:
     """Returns for every token the number of draft tokens its round accepted: all its tokens but the bonus token."""
-    rounds = np.asarray(round_of_token)
     sizes = np.bincount(rounds, minlength=1)
     # Round 0 accepted nothing: its tokens are the prefill's or given ones.
     sizes[0] = 1
@@ -63,28 +58,15 @@ def accepted_by_round(round_of_token: Int[np.ndarray, " T"]) -> Int[np.ndarray, 
 
 
 def draw_over(
-    picture: UInt8[np.ndarray, "H W 3"],
-    round_of_token: Int[np.ndarray, " T"],
-    columns: int,
-    max_accepted: int,
+    picture: UInt8[np.ndarray, "H W 3"], rounds: Int[np.ndarray, " T"], max_accepted: int
 ) -> UInt8[np.ndarray, "OH OW 3"]:
     """Enlarges a picture and tints each token's cell by the number of draft tokens its round accepted.
 
-    Lines separate the tokens of different rounds; a legend below shows the tints of 0 to ``max_accepted``.
-
-    Args:
-        round_of_token: as in ``Decoded``: tokens row by row, 0 for the prefill's token.
-        columns: tokens per row; T must be a multiple of it.
-        max_accepted: the tree's depth.
-
-    Raises LanternError if T is not a multiple of ``columns`` or the sides are not multiples of the cells'.
+    Lines separate the tokens of different rounds; a legend below shows the tints of 0 to ``max_accepted``, the tree's
+    depth. ``rounds`` is ``round_of_token`` as in ``Decoded``: tokens row by row, 0 for the prefill's token.
     """
-    rounds = np.asarray(round_of_token)
+    columns = columns_of(picture, rounds.size)
     rows = rounds.size // columns
-    if rounds.size % columns or picture.shape[0] % rows or picture.shape[1] % columns:
-        raise LanternError(
-            f"{rounds.size} tokens in rows of {columns} do not divide a picture of {picture.shape[:2]} pixels"
-        )
     large = enlarge(picture, max(1, round(_CELL * columns / picture.shape[1]))).astype(np.float32)
     cell_height, cell_width = large.shape[0] // rows, large.shape[1] // columns
     colours = _colours(max_accepted)

@@ -38,22 +38,13 @@ def open_image(file: BinaryIO) -> Image.Image:
         raise LanternError(errors.short(error)) from error
 
 
-def read_image(file: BinaryIO) -> Image.Image:
-    """Reads a whole picture; raises LanternError as ``open_image`` does, and for pixels that cannot be read."""
-    with open_image(file) as image, warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        try:
-            image.load()
-        except Exception as error:
-            raise LanternError(errors.short(error)) from error
-    return image
-
-
 def open_picture(file: Path) -> Image.Image:
     """Reads a whole picture; raises LanternError if that is not possible."""
     try:
-        with open_file(file) as stream:
-            return read_image(stream)
+        with open_file(file) as stream, open_image(stream) as image, warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            image.load()
+        return image
     except Exception as error:
         raise LanternError(
             f"{file}: not a readable picture ({errors.short(error)}); remove or replace it"

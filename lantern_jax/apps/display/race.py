@@ -65,70 +65,52 @@ class Race:
     passes: bool = False
 
     def __post_init__(self):
-        _check(self.generation, self.number)
+        pictures = self.generation.pictures
+        if self.generation.plain is None or pictures is None:
+            raise LanternError(
+                "a race needs pictures with plain decoding beside them: generate with compare=True"
+            )
+        if not 0 <= self.number < len(pictures):
+            raise LanternError(f"there is no picture {self.number}: give 0 to {len(pictures) - 1}")
 
     def __repr__(self) -> str:
         return f"<Race: plain and speculative decoding of {self.generation.prompts[self.number]!r}>"
 
     def _repr_html_(self) -> str:
         text = html.escape(f"Plain and speculative decoding paint {self.generation.prompts[self.number]!r}.")
-        data = base64.b64encode(encode_race(self.generation, ".webp", self.number, self.passes)).decode()
+        data = base64.b64encode(self.encode(".webp")).decode()
         return f'<img alt="{text}" src="data:image/webp;base64,{data}">'
 
     def save(self, path: str | Path) -> None:
         """Writes the animation; raises LanternError unless the path ends in .webp, .gif or .png."""
-        suffix = check_race(path).suffix
-        write_file(path, encode_race(self.generation, suffix, self.number, self.passes))
+        write_file(path, self.encode(check_race(path).suffix))
 
-
-def encode_race(generation: Any, suffix: str = ".webp", number: int = 0, passes: bool = False) -> bytes:
-    """Encodes the race of one picture as a file's contents.
-
-    Args:
-        generation: a ``Generation`` with plain decoding beside it (``compare=True``).
-        suffix: of the file: .webp, .gif, or .png for an animated PNG.
-        number: of the picture, from 0.
-        passes: whether they race by passes of the target rather than by seconds.
-
-    Raises LanternError without plain decoding or pictures, or for another suffix.
-    """
-    kind = FORMATS[check_race(f"race{suffix}").suffix.lower()]
-    pictures, milliseconds = race_frames(generation, number, passes)
-    first, *others = [Image.fromarray(picture) for picture in pictures]
-    if kind == "GIF":
-        first, *others = [image.quantize(128) for image in (first, *others)]
-    buffer = io.BytesIO()
-    options = {"quality": 80, "method": 4} if kind == "WEBP" else {}
-    first.save(buffer, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options)
-    return buffer.getvalue()
-
-
-def race_frames(
-    generation: Any, number: int = 0, passes: bool = False
-) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
-    """Returns the frames of a race and the milliseconds that each is shown; raises as ``encode_race``."""
-    _check(generation, number)
-    sides = {"plain": generation.plain, "speculative": generation}
-    runners = {name: _Runner(side, number, passes) for name, side in sides.items()}
-    longest = max(runner.length for runner in runners.values())
-    quicker = max(1.0, longest / LONGEST_SECONDS)
-    count = 1 + math.ceil(longest / quicker * FRAMES_A_SECOND)
-    frames = []
-    for now in np.linspace(0, longest, count):
-        captions = [f"{name} {runner.clock(now)}" for name, runner in runners.items()]
-        frames.append(side_by_side([runner.picture(now) for runner in runners.values()], captions))
-    milliseconds = round(1000 / FRAMES_A_SECOND)
-    return np.stack(frames), [*[milliseconds] * (count - 1), round(1000 * END_SECONDS)]
-
-
-def _check(generation: Any, number: int) -> None:
-    """Raises LanternError without plain decoding, or without a picture of that number."""
-    if generation.plain is None or generation.pictures is None:
-        raise LanternError(
-            "a race needs pictures with plain decoding beside them: generate with compare=True"
+    def encode(self, suffix: str) -> bytes:
+        """Returns the contents of a file that ends in .webp, .gif, or .png for an animated PNG."""
+        kind = FORMATS[suffix.lower()]
+        pictures, milliseconds = self.frames()
+        first, *others = [Image.fromarray(picture) for picture in pictures]
+        if kind == "GIF":
+            first, *others = [image.quantize(128) for image in (first, *others)]
+        buffer = io.BytesIO()
+        options = {"quality": 80, "method": 4} if kind == "WEBP" else {}
+        first.save(
+            buffer, kind, save_all=True, append_images=others, duration=milliseconds, loop=0, **options
         )
-    if not 0 <= number < len(generation.pictures):
-        raise LanternError(f"there is no picture {number}: give 0 to {len(generation.pictures) - 1}")
+        return buffer.getvalue()
+
+    def frames(self) -> tuple[UInt8[np.ndarray, "f H W 3"], list[int]]:
+        """Returns the frames, and the milliseconds that each is shown."""
+        sides = {"plain": self.generation.plain, "speculative": self.generation}
+        runners = {name: _Runner(side, self.number, self.passes) for name, side in sides.items()}
+        longest = max(runner.length for runner in runners.values())
+        count = 1 + math.ceil(min(longest, LONGEST_SECONDS) * FRAMES_A_SECOND)
+        frames = []
+        for now in np.linspace(0, longest, count):
+            captions = [f"{name} {runner.clock(now)}" for name, runner in runners.items()]
+            frames.append(side_by_side([runner.picture(now) for runner in runners.values()], captions))
+        milliseconds = round(1000 / FRAMES_A_SECOND)
+        return np.stack(frames), [*[milliseconds] * (count - 1), round(1000 * END_SECONDS)]
 
 
 class _Runner:
@@ -152,9 +134,7 @@ class _Runner:
 
     def clock(self, now: float) -> str:
         """Returns how far it has got, in words."""
-        if self._passes:
-            return f"{self._done(now)} passes"
-        return f"{min(now, self.length):.2f} s"
+        return f"{self._done(now)} passes" if self._passes else f"{min(now, self.length):.2f} s"
 
     def picture(self, now: float) -> UInt8[np.ndarray, "H W 3"]:
         """Returns the picture as painted by ``now``, with the last round's tokens lit until the end."""

@@ -21,7 +21,7 @@ from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
 # They show no pictures.
-OPEN_PATHS = ("/", "/health", "/openapi.json")
+_OPEN_PATHS = ("/", "/health")
 # Anyone who knows the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
 # The entry of a request's scope with additional fields for its line in the log.
@@ -81,7 +81,7 @@ class Access:
         ):
             message = "the request is from a page of another origin: start the server with --allowed-origin"
             raise Refused(403, message)
-        if self.token is None or path in OPEN_PATHS or path.startswith(_OPEN_FOLDER):
+        if self.token is None or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
             return
         scheme, _, given = headers.get("authorization", "").partition(" ")
         if scheme.lower() != "bearer" or not hmac.compare_digest(given.strip().encode(), self.token.encode()):

@@ -26,7 +26,6 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.forms import read_form, read_start
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.linked_pictures import LinkedPictures
-from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.picture_request import PictureRequest, read_body, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
@@ -45,7 +44,6 @@ def application(
     limits: Limits | None = None,
     batch: int = 4,
     warm_up: bool = True,
-    scales: bool = False,
 ) -> Starlette:
     """Returns the server of one model as an ASGI application; its worker runs from startup to shutdown.
 
@@ -53,7 +51,6 @@ def application(
         name: of the model, as clients give it.
         batch: pictures decoded together.
         warm_up: whether the programs of the default settings are compiled before the first request.
-        scales: whether pictures are scaled to the size that a request asks for.
 
     Returns:
         The application; ``state.worker`` is its ``Worker``.
@@ -66,7 +63,7 @@ def application(
     limits, counters = limits or Limits(), Counters()
     worker = Worker(pipeline, limits, counters, batch, example if warm_up else None)
     page = resources.files("lantern_jax.apps.serve").joinpath("page.html").read_text(encoding="utf-8")
-    server = _Server(worker, entry, size, scales, page, LinkedPictures())
+    server = _Server(worker, entry, size, page, LinkedPictures())
 
     @contextlib.asynccontextmanager
     async def lifespan(app: Starlette) -> AsyncIterator[None]:
@@ -84,7 +81,6 @@ def application(
             Route("/v1/images/generations", server.generations, methods=["POST"]),
             Route("/v1/images/edits", server.edits, methods=["POST"]),
             Route("/pictures/{name}", server.picture),
-            Route("/openapi.json", server.description),
         ],
         middleware=[
             Middleware(
@@ -109,7 +105,6 @@ class _Server:
     worker: Worker
     entry: dict[str, Any]
     size: str
-    scales: bool
     html: str
     linked: LinkedPictures
     # Bounds how many forms' pictures are read at a time: a picture of a few KB may take 64 MB, several times over.
@@ -143,9 +138,6 @@ class _Server:
                 404, f"no such model: this server has {self.entry['id']}", "model", "model_not_found"
             )
         return answers.json_answer(self.entry)
-
-    async def description(self, request: Request) -> Response:
-        return answers.json_answer(document(self.entry["id"]))
 
     async def picture(self, request: Request) -> Response:
         found = self.linked.find(request.path_params["name"])
@@ -183,7 +175,7 @@ class _Server:
         return self._read({"keep_rows": keep_rows, **fields}, picture)
 
     def _read(self, fields: dict[str, Any], picture: Image.Image | None = None) -> PictureRequest:
-        return read_request(fields, self.worker.limits, self.entry["id"], self.size, self.scales, picture)
+        return read_request(fields, self.worker.limits, self.entry["id"], self.size, picture)
 
     async def _images(self, request: Request, wanted: PictureRequest, began: float) -> Response:
         request.scope[LOGGED] = {"pictures": wanted.num, "seed": wanted.seed, "stream": wanted.stream}

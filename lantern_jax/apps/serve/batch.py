@@ -185,7 +185,7 @@ class Batch:
 
     def _go_on_with(self, run: Run) -> None:
         """Takes a run in place of the one before, and counts the seconds of decoding between the two."""
-        self._tools.counters.seconds += run.timing.decoding - self._spent
+        self._tools.counters.decoding_seconds += run.timing.decoding - self._spent
         self._run, self._spent = run, run.timing.decoding
 
     @property
@@ -250,7 +250,7 @@ class Batch:
                 continue
             if order.ticket.dropped:
                 self.slots[slot] = None
-                self._tools.counters.dropped += 1
+                self._tools.counters.pictures_dropped += 1
                 continue
             codes, rounds = decoded.tokens[slot, order.free], int(decoded.rounds[slot])
             if not finished[slot]:

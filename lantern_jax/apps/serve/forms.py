@@ -41,7 +41,7 @@ async def read_form(request: Request, most: int) -> tuple[dict[str, Any], dict[s
         async with request.form(max_files=2, max_fields=MOST_FIELDS, max_part_size=most) as form:
             for name, value in form.multi_items():
                 if isinstance(value, str):
-                    is_text = name not in FIELDS or isinstance(FIELDS[name][0], Text | Names)
+                    is_text = isinstance(FIELDS.get(name, Text()), Text | Names)
                     fields[name] = value if is_text else parse_json(value, name)
                 elif name not in _FILES or _FILES[name] in files:
                     raise LanternError(

@@ -9,12 +9,11 @@ from PIL import Image
 
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.picture_output import FORMATS, Output, read_output
-from lantern_jax.decoding.choices import meanings
 from lantern_jax.decoding.fields import MOST_INT, MOST_SEED, Allowed, Names, Range, Switch
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import parse_json
-from lantern_jax.settings.settings import NUMBERS, PARTS, SAMPLING, Settings, instead_of
+from lantern_jax.settings.settings import NUMBERS, PARTS, SAMPLING, instead_of
 
 
 @dataclass(frozen=True)
@@ -56,31 +55,30 @@ class MethodText(Text):
 
 # Fields that say how to decode, as text.
 METHOD = ("method", *PARTS)
-_ABOUT = meanings(Settings)
-# Field -> what it may hold, and what it is. The last ones are of OpenAI's clients, and change nothing here.
-FIELDS: Mapping[str, tuple[Allowed, str]] = {
-    "prompt": (Text("text, or a class number", True), "what to draw; a class number for models of classes"),
-    "negative_prompt": (Text(), "what guidance leads away from"),
-    "n": (Range(int, 1), "pictures"),
-    "seed": (Range(int, high=MOST_SEED), "without it a new one every time"),
-    "model": (Text(), "the model that is served"),
-    "size": (Text(), "WIDTHxHEIGHT, or auto for the model's own"),
-    "output_format": (Names(FORMATS), "of the files"),
-    "output_compression": (Range(int, 0, 100), "quality of jpeg and webp"),
-    "response_format": (Names(("b64_json", "url")), "pictures in the answer, or their addresses"),
-    "stream": (Switch(), "send events while the pictures are made"),
-    "partial_images": (Range(int, 0, 3), "unfinished pictures that a stream shows"),
-    "details": (Switch(), "tell tokens and the round of every token"),
-    "start": (Codes(), "a picture to continue"),
-    "keep_rows": (Range(int, 1), "how many rows of codes to keep of it"),
-    **{name: (MethodText(), f"the {name}: its name, or name:field=value,field=value") for name in METHOD},
-    **{name: (NUMBERS[name].metadata["allowed"], _ABOUT[name]) for name in SAMPLING},
-    "background": (Names(("auto", "opaque")), "ignored"),
-    "input_fidelity": (Names(("low", "high")), "ignored"),
-    "moderation": (Names(("auto", "low")), "ignored"),
-    "quality": (Names(("auto", "standard", "hd", "low", "medium", "high")), "ignored"),
-    "style": (Names(("vivid", "natural")), "ignored"),
-    "user": (Text(), "ignored"),
+# Field -> what it may hold. The last ones are of OpenAI's clients, and change nothing here.
+FIELDS: Mapping[str, Allowed] = {
+    "prompt": Text("text, or a class number", or_number=True),
+    "negative_prompt": Text(),
+    "n": Range(int, 1),
+    "seed": Range(int, high=MOST_SEED),
+    "model": Text(),
+    "size": Text(),
+    "output_format": Names(FORMATS),
+    "output_compression": Range(int, 0, 100),
+    "response_format": Names(("b64_json", "url")),
+    "stream": Switch(),
+    "partial_images": Range(int, 0, 3),
+    "details": Switch(),
+    "start": Codes(),
+    "keep_rows": Range(int, 1),
+    **{name: MethodText() for name in METHOD},
+    **{name: NUMBERS[name].metadata["allowed"] for name in SAMPLING},
+    "background": Names(("auto", "opaque")),
+    "input_fidelity": Names(("low", "high")),
+    "moderation": Names(("auto", "low")),
+    "quality": Names(("auto", "standard", "hd", "low", "medium", "high")),
+    "style": Names(("vivid", "natural")),
+    "user": Text(),
 }
 
 
@@ -122,13 +120,11 @@ def read_request(
     limits: Limits,
     model: str,
     size: str,
-    scales: bool,
     picture: Image.Image | None = None,
 ) -> PictureRequest:
     """Reads the fields of a request to a server of ``model``, whose pictures have this ``size``.
 
     Args:
-        scales: whether pictures are scaled to the size that is asked for.
         picture: a form's picture to continue.
 
     Raises:
@@ -147,7 +143,7 @@ def read_request(
         raise Refused(
             400, f"n {given['n']} is not valid: give a whole number from 1 to {limits.pictures}", "n"
         )
-    output, notes = read_output(given, size, scales)
+    output, notes = read_output(given, size)
     return PictureRequest(
         prompt=given["prompt"],
         num=given.get("n", 1),
@@ -183,6 +179,6 @@ def _checked(name: str, value: Any) -> Any:
         advice = instead_of(name) or f"{errors.nearest(shown, FIELDS)}choose from {', '.join(FIELDS)}"
         raise Refused(400, f"unknown field {errors.quoted(name)}: {advice}", shown)
     try:
-        return FIELDS[name][0].check(name, value)
+        return FIELDS[name].check(name, value)
     except LanternError as error:
         raise Refused(422 if name in METHOD else 400, str(error), name) from None

@@ -150,7 +150,7 @@ class Worker:
                 raise Refused(503, self._stopping)
             ahead, pictures = self._count, ticket.request.num
             if ahead + pictures > self.limits.queue:
-                wait = math.ceil(ahead * self.counters.seconds / max(self.counters.pictures, 1))
+                wait = math.ceil(ahead * self.counters.decoding_seconds / max(self.counters.pictures, 1))
                 message = f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later"
                 headers = {"Retry-After": str(min(max(wait, 1), 600))}
                 raise Refused(429, message, code="queue_full", headers=headers)
@@ -164,7 +164,7 @@ class Worker:
         """Gives up what is not done of a ticket, whose client is gone; its places in the queue are free immediately."""
         with self._changed:
             ticket.dropped = True
-            self.counters.dropped += ticket.waiting
+            self.counters.pictures_dropped += ticket.waiting
             self._leave(ticket, ticket.waiting)
             if ticket in self._came:
                 self._came.remove(ticket)
