@@ -88,14 +88,10 @@ def host_name(text: str) -> str:
 def origin(text: str) -> str:
     """Returns the origin of a web page as browsers send it, such as "https://example.org": in lower case, without its
     scheme's default port."""
-    parts = urlsplit(text.lower())
-    if (
-        parts.scheme not in _PORTS
-        or not parts.hostname
-        or parts.geturl() != f"{parts.scheme}://{parts.netloc}"
-    ):
+    scheme, _, name = text.lower().partition("://")
+    if scheme not in _PORTS or not name or "/" in name:
         raise LanternError(f"{quoted(text)} is no origin: give a scheme and a name, https://example.org say")
-    return f"{parts.scheme}://{parts.netloc.removesuffix(f':{_PORTS[parts.scheme]}')}"
+    return f"{scheme}://{name.removesuffix(f':{_PORTS[scheme]}')}"
 
 
 def new_file(text: str) -> Path:

@@ -29,7 +29,6 @@ LOGGED = "lantern"
 # Asked again and again by programs that watch a server.
 _UNLOGGED = ("/health", "/metrics")
 _log = logging.getLogger(__name__)
-_LOCAL = ("localhost",)
 _HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -64,21 +63,21 @@ class Access:
 
         Names and origins may be in any case: browsers send them in lower case.
         """
-        own = {*_LOCAL, "127.0.0.1", "::1", host} if names or is_local(host) else set()
-        hosts, pages = ({one.lower() for one in some} for some in ({*own, *names}, origins))
-        return cls(token, frozenset(hosts) or None, frozenset(pages))
+        own = {"localhost", "127.0.0.1", "::1", host} if names or is_local(host) else set()
+        hosts = frozenset(name.lower() for name in {*own, *names})
+        return cls(token, hosts or None, frozenset(map(str.lower, origins)))
 
     def check(self, path: str, headers: Mapping[str, str]) -> None:
         """Raises Refused for a request that is not allowed; names in ``headers`` may be in any case."""
-        host = urlsplit(f"//{headers.get('host', '')}").hostname
+        try:
+            host = urlsplit(f"//{headers.get('host', '')}").hostname
+        except ValueError:
+            raise Refused(400, "the Host header cannot be read") from None
         if self.hosts is not None and host not in self.hosts:
             raise Refused(403, "the Host header is not a name of this server: start it with --allowed-host")
         origin = headers.get("origin")
-        if (
-            origin is not None
-            and urlsplit(origin).netloc != headers.get("host")
-            and origin not in self.origins
-        ):
+        own = origin is None or origin.partition("://")[2] == headers.get("host")
+        if not own and origin not in self.origins:
             message = "the request is from a page of another origin: start the server with --allowed-origin"
             raise Refused(403, message)
         if self.token is None or path in _OPEN_PATHS or path.startswith(_OPEN_FOLDER):
@@ -115,7 +114,12 @@ class Guard:
             await send(message)
 
         try:
-            await self._answering(scope)(scope, receive, answer)
+            try:
+                self._access.check(scope["path"], Headers(scope=scope))
+            except Refused as refused:
+                await refusal(refused)(scope, receive, answer)
+            else:
+                await self._app(scope, receive, answer)
         except ClientDisconnect:
             status = 0
         except Exception:
@@ -127,14 +131,6 @@ class Guard:
             self._counters.requests[status] += 1
             if status != 200 or scope["path"] not in _UNLOGGED:
                 _log_request(scope, status, time.perf_counter() - began)
-
-    def _answering(self, scope: Scope) -> ASGIApp:
-        """Returns what answers a request: the application, or a refusal."""
-        try:
-            self._access.check(scope["path"], Headers(scope=scope))
-        except (Refused, ValueError) as error:
-            return refusal(error if isinstance(error, Refused) else Refused(400, "a header cannot be read"))
-        return self._app
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
@@ -150,7 +146,7 @@ def is_local(host: str) -> bool:
     try:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host.lower() in _LOCAL
+        return host.lower() == "localhost"
 
 
 def content_policy(page: str) -> str:

@@ -14,7 +14,7 @@ from starlette.responses import Response
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.picture_output import Output
 from lantern_jax.apps.serve.picture_request import PictureRequest
-from lantern_jax.apps.serve.ticket import Done, Progress, Ticket
+from lantern_jax.apps.serve.ticket import Done, Progress, Queued, Ticket
 from lantern_jax.checkpoints.checkpoint import picture_size
 from lantern_jax.decoding.choices import meanings
 from lantern_jax.decoding.methods import METHODS
@@ -62,48 +62,36 @@ def whole_answer(
         return {"url": lead_to(file, output.format)} if output.as_url else {"b64_json": _text(file)}
 
     data = [{**linked(done.file), "lantern": _figures(ticket.request, done)} for done in made]
-    return {
-        "created": int(time.time()),
-        **_common(output),
-        "data": data,
-        "usage": _usage(made),
-        "lantern": _settings(ticket),
+    shown = {"data": data, "usage": _usage(made), "lantern": _settings(ticket)}
+    return {"created": int(time.time()), **_common(output), **shown}
+
+
+def event_of(ticket: Ticket, now: Queued | Progress | Done) -> dict[str, Any]:
+    """Returns the event of a place in the queue, of an unfinished picture, or of a finished one."""
+    request = ticket.request
+    if isinstance(now, Queued):
+        return {"type": "lantern.queued", "ahead": now.ahead, "lantern": _settings(ticket)}
+    kind = "image_edit" if isinstance(request.start, Image.Image) else "image_generation"
+    common = {"created_at": int(time.time()), **_common(request.output)}
+    if isinstance(now, Done):
+        return {
+            "type": f"{kind}.completed",
+            "index": now.index,
+            "b64_json": _text(now.file),
+            **common,
+            "usage": _usage([now]),
+            "lantern": {**_settings(ticket), **_figures(request, now)},
+        }
+    figures = {
+        "tokens": now.tokens,
+        "total": now.total,
+        "rounds": now.rounds,
+        "seconds": round(now.seconds, 4),
     }
-
-
-def queued_event(ticket: Ticket, ahead: int) -> dict[str, Any]:
-    """Returns the first event of a detailed stream: how many pictures are ahead, and the settings."""
-    return {"type": "lantern.queued", "ahead": ahead, "lantern": _settings(ticket)}
-
-
-def progress_event(ticket: Ticket, now: Progress) -> dict[str, Any]:
-    """Returns the event of an unfinished picture: a partial image if one was requested, else its progress."""
-    event: dict[str, Any] = {"type": "lantern.progress", "index": now.index}
+    event = {"type": "lantern.progress", "index": now.index, "lantern": figures}
     if now.partial is not None:
-        event["type"] = f"{_kind(ticket)}.partial_image"
-        event |= {"partial_image_index": now.partial, "created_at": int(time.time())}
-        event |= _common(ticket.request.output)
-    if now.file is not None:
-        event["b64_json"] = _text(now.file)
-    figures = {"tokens": now.tokens, "total": now.total, "rounds": now.rounds}
-    return {**event, "lantern": {**figures, "seconds": round(now.seconds, 4)}}
-
-
-def completed_event(ticket: Ticket, done: Done) -> dict[str, Any]:
-    """Returns the event of a finished picture."""
-    return {
-        "type": f"{_kind(ticket)}.completed",
-        "index": done.index,
-        "b64_json": _text(done.file),
-        "created_at": int(time.time()),
-        **_common(ticket.request.output),
-        "usage": _usage([done]),
-        "lantern": {**_settings(ticket), **_figures(ticket.request, done)},
-    }
-
-
-def _kind(ticket: Ticket) -> str:
-    return "image_edit" if isinstance(ticket.request.start, Image.Image) else "image_generation"
+        event |= {"type": f"{kind}.partial_image", "partial_image_index": now.partial, **common}
+    return event if now.file is None else {**event, "b64_json": _text(now.file)}
 
 
 def _common(output: Output) -> dict[str, str]:

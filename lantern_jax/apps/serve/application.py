@@ -119,14 +119,9 @@ class _Server:
         return answers.json_answer(health, 503 if failed else 200)
 
     async def metrics(self, request: Request) -> Response:
-        worker = self.worker
-        lines = worker.counters.lines(
-            queue_length=worker.waiting,
-            decoding=worker.decoding,
-            warm=int(worker.is_warm),
-            programs=len(worker.pipeline.engine.programs),
-        )
-        text = "".join(f"{line}\n" for line in lines)
+        worker, programs = self.worker, len(self.worker.pipeline.engine.programs)
+        gauges = {"queue_length": worker.waiting, "decoding": worker.decoding, "warm": int(worker.is_warm)}
+        text = "".join(f"{line}\n" for line in worker.counters.lines(**gauges, programs=programs))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
 
     async def models(self, request: Request) -> Response:
@@ -203,18 +198,12 @@ class _Server:
 
     async def _events(self, ticket: Ticket, ahead: int, began: float) -> AsyncIterator[bytes]:
         if ticket.request.details:
-            yield answers.encode_event(answers.queued_event(ticket, ahead))
+            yield answers.encode_event(answers.event_of(ticket, Queued(ahead)))
         left = self.worker.limits.seconds - (time.perf_counter() - began)
         try:
             async for event in ticket.events(SILENCE, left):
-                if event is None:
-                    yield b": waiting\n\n"
-                elif isinstance(event, Done):
-                    yield answers.encode_event(answers.completed_event(ticket, event))
-                elif isinstance(event, Queued):
-                    yield answers.encode_event(answers.queued_event(ticket, event.ahead))
-                else:
-                    yield answers.encode_event(answers.progress_event(ticket, event))
+                waits = event is None
+                yield b": waiting\n\n" if waits else answers.encode_event(answers.event_of(ticket, event))
             self.worker.counters.answered(time.perf_counter() - began)
         except Refused as refusal:
             yield answers.encode_event({"type": "error", **refusal.to_json()})

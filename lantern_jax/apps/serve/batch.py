@@ -5,6 +5,7 @@ Unfinished pictures, of the codes known so far, are drawn rarely enough to cost 
 Axes: n slots, T codes of a picture, H W height and width, h w rows and columns of codes.
 """
 
+import functools
 import itertools
 import logging
 import time
@@ -48,8 +49,6 @@ class Order:
         ticket, index: the request, and which of its pictures.
         kind: orders of equal kinds can share a run.
         row: what it is conditioned on, leaves [1, ...].
-        free: positions of the token stream that are codes; the format forces the others.
-        keep_rows: how many rows of codes to keep of a picture to continue, or None.
         asked: when it was asked for, by ``time.perf_counter``.
         began, waited: seconds of decoding that the run had spent when this picture began, and seconds it waited before.
         partials, sketched: partial images sent, and when it was last drawn unfinished.
@@ -59,47 +58,16 @@ class Order:
     index: int
     kind: Any
     row: Conditioning
-    free: Int[np.ndarray, " T"]
-    keep_rows: int | None
     asked: float
     began: float = 0.0
     waited: float = 0.0
     partials: int = 0
     sketched: float = 0.0
 
-
-class Painter:
-    """Draws for one engine, one picture at a time: a picture's bytes do not depend on what else is drawn.
-
-    Attributes:
-        spent: seconds of drawing so far, without compiling.
-    """
-
-    def __init__(self, engine: Engine, columns: int):
-        self._engine, self._columns = engine, columns
-        self.spent, self._rested = 0.0, 0.0
-
     @property
-    def rested(self) -> bool:
-        """Whether another unfinished picture may be drawn without exceeding ``SHARE``."""
-        return time.perf_counter() >= self._rested
-
-    def draw(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
-        """Draws a finished picture. Raises LanternError where it is not all numbers."""
-        # A program for fewer groups of devices would need the parameters moved.
-        groups = len(self._engine.devices)
-        pictures, timing = draw_codes(self._engine, np.tile(codes, (groups, 1)), groups)
-        self.spent += timing.drawing
-        return pictures[0]
-
-    def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
-        """Draws the known codes; the picture is grey and transparent where codes are -1."""
-        began = time.perf_counter()
-        known = codes >= 0
-        picture = _covered(self.draw(guessed(codes, self._columns)), known, self._columns)
-        now = time.perf_counter()
-        self._rested = now + (now - began) * (1 / SHARE - 1)
-        return picture
+    def free(self) -> Int[np.ndarray, " T"]:
+        """The positions of the token stream that are codes; the format forces the others."""
+        return self.ticket.plan.free
 
 
 def guessed(codes: Int[np.ndarray, " T"], columns: int) -> Int[np.ndarray, " T"]:
@@ -121,26 +89,45 @@ def _covered(
     return np.concatenate([np.where(shown, picture, np.uint8(GREY)), np.uint8(255) * shown], axis=2)
 
 
-@dataclass(frozen=True)
+@dataclass
 class Tools:
-    """What batches work with.
+    """What batches work with. A picture's bytes do not depend on what else is drawn.
 
     Attributes:
-        engine, painter, counters: used by the device's thread alone.
+        engine, counters: used by the device's thread alone.
         encoder: one thread, which encodes PNGs while the device decodes on, and sends events in their order.
         batch: the most slots of a run.
+        columns: codes in a row of a picture.
+        rested: when another unfinished picture may be drawn without exceeding ``SHARE``.
     """
 
     engine: Engine
-    painter: Painter
     counters: Counters
     encoder: Executor
     batch: int
+    columns: int
+    rested: float = 0.0
 
     def slots(self, count: int) -> int:
         """Returns the slots of a run for ``count`` pictures: the next power of two up to the batch, and at least one
         on every group of devices."""
         return max(min(1 << (count - 1).bit_length(), self.batch), len(self.engine.devices))
+
+    def draw(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 3"]:
+        """Draws a finished picture. Raises LanternError where it is not all numbers."""
+        # A program for fewer groups of devices would need the parameters moved.
+        groups = len(self.engine.devices)
+        pictures, timing = draw_codes(self.engine, np.tile(codes, (groups, 1)), groups)
+        self.counters.drawing_seconds += timing.drawing
+        return pictures[0]
+
+    def sketch(self, codes: Int[np.ndarray, " T"]) -> UInt8[np.ndarray, "H W 4"]:
+        """Draws the known codes; the picture is grey and transparent where codes are -1."""
+        began = time.perf_counter()
+        picture = _covered(self.draw(guessed(codes, self.columns)), codes >= 0, self.columns)
+        now = time.perf_counter()
+        self.rested = now + (now - began) * (1 / SHARE - 1)
+        return picture
 
     def send(self, ticket: Ticket, make: Callable[[], Event]) -> None:
         """Sends the event that ``make`` returns in the encoder's thread, unless the client is gone by then."""
@@ -179,9 +166,8 @@ class Batch:
         self._go_on_with(
             tools.engine.start(job, _rows(there), seed=_seeds(there), numbers=_numbers(there), most=count)
         )
-        now = time.perf_counter()
         for order in orders:
-            order.waited = now - order.asked
+            order.waited = time.perf_counter() - order.asked
 
     def _go_on_with(self, run: Run) -> None:
         """Takes a run in place of the one before, and counts the seconds of decoding between the two."""
@@ -222,10 +208,9 @@ class Batch:
         self._go_on_with(
             refill(self._run, np.array(empty), _rows(orders), _numbers(orders), seeds=_seeds(orders))
         )
-        now = time.perf_counter()
         for slot, order in zip(empty, orders, strict=True):
             self.slots[slot] = order
-            order.began, order.waited = before, now - order.asked
+            order.began, order.waited = before, time.perf_counter() - order.asked
 
     def _announce(self, orders: list[Order]) -> None:
         """Tells clients who watch that it is their turn: programs may have to be compiled first."""
@@ -265,24 +250,20 @@ class Batch:
         self._show(watched)
 
     def _hand_over(self, order: Order, codes, round_of_token, rounds: int) -> None:
-        counters = self._tools.counters
-        seconds = self._spent - order.began
+        counters, seconds = self._tools.counters, self._spent - order.began
         try:
-            picture = self._tools.painter.draw(codes)
+            picture = self._tools.draw(codes)
         except Exception as error:  # Its slot is free already, and the pictures in others may still be drawn.
             order.ticket.send(failure(error))
             return
         counters.pictures += 1
         counters.tokens += len(codes)
         counters.rounds += rounds
-        counters.drawing_seconds = self._tools.painter.spent
 
         def make() -> Done:
-            request, settings = order.ticket.request, self._settings.to_json()
-            if order.keep_rows is not None:
-                settings["keep_rows"] = order.keep_rows
-            if request.negative_prompt is not None:
-                settings["negative_prompt"] = request.negative_prompt
+            request, keep_rows = order.ticket.request, order.ticket.plan.call.keep_rows
+            more = {"keep_rows": keep_rows, "negative_prompt": request.negative_prompt or None}
+            settings = self._settings.to_json() | {name: one for name, one in more.items() if one is not None}
             text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
             file, digest = request.output.encode(picture, text), tokens_digest(codes)
             return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)
@@ -291,32 +272,28 @@ class Batch:
 
     def _show(self, watched: list[tuple[Order, Int[np.ndarray, " T"], int]]) -> None:
         """Sends the progress of pictures to clients that asked for it; pictures take turns in being drawn."""
-        painter = self._tools.painter
         detailed = [order for order, *_ in watched if order.ticket.request.details]
         turn = min(detailed, key=lambda order: order.sketched, default=None)
         for order, codes, rounds in watched:
             request, known = order.ticket.request, int((codes >= 0).sum())
-            if not request.stream:
-                continue
             parts = request.partial_images + 1
             partial = order.partials if known * parts >= (order.partials + 1) * len(codes) else None
-            if partial is None and not request.details:
+            if not request.stream or (partial is None and not request.details):
                 continue
-            sketch = None
-            if partial is not None or (order is turn and painter.rested):
-                sketch = painter.sketch(codes)
-                if partial is not None:  # OpenAI's clients get no transparency.
-                    sketch = sketch[..., :3]
-                order.sketched = time.perf_counter()
             figures = order.index, known, len(codes), rounds, self._spent - order.began
+            sketch, encode = None, encode_png
+            if partial is not None:  # OpenAI's clients get no transparency.
+                sketch, encode = self._tools.sketch(codes)[..., :3], request.output.encode
+                order.partials += 1
+            elif order is turn and time.perf_counter() >= self._tools.rested:
+                sketch = self._tools.sketch(codes)
+            if sketch is not None:
+                order.sketched = time.perf_counter()
+            self._tools.send(order.ticket, functools.partial(_progress, figures, sketch, encode, partial))
 
-            encode = encode_png if partial is None else request.output.encode
 
-            def make(figures=figures, sketch=sketch, partial=partial, encode=encode) -> Progress:
-                return Progress(*figures, None if sketch is None else encode(sketch), partial)
-
-            self._tools.send(order.ticket, make)
-            order.partials += partial is not None
+def _progress(figures: tuple, sketch: Any, encode: Callable[[Any], bytes], partial: int | None) -> Progress:
+    return Progress(*figures, None if sketch is None else encode(sketch), partial)
 
 
 def failure(error: Exception) -> Refused:

@@ -96,7 +96,7 @@ class PictureRequest:
         details: whether answers hold tokens and rounds too, and a stream reports progress several times per second.
         start: a picture of the model's size, or the codes of one, whose first rows stay; or None.
         keep_rows: how many of them; None for half.
-        negative_prompt: words that guidance leads away from; None for none.
+        negative_prompt: words that guidance leads away from, or none.
         output: what becomes of the pictures.
         notes: lines for people on what is not done as requested.
     """
@@ -144,21 +144,12 @@ def read_request(
             400, f"n {given['n']} is not valid: give a whole number from 1 to {limits.pictures}", "n"
         )
     output, notes = read_output(given, size)
-    return PictureRequest(
-        prompt=given["prompt"],
-        num=given.get("n", 1),
-        # Without a seed every request gives other pictures, as at OpenAI's endpoint.
-        seed=given.get("seed", secrets.randbelow(2**32)),
-        options={name: given[name] for name in (*METHOD, *SAMPLING) if name in given},
-        stream=given.get("stream", False),
-        partial_images=given.get("partial_images", 0),
-        details=given.get("details", False),
-        start=given.get("start") if picture is None else picture,
-        keep_rows=given.get("keep_rows"),
-        negative_prompt=given.get("negative_prompt") or None,
-        output=output,
-        notes=notes,
-    )
+    given["start"] = given.get("start") if picture is None else picture
+    # Without a seed every request gives other pictures, as at OpenAI's endpoint.
+    given.setdefault("seed", secrets.randbelow(2**32))
+    own = {name: value for name, value in given.items() if name in PictureRequest.__annotations__}
+    options = {name: given[name] for name in (*METHOD, *SAMPLING) if name in given}
+    return PictureRequest(**own, num=given.get("n", 1), options=options, output=output, notes=notes)
 
 
 def read_body(content: bytes) -> dict[str, Any]:

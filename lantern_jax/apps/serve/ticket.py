@@ -5,11 +5,9 @@ Axes: T codes of a picture.
 
 import asyncio
 import contextlib
-import dataclasses
 import time
-from collections.abc import AsyncIterator, Hashable
+from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from jaxtyping import Int
@@ -17,6 +15,9 @@ from jaxtyping import Int
 from lantern_jax.apps.serve.limits import Refused
 from lantern_jax.apps.serve.picture_request import PictureRequest
 from lantern_jax.pipeline.plan import Plan
+
+# Events that may wait for their reader before progress is no longer told.
+_MOST_UNREAD = 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +57,7 @@ class Done:
         index: which of the request's pictures it is, and its number of the seed.
         file: the encoded picture; a PNG has ``pictures.origin_text`` in it.
         tokens, round_of_token: int32 [T], as in ``Generation``.
-        digest: ``pictures.tokens_digest`` of the tokens.
+        digest: ``tokens_digest`` of the tokens.
         rounds: target passes after prefill.
         seconds: of decoding, perhaps shared with other pictures, without compiling and drawing.
         waited: seconds before it began.
@@ -88,11 +89,7 @@ class Ticket:
     def __init__(self, request: PictureRequest, plan: Plan):
         self.request, self.plan, self.settings = request, plan, plan.call.settings
         self.waiting, self.dropped = 0, False
-        self._loop = asyncio.get_running_loop()
-        # Unread events. Newer places in the queue, and a picture's newer progress, replace older ones: slow readers
-        # get fewer events, not a longer queue.
-        self._events: dict[Hashable, Event] = {}
-        self._sent = asyncio.Event()
+        self._loop, self._events = asyncio.get_running_loop(), asyncio.Queue()
 
     def send(self, event: Event) -> None:
         """Sends an event, from any thread."""
@@ -100,16 +97,10 @@ class Ticket:
             self._loop.call_soon_threadsafe(self._put, event)
 
     def _put(self, event: Event) -> None:
-        key: Any = object()
-        if isinstance(event, Queued):
-            key = "queued"
-        elif isinstance(event, Progress) and event.partial is None:
-            key = ("progress", event.index)
-            older = self._events.get(key)
-            if older is not None and event.file is None:
-                event = dataclasses.replace(event, file=older.file)
-        self._events[key] = event
-        self._sent.set()
+        # Slow readers get fewer events, not a longer queue.
+        passing = isinstance(event, Progress) and event.partial is None
+        if not passing or self._events.qsize() < _MOST_UNREAD:
+            self._events.put_nowait(event)
 
     async def events(self, silence: float, seconds: float) -> AsyncIterator[Event | None]:
         """Yields events until all pictures are done, and None after ``silence`` seconds without one.
@@ -123,14 +114,10 @@ class Ticket:
             if rest <= 0:
                 message = "the pictures took too long: ask for fewer, or again when the server is less busy"
                 raise Refused(504, message)
-            if not self._events:
-                self._sent.clear()
-                try:
-                    await asyncio.wait_for(self._sent.wait(), min(silence, rest))
-                except TimeoutError:
-                    yield None
-                    continue
-            event = self._events.pop(next(iter(self._events)))
+            try:
+                event = await asyncio.wait_for(self._events.get(), min(silence, rest))
+            except TimeoutError:
+                event = None
             if isinstance(event, Refused):
                 raise event
             left -= isinstance(event, Done)

@@ -15,7 +15,7 @@ from typing import Any
 import jax
 import numpy as np
 
-from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Painter, Tools, failure
+from lantern_jax.apps.serve.batch import PIECE_SECONDS, Batch, Order, Tools, failure
 from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.picture_request import FIELDS, METHOD, PictureRequest
@@ -52,6 +52,9 @@ class Worker:
         pipeline: used by this thread alone, except for checks.
         batch: the most pictures decoded together.
         warm_up: a prompt with which programs of the default settings are compiled while the queue is empty, or None.
+
+    Attributes:
+        waiting: how many pictures wait.
     """
 
     def __init__(
@@ -64,9 +67,8 @@ class Worker:
     ):
         self.pipeline, self.limits, self.counters = pipeline, limits, counters
         _, columns = shape_of(pipeline.checkpoint.target_config)
-        painter = Painter(pipeline.engine, columns)
         encoder = ThreadPoolExecutor(1, thread_name_prefix="lantern-encoder")
-        self._tools = Tools(pipeline.engine, painter, counters, encoder, batch)
+        self._tools = Tools(pipeline.engine, counters, encoder, batch, columns)
         pipeline.engine.programs.most = limits.programs
         self._example = warm_up
         # The numbers of slots that a run can have, and those whose programs are not compiled yet.
@@ -75,7 +77,7 @@ class Worker:
         # Under the lock: new tickets, pictures that wait in all, why to stop.
         self._changed = threading.Condition()
         self._came: list[Ticket] = []
-        self._count, self._stopping = 0, ""
+        self.waiting, self._stopping = 0, ""
         # The thread's own: waiting pictures, oldest first, and when it last decoded.
         self._line: list[Order] = []
         self._busy = 0.0
@@ -92,15 +94,10 @@ class Worker:
             self._stopping = self._stopping or why
             self._changed.notify()
 
-    def stop(self, seconds: float = 30.0) -> None:
-        """Does what ``refuse`` does, and waits for the end, ``seconds`` at most."""
+    def stop(self) -> None:
+        """Does what ``refuse`` does, and waits for the end, half a minute at most."""
         self.refuse()
-        self._thread.join(seconds)
-
-    @property
-    def waiting(self) -> int:
-        """Pictures that wait."""
-        return self._count
+        self._thread.join(30.0)
 
     @property
     def decoding(self) -> int:
@@ -124,7 +121,7 @@ class Worker:
         Raises Refused where it does not fit the model."""
         try:
             plan = self.pipeline.plan(
-                request.prompt, negative_prompt=request.negative_prompt, num=request.num, seed=request.seed,
+                request.prompt, negative_prompt=request.negative_prompt or None, num=request.num, seed=request.seed,
                 start=request.start, keep_rows=request.keep_rows, batch=1, **request.options,
             )  # fmt: skip
             self._check_size(plan.call.settings)
@@ -148,14 +145,14 @@ class Worker:
         with self._changed:
             if self._stopping:
                 raise Refused(503, self._stopping)
-            ahead, pictures = self._count, ticket.request.num
+            ahead, pictures = self.waiting, ticket.request.num
             if ahead + pictures > self.limits.queue:
                 wait = math.ceil(ahead * self.counters.decoding_seconds / max(self.counters.pictures, 1))
                 message = f"{ahead} pictures wait already, and {self.limits.queue} may: ask again later"
                 headers = {"Retry-After": str(min(max(wait, 1), 600))}
                 raise Refused(429, message, code="queue_full", headers=headers)
             ticket.waiting = pictures
-            self._count += pictures
+            self.waiting += pictures
             self._came.append(ticket)
             self._changed.notify()
         return ahead
@@ -219,10 +216,7 @@ class Worker:
         row = _first_row(plan)
         # If a request leaves open how to guess, its batch decides; others get what they ask for.
         kind = (ticket.settings, steers(request.options), [leaf.shape for leaf in jax.tree.leaves(row)])
-        return [
-            Order(ticket, index, kind, row, plan.free, plan.call.keep_rows, now)
-            for index in range(request.num)
-        ]
+        return [Order(ticket, index, kind, row, now) for index in range(request.num)]
 
     def _settings(self, size: int, options: Mapping[str, Any], alone: Settings) -> Settings:
         """Returns how a batch of this size is decoded: as a picture alone, but for guesses, which change no token."""
@@ -291,7 +285,7 @@ class Worker:
         with self._changed:
             pictures = min(pictures, ticket.waiting)
             ticket.waiting -= pictures
-            self._count -= pictures
+            self.waiting -= pictures
 
     def _fail(self, orders: list[Order], refusal: Refused) -> None:
         for ticket in {order.ticket for order in orders}:
@@ -329,7 +323,7 @@ class Worker:
         for _ in range(2):  # The second one knows the pace.
             run = engine.advance_for(run, PIECE_SECONDS)
         if size == self._sizes[0]:
-            self._tools.painter.draw(np.zeros(len(plan.free), np.int32))
+            self._tools.draw(np.zeros(len(plan.free), np.int32))
         count = 1
         while count < size:
             run = engine.refill(run, numbers[:count], rows(count), numbers[:count])
