@@ -1,6 +1,5 @@
 """Readers accept changed files and numbers, or say in one line why not."""
 
-import json
 import math
 from functools import cache
 
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from lantern_jax.decoding.choices import COUPLINGS, DRAFTINGS, RULES
 from lantern_jax.decoding.fields import Range, allowed_in, check_count, check_numbers, check_seed
 from lantern_jax.decoding.methods import Method
-from lantern_jax.decoding.tree import DraftTree, resolve_tree
+from lantern_jax.decoding.tree import DraftTree
 from lantern_jax.devices.partition import mesh_sizes
 from lantern_jax.settings.settings import Settings
 from tests.hostile.files import KINDS, READERS, HostileFile
@@ -34,11 +33,6 @@ NUMBERS = st.one_of(
     st.none(),
     st.text(max_size=4),
     st.sampled_from([2**31, 2**32, 1e39, 1e-46]),
-)
-JSON = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=5), inner, max_size=4),
-    max_leaves=12,
 )
 # Where in a file (a share of its length); the bytes put there; the number taken away.
 EDITS = st.lists(st.tuples(st.floats(0, 1), st.binary(max_size=9), st.integers(0, 9)), min_size=1, max_size=4)
@@ -73,15 +67,6 @@ def test_changed_files_are_read_or_refused(kind, tmp_path, edits):
     path = tmp_path / f"changed{good(kind).suffix}"
     path.write_bytes(content)
     takes_or_tells(READERS[kind], path)
-
-
-@few
-@given(content=JSON)
-def test_any_json_is_a_tree_or_refused(content, tmp_path):
-    path = tmp_path / "tree.json"
-    path.write_text(json.dumps(content))
-    if takes_or_tells(resolve_tree, path):
-        assert isinstance(content, list)
 
 
 @quick

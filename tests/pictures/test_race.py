@@ -48,7 +48,7 @@ def halves(frame: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def test_each_runner_is_shown_as_far_as_it_was():
-    frames, milliseconds = race.race_frames(BOTH)
+    frames, milliseconds = race.Race(BOTH).frames()
     assert len(frames) == len(milliseconds) == 1 + 2 * race.FRAMES_A_SECOND
     plain, speculative = halves(frames[0])
     for half in (plain, speculative):
@@ -74,7 +74,7 @@ def shorter(monkeypatch):
 @pytest.mark.usefixtures("shorter")
 def test_a_long_race_is_sped_up():
     long = replace(generation(BOTH.round_of_token, 100.0), plain=generation(np.arange(TOKENS), 240.0))
-    frames, milliseconds = race.race_frames(long)
+    frames, milliseconds = race.Race(long).frames()
     assert len(frames) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
     assert sum(milliseconds[:-1]) / 1000 == pytest.approx(race.LONGEST_SECONDS, rel=0.02)
 
@@ -89,7 +89,7 @@ def test_pictures_of_one_call_share_its_time_by_their_rounds():
 
 @pytest.mark.usefixtures("shorter")
 def test_a_race_by_passes_ignores_time():
-    frames, milliseconds = race.race_frames(BOTH, passes=True)
+    frames, milliseconds = race.Race(BOTH, passes=True).frames()
     assert len(frames) == len(milliseconds) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
     # Plain decoding takes 15 passes, speculative 4: it is done with plain decoding's fourth.
     at = 4 / 15 * (len(frames) - 1)
@@ -97,14 +97,13 @@ def test_a_race_by_passes_ignores_time():
     assert [int((half == race._UNKNOWN).sum()) for half in before] == [TOKENS - 4, 4]
     assert [int((half == race._UNKNOWN).sum()) for half in after] == [TOKENS - 5, 0]
     slow = replace(BOTH, statistics=replace(BOTH.statistics, seconds=50.0))
-    assert np.array_equal(race.race_frames(slow, passes=True)[0], frames)
-    assert race.encode_race(slow, passes=True) == race.encode_race(BOTH, passes=True)
+    assert np.array_equal(race.Race(slow, passes=True).frames()[0], frames)
 
 
 @pytest.mark.parametrize("suffix", race.FORMATS)
 def test_files_are_animated_for_as_long_as_they_should_and_end_right(suffix):
-    image = Image.open(io.BytesIO(race.encode_race(BOTH, suffix)))
-    frames, milliseconds = race.race_frames(BOTH)
+    image = Image.open(io.BytesIO(race.Race(BOTH).encode(suffix)))
+    frames, milliseconds = race.Race(BOTH).frames()
     assert 5 < image.n_frames <= len(frames)
     shown = []
     for number in range(image.n_frames):
@@ -117,19 +116,14 @@ def test_files_are_animated_for_as_long_as_they_should_and_end_right(suffix):
     assert np.abs(halves(last)[1].astype(int) - halves(frames[-1])[1]).max() < 12
 
 
-def test_what_is_no_race_is_refused():
-    with pytest.raises(ValueError, match="generate with compare=True"):
-        race.encode_race(PLAIN)
-    with pytest.raises(ValueError, match=r"give a file that ends in .webp, .gif, .png"):
-        race.encode_race(BOTH, ".mp4")
-
-
 def test_a_race_runs_in_a_notebook_and_is_saved(tmp_path):
     shown = race.Race(BOTH)
     data = re.fullmatch(r'<img alt="[^"<>]*" src="data:image/webp;base64,(.+)">', shown._repr_html_())[1]
     assert Image.open(io.BytesIO(base64.b64decode(data))).n_frames > 5
     shown.save(tmp_path / "race.gif")
-    assert (tmp_path / "race.gif").read_bytes() == race.encode_race(BOTH, ".gif")
+    assert (tmp_path / "race.gif").read_bytes() == race.Race(BOTH).encode(".gif")
+    with pytest.raises(ValueError, match=r"give a file that ends in .webp, .gif, .png"):
+        shown.save("race.mp4")
     with pytest.raises(ValueError, match="generate with compare=True"):
         race.Race(PLAIN)
     with pytest.raises(ValueError, match="there is no picture 1: give 0 to 0"):

@@ -19,19 +19,13 @@ FOLDER = ROOT / "docs" / "notebooks"
 NOTEBOOKS = sorted(FOLDER.glob("*.ipynb"))
 
 
-def execute(path: Path, folder: Path, sources: Mapping[str, str] | None = None, **environment: str) -> Any:
-    """Returns the notebook with the outputs of a run in `folder`; raises CellExecutionError if a cell fails.
-
-    Args:
-        sources: {cell's id: what stands there instead}.
-        environment: the run's own variables.
-    """
+def execute(path: Path, folder: Path, **environment: str) -> Any:
+    """Returns the notebook with the outputs of a run in `folder`, with these variables of its own; raises
+    CellExecutionError if a cell fails."""
     import nbformat
     from nbclient import NotebookClient
 
     notebook = nbformat.read(path, as_version=4)
-    for cell in notebook.cells:
-        cell.source = (sources or {}).get(cell.id, cell.source)
     # The tests' own JAX is stricter and compiles less well, and what is cached or tuned here must not show.
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("JAX_", "XLA_"))}
     paths = {"XDG_CACHE_HOME": "cache", "IPYTHONDIR": "ipython", "HF_HOME": "hub", "TMPDIR": "temporary"}

@@ -13,10 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.fixtures import published_layouts as layouts
-from tests.local_hub import REPO, local_hub
 from tests.quick_compilation import QUICK_COMPILATION
-from tests.repository.notebook_runs import FOLDER, NOTEBOOKS, execute, texts
+from tests.repository.notebook_runs import NOTEBOOKS, execute, texts
 
 each = pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 SPEEDUP = re.compile(r"^\d+\.\d\d times as fast as plain decoding$", re.MULTILINE)
@@ -53,9 +51,7 @@ def test_a_notebook_is_whole(path):
 
 @each
 def test_code_compiles_and_pins_no_jax(path):
-    for cell in kept(path)["cells"]:
-        if cell["cell_type"] != "code":
-            continue
+    for cell in (cell for cell in kept(path)["cells"] if cell["cell_type"] == "code"):
         source = "".join(cell["source"])
         magic = re.findall(r"^ *%.*$", source, re.MULTILINE)
         assert not magic or cell["id"] == "install", "installing is for Colab alone"
@@ -78,10 +74,10 @@ def test_outputs_are_kept_without_traces_of_a_machine(path):
         assert SPEEDUP.search(texts(notebook)) and "data:image/webp;base64," in json.dumps(notebook)
 
 
-def run(path: Path, folder: Path, sources: dict | None = None, **environment: str) -> dict:
+def run(path: Path, folder: Path, **environment: str) -> dict:
     for package in ("nbclient", "ipykernel"):
         pytest.importorskip(package, exc_type=ImportError)
-    return execute(path, folder, sources, **environment)
+    return execute(path, folder, **environment)
 
 
 # The readers' first one. Pages with examples of others are executed in test_pages.py and pipeline/test_own_objects.py,
@@ -118,23 +114,3 @@ def assert_whole(path: Path, notebook: dict):
         assert texts(notebook).startswith("The demo stands in: ")
     if path.stem == "first_pictures":
         assert SPEEDUP.search(texts(notebook))
-
-
-@pytest.mark.notebooks
-def test_the_published_checkpoint_is_fetched_and_drawn(tmp_path, monkeypatch):
-    """A tiny one, from a local hub."""
-    pytest.importorskip("torch")
-    published, folder = tmp_path / "published", tmp_path / "run"
-    published.mkdir()
-    folder.mkdir()
-    layouts.write_llamagen(published / "gpt.pt", layouts.TINY_CLASS)
-    layouts.write_vq(published / "vq.pt", layouts.TINY_VQ)
-    files = {name: (published / name).read_bytes() for name in ("gpt.pt", "vq.pt")}
-    choice = f"""REPOSITORY, GPT, VQ = {REPO!r}, "gpt.pt", "vq.pt"
-SETTINGS, CLASSES, ROOM = {{"num_heads": 2, "grid": 4}}, [0, 4], 0.0"""
-    with local_hub(files, tmp_path / "cache-of-tests", monkeypatch) as server:
-        address = f"http://127.0.0.1:{server.server_port}"
-        path = FOLDER / "published_checkpoint.ipynb"
-        notebook = run(path, folder, {"choice": choice}, HF_ENDPOINT=address, HF_HUB_OFFLINE="0")
-    assert SPEEDUP.search(texts(notebook)) and has_picture(notebook)
-    assert "100% the same tokens" in texts(notebook)

@@ -42,25 +42,21 @@ def test_unknown_names_are_attribute_errors():
 
 
 def test_the_core_needs_no_optional_or_training_package():
-    """Making a picture imports neither the extras nor what only training uses; tables of settings need no JAX."""
-    code = (
-        "import sys; import lantern_jax, lantern_jax.apps.commands.main as command, lantern_jax.settings.settings;"
-        "command.main(['generate', '--help']);"
-        "assert 'jax' not in sys.modules and 'PIL' not in sys.modules; lantern_jax.load; "
-        "extras = 'torch safetensors optax orbax tensorstore ml_collections matplotlib pytest'.split();"
-        "print([m for m in extras if m in sys.modules])"
-    )
-    result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert result.stdout.splitlines()[-1] == "[]"
-
-
-def test_modules_that_say_so_need_no_jax():
+    """Modules that say so, and the command's help, need no JAX; making a picture imports no extra, nor what only
+    training uses."""
     package = Path(lantern_jax.__file__).parent
     files = [file for file in package.rglob("*.py") if "needs no jax" in docstring(file).lower()]
     assert len(files) > 5
     names = [".".join(file.relative_to(package.parent).with_suffix("").parts) for file in files]
-    code = "import importlib, sys; [*map(importlib.import_module, sys.argv[1:])]; assert 'jax' not in sys.modules"
-    subprocess.run([sys.executable, "-c", code, *names], check=True)
+    code = (
+        "import importlib, sys; import lantern_jax, lantern_jax.apps.commands.main as command;"
+        "[*map(importlib.import_module, sys.argv[1:])]; command.main(['generate', '--help']);"
+        "assert 'jax' not in sys.modules and 'PIL' not in sys.modules; lantern_jax.load; "
+        "extras = 'torch safetensors optax orbax tensorstore ml_collections matplotlib pytest'.split();"
+        "print([m for m in extras if m in sys.modules])"
+    )
+    result = subprocess.run([sys.executable, "-c", code, *names], capture_output=True, text=True, check=True)
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 def docstring(file: Path) -> str:

@@ -16,8 +16,7 @@ from tests.tiny_checkpoint import pipeline_on
 @pytest.mark.parametrize(("seconds", "wait"), [(20, "16"), (0, "1"), (1e6, "600")])
 def test_a_client_that_finds_the_queue_full_is_told_how_long_to_wait(seconds, wait):
     """At the pace of the pictures so far; at least a second, and at most ten minutes."""
-    counters = Counters()
-    counters.seconds, counters.pictures = seconds, 10
+    counters = Counters(decoding_seconds=seconds, pictures=10)
     worker = Worker(pipeline_on(1), LIMITS, counters, BATCH)
     full, one = (SimpleNamespace(request=SimpleNamespace(num=num)) for num in (QUEUE, 1))
     assert worker.submit(full) == 0
@@ -48,11 +47,11 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
 
     monkeypatch.setattr(server.engine, "finish", noted)
     gate.let(1000)
-    before, began = server.worker.counters.seconds, time.monotonic()
+    before, began = server.worker.counters.decoding_seconds, time.monotonic()
     # With another seed all pictures may by chance be done in the same round, which ends the run.
     assert server.ask(n=QUEUE - 1, seed=5).status_code == 200
     assert len(spent) > 2 and spent == sorted(spent), "it was one run"
-    counted = server.worker.counters.seconds - before
+    counted = server.worker.counters.decoding_seconds - before
     assert counted == pytest.approx(spent[-1]) and 0 < counted < time.monotonic() - began
 
 

@@ -80,7 +80,7 @@ def test_the_command_runs_a_server_until_an_interrupt(monkeypatch, capsys, logge
     monkeypatch.setattr(Server, "run", run)
     monkeypatch.setattr(lantern_jax.devices.compilation, "keep_compiled_programs", lambda: None)
     monkeypatch.setattr(lantern_jax.pipeline.pipeline, "load", lambda *given, **named: pipeline_on(1))
-    named = ["--served-model-name", "pictures", "--upscale"]
+    named = ["--served-model-name", "pictures"]
     # As people write them, but browsers do not.
     named += ["--allowed-origin", "https://Example.org:443", "--allowed-origin", "HTTP://example.org:8080"]
     named += ["--allowed-host", "Pictures.example.org", "--allowed-host", "[FE80::1]"]
