@@ -113,8 +113,9 @@ def _run(arguments: argparse.Namespace) -> None:
     show_statistics(generation)
     say(f"wrote {', '.join(map(str, outputs.places))}")
     made = generation.statistics
-    if writes:
-        say_notes(filter(None, [weak_drafter(plan.call.settings, made.step_compression, made.rounds)]))
+    advice = weak_drafter(plan.call.settings, made.step_compression, made.rounds)
+    if writes and advice:
+        say_notes([advice])
 
 
 @contextlib.contextmanager
@@ -123,16 +124,12 @@ def _quoting(prompts: list[str]) -> Iterator[None]:
     try:
         yield
     except LanternError as error:
-        words = " ".join(prompts)
-        if (
-            len(prompts) < 2
-            or len(words.split()) > len(prompts)
-            or "prompt" not in str(error).split(":")[0].split()
-        ):
+        is_of_prompts = "prompt" in str(error).partition(":")[0].split()
+        if len(prompts) < 2 or not is_of_prompts or any(" " in prompt for prompt in prompts):
             raise
         raise LanternError(
             f"{len(prompts)} prompts of one word each: for one prompt of several words put it in quotes, "
-            f'"{errors.short(words)}"'
+            f'"{errors.short(" ".join(prompts))}"'
         ) from error
 
 

@@ -1,7 +1,7 @@
 """``lantern info``: what a checkpoint holds, and how many pictures a device can decode with it."""
 
 import argparse
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from lantern_jax.apps.commands.arguments import number
 from lantern_jax.apps.commands.options import DTYPES, Command
@@ -9,9 +9,6 @@ from lantern_jax.apps.measuring.sweep import check_methods
 from lantern_jax.apps.terminal.terminal import say
 from lantern_jax.io import errors
 from lantern_jax.io.errors import LanternError
-
-if TYPE_CHECKING:
-    from lantern_jax.apps.measuring.shapes import Shapes
 
 # The default methods of a model with an EAGLE drafter, and of one without.
 DRAFTED = ("ar", "gumbel:tree=chain", "gumbel:tree=mc_sim_7b_63", "gumbel:tree=naive_extend_57", "led")
@@ -56,14 +53,9 @@ def _describe(arguments: argparse.Namespace) -> None:
 
     directory = model_directory(arguments.model or "demo")
     if arguments.verify:
-        size = verify(directory)
-        say(f"{directory}: every file is as it was written ({size / 1e6:.1f} MB)")
-        return
-    checkpoint = load_shapes(directory)
-    if arguments.verbose:
-        show_description(checkpoint)
+        say(f"{directory}: every file is as it was written ({verify(directory) / 1e6:.1f} MB)")
     else:
-        show_main_facts(checkpoint)
+        (show_description if arguments.verbose else show_main_facts)(load_shapes(directory))
 
 
 def _fit(arguments: argparse.Namespace) -> None:
@@ -73,7 +65,9 @@ def _fit(arguments: argparse.Namespace) -> None:
     from lantern_jax.apps.commands.report import working
     from lantern_jax.apps.measuring.data_sheets import DEVICES
     from lantern_jax.apps.measuring.fitting import fit_table, largest, limit_of
+    from lantern_jax.apps.measuring.shapes import checkpoint_shapes, size_shapes
     from lantern_jax.apps.terminal.console import Console
+    from lantern_jax.checkpoints.store import opened
     from lantern_jax.devices.partition import mesh_sizes
 
     if arguments.device is None:
@@ -86,7 +80,11 @@ def _fit(arguments: argparse.Namespace) -> None:
         limit, mesh = limit_of(device), (sizes["data"], sizes["model"], device.platform)
         name = ", ".join(filter(None, (device.name, arguments.mesh)))
         title = f"{name}: {limit / 1e9:.4g} GB of each device"
-    shapes = _shapes(arguments, arguments.dtype or "bfloat16")
+    dtype: Any = arguments.dtype or "bfloat16"
+    if arguments.size is not None:
+        shapes = size_shapes(arguments.size, dtype)
+    else:
+        shapes = checkpoint_shapes(opened(arguments.model or "demo"), dtype)
     methods = arguments.methods or (DRAFTED if "eagle" in shapes.recipe.drafters else UNDRAFTED)
     with working("counting bytes") as tell:
         found = {}
@@ -98,23 +96,14 @@ def _fit(arguments: argparse.Namespace) -> None:
 
 def _check_fit(arguments: argparse.Namespace) -> None:
     """Raises LanternError for options of ``--fit`` that do not go together."""
-    if arguments.device is None and arguments.fit == _NO_NUMBER:
+    device, numbered = arguments.device, arguments.fit != _NO_NUMBER
+    if device is None and not numbered:
         raise LanternError("--fit has no number: give the device's gigabytes, or its name with --for")
-    if arguments.device is None and arguments.mesh is not None:
+    if device is None and arguments.mesh is not None:
         raise LanternError("--mesh is for --for: name a device with it, or leave it out")
-    if arguments.device is not None and arguments.fit != _NO_NUMBER:
-        raise LanternError(f"--for {arguments.device} knows its memory: leave {arguments.fit:g} out")
+    if device is not None and numbered:
+        raise LanternError(f"--for {device} knows its memory: leave {arguments.fit:g} out")
     if arguments.verify:
         raise LanternError("--verify and --fit cannot be combined: give one of them")
     if arguments.size is not None and arguments.model is not None:
         raise LanternError(f"--size {arguments.size} takes no checkpoint: leave {arguments.model} out")
-
-
-def _shapes(arguments: argparse.Namespace, dtype: Any) -> "Shapes":
-    """Returns the shapes of the given size or checkpoint."""
-    from lantern_jax.apps.measuring.shapes import checkpoint_shapes, size_shapes
-    from lantern_jax.checkpoints.store import opened
-
-    if arguments.size is not None:
-        return size_shapes(arguments.size, dtype)
-    return checkpoint_shapes(opened(arguments.model or "demo"), dtype)

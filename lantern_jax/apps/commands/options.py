@@ -88,8 +88,7 @@ class Command:
 
     Args:
         commands: those of the parser that it is added to.
-        name: its name.
-        about: one line for the help.
+        name, about: its name, and one line for the help.
         run: does the work, given the arguments.
         shared: flags of options that other subcommands take too.
         usage: what follows the name in the help's line of usage; every option if it is empty.
@@ -116,7 +115,7 @@ class Command:
             (self.take if "metavar" in _SHARED[flag] else self.switch)(flag, **_SHARED[flag])
 
     def group(self, title: str, *shared: str) -> None:
-        """Begins a section of the help for the arguments that follow; ``shared`` as for a new command."""
+        """Begins a section of the help for the arguments that follow, with ``shared`` ones."""
         self._group = self._parser.add_argument_group(title)
         self.shared(*shared)
 
@@ -134,6 +133,31 @@ class Command:
         if read is not None:
             self._reads[added.dest] = read
 
+    def switch(self, flag: str, about: str) -> None:
+        """Adds an option without a value."""
+        self._group.add_argument(flag, help=about, action="store_true")
+
+    def decoding_groups(self, *speed: str, but: Collection[str] = ()) -> None:
+        """Adds the options of decoding, without those of ``but``, in two groups, sampling and speed.
+
+        Args:
+            speed: flags of shared options that belong to the speed group.
+        """
+        self.group("sampling")
+        self.decoding(name for name in SAMPLING if name not in but)
+        self.group("speed", *speed)
+        self.decoding(name for name in OPTIONS if name not in {*SAMPLING, *but})
+
+    def decoding(self, names: Iterable[str], **given: Any) -> None:
+        """Adds these options of decoding; the argument ``options`` holds the given ones by name, here or by the user."""
+        self._parser.set_defaults(options=given)
+        for name in names:
+            metavar, about = _DECODING[name]
+            how: dict[str, Any] = {"action": _KeepOption, "default": argparse.SUPPRESS, "help": about}
+            if name in NUMBERS:
+                how["type"] = typed(NUMBERS[name].metadata["allowed"])
+            self._group.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, **how)
+
     def _begin(self, arguments: argparse.Namespace) -> None:
         """Converts the arguments that are to be read, and does the work."""
         check_names(vars(arguments).get("options", {}))
@@ -145,44 +169,11 @@ class Command:
         with telling("loading JAX and the model") if alone else nullcontext():
             self._run(arguments)
 
-    def switch(self, flag: str, about: str, **how: Any) -> None:
-        """Adds an option without a value."""
-        self._group.add_argument(flag, help=about, **{"action": "store_true"} | how)
-
-    def decoding_groups(self, *speed: str, but: Collection[str] = ()) -> None:
-        """Adds the options of decoding in two groups, sampling and speed.
-
-        Args:
-            speed: flags of shared options that belong to the speed group.
-            but: options to leave out.
-        """
-        self.group("sampling")
-        self.decoding(name for name in SAMPLING if name not in but)
-        self.group("speed", *speed)
-        self.decoding(name for name in OPTIONS if name not in {*SAMPLING, *but})
-
-    def decoding(self, names: Iterable[str], **given: Any) -> None:
-        """Adds these options of decoding; the argument ``options`` holds the given ones by name.
-
-        Args:
-            given: values of options that are left out.
-        """
-        self._parser.set_defaults(options=given)
-        for name in names:
-            metavar, about = _DECODING[name]
-            how: dict[str, Any] = {"action": _KeepOption, "default": argparse.SUPPRESS, "help": about}
-            if name in NUMBERS:
-                how["type"] = typed(NUMBERS[name].metadata["allowed"])
-            self._group.add_argument(f"--{name.replace('_', '-')}", metavar=metavar, **how)
-
 
 def join_hosts(given: str | None) -> bool:
     """Joins this process to the others if ``--hosts`` was given; returns whether it is the one that prints and writes.
 
-    The others print nothing but errors from here on. Call it before anything is computed.
-
-    Raises:
-        LanternError: as ``hosts.join``.
+    The others print nothing but errors from here on. Call it before anything is computed. Raises as ``hosts.join``.
     """
     if given is None:
         return True

@@ -6,7 +6,7 @@ Texts are not corrected: a measurement on a list of prompts needs exactly that l
 import csv
 import io
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,16 +49,17 @@ def class_list(text: str) -> tuple[str, ...]:
     Raises LanternError for anything but numbers and ranges.
     """
     numbers: list[int] = []
+    shown = errors.short(repr(text))
     for piece in text.split(","):
         found = re.fullmatch(r"\s*(\d{1,6})\s*(?:-\s*(\d{1,6})\s*)?", piece)
-        first, last = (int(found[1]), int(found[2] or found[1])) if found else (1, 0)
-        if last < first:
+        more = range(int(found[1]), int(found[2] or found[1]) + 1) if found else ()
+        if not more:
             raise LanternError(
-                f"classes {errors.short(repr(text))} are not valid: give numbers and ranges, such as 0-999 or 207,360"
+                f"classes {shown} are not valid: give numbers and ranges, such as 0-999 or 207,360"
             )
-        numbers += range(first, last + 1)
+        numbers += more
         if len(numbers) > MOST_CLASSES:
-            raise LanternError(f"classes {errors.short(repr(text))} are more than {MOST_CLASSES}: give fewer")
+            raise LanternError(f"classes {shown} are more than {MOST_CLASSES}: give fewer")
     return tuple(map(str, numbers))
 
 
@@ -115,15 +116,12 @@ def _captions(path: Path, text: str) -> tuple[str, ...]:
     """
     content = parse_json(text, str(path))
     entries = content.get("annotations") if isinstance(content, Mapping) else None
-    if not isinstance(entries, Sequence) or not entries or isinstance(entries, str):
+    if not isinstance(entries, list) or not entries:
         raise LanternError(f"{path} has no list 'annotations': give captions as COCO has them")
-    longest: dict[Any, str] = {}
+    captions: dict[str, list[str]] = {}
     for number, entry in enumerate(entries):
+        place = f"{path}, annotation {number}"
         if not isinstance(entry, Mapping) or not {"image_id", "caption"} <= set(entry):
-            raise LanternError(
-                f"{path}, annotation {number} lacks image_id or caption: give captions, not objects"
-            )
-        caption = _filled(entry["caption"], f"{path}, annotation {number}")
-        if len(caption) > len(longest.setdefault(str(entry["image_id"]), caption)):
-            longest[str(entry["image_id"])] = caption
-    return tuple(longest.values())
+            raise LanternError(f"{place} lacks image_id or caption: give captions, not objects")
+        captions.setdefault(str(entry["image_id"]), []).append(_filled(entry["caption"], place))
+    return tuple(max(some, key=len) for some in captions.values())

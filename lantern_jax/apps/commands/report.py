@@ -1,11 +1,12 @@
 """What the ``lantern`` command shows: progress, statistics, facts about a checkpoint."""
 
+import collections
 import contextlib
 import dataclasses
+import json
 import math
-import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 from typing import Any
 
@@ -40,26 +41,22 @@ def working(text: str) -> Iterator[Callable[[str], None]]:
 @contextlib.contextmanager
 def decoding_progress() -> Iterator[Callable[[Progress], None]]:
     """Shows how far decoding has come, and before that the compiling."""
-    told: list[Progress] = []
-    began, compiles = time.monotonic(), threading.Event()
+    told = collections.deque[Progress](maxlen=1)
+    began, compiled = time.monotonic(), False
 
     def now() -> str:
-        if is_compiling():
-            compiles.set()
-        if compiles.is_set() and not told:
-            return f"compiling: {time.monotonic() - began:.0f} s, a first run compiles"
-        return f"decoding {_bar(told[-1])} {rates(told[-1])}" if told else "loading the model's weights"
-
-    def show(one: Progress) -> None:
-        told[:] = [one]
+        nonlocal compiled
+        compiled |= is_compiling()
+        if told:
+            full = int(10 * told[-1].tokens / told[-1].total)
+            return f"decoding {'━' * full}{'╌' * (10 - full)} {rates(told[-1])}"
+        seconds = time.monotonic() - began
+        return (
+            f"compiling: {seconds:.0f} s, a first run compiles" if compiled else "loading the model's weights"
+        )
 
     with telling(now):
-        yield show
-
-
-def _bar(now: Progress, width: int = 10) -> str:
-    full = int(width * now.tokens / now.total)
-    return "━" * full + "╌" * (width - full)
+        yield told.append
 
 
 def rates(now: Progress) -> str:
@@ -106,7 +103,7 @@ def _comparison(ours: Statistics, plain: Statistics) -> Iterator[str]:
 
 def show_choice(found: Found) -> None:
     """Prints the table that ``auto`` chose from, with the chosen row marked, or why it chose nothing."""
-    console = Console(soft_wrap=True)
+    console, heads = Console(soft_wrap=True), ("", "tokens per pass", "a pass in steps", "times plain")
     if found.file is not None:
         console.print(f"auto chooses nothing: the settings are those of {found.file}")
     elif not found.rows:
@@ -114,10 +111,10 @@ def show_choice(found: Found) -> None:
             "auto chooses nothing: the call says how to decode, has a relaxed rule, or --tuned is off or a file"
         )
     else:
-        heads = ("", "tokens per pass", "a pass in steps", "times plain")
-        names = [f"{row.method}{' *' * (row.method == found.options['method'])}" for row in found.rows]
-        values = [[f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup)] for row in found.rows]
-        rows = [(name, *row) for name, row in zip(names, values, strict=True)]
+        chosen, rows = found.options["method"], []
+        for row in found.rows:
+            values = (f"{value:.2f}" for value in (row.tokens, row.cost, row.speedup))
+            rows.append((f"{row.method}{' *' * (row.method == chosen)}", *values))
         console.print(table(heads, rows, box=None, pad_edge=False))
 
 
@@ -133,15 +130,16 @@ def describe(checkpoint: Checkpoint) -> dict[str, Any]:
         for kind, (config, params) in checkpoint.drafters.items()
     }
     codebook, vocabulary = checkpoint.codebook, checkpoint.vocabulary
+    words = (
+        None if vocabulary is None else {name: [*values] for name, values in vocabulary.attributes.items()}
+    )
     return {
         "model": checkpoint.model,
         "tokens": checkpoint.target_config.num_tokens,
         "picture_size": size_text(picture_size(checkpoint)),
         **parts,
         "neighbours": None if codebook is None else int(codebook.neighbours.shape[1]),
-        "vocabulary": None
-        if vocabulary is None
-        else {name: list(values) for name, values in vocabulary.attributes.items()},
+        "vocabulary": words,
         "defaults": checkpoint.defaults,
         "metadata": checkpoint.metadata,
     }
@@ -174,61 +172,33 @@ def show_main_facts(checkpoint: Checkpoint) -> None:
         "folder": str(checkpoint.directory),
     }  # fmt: skip
     for name, text in facts.items():
-        text = text if isinstance(text, str) else ", ".join(text)
+        line = f"{name:<12}{text if isinstance(text, str) else ', '.join(text)}"
         if text:
-            console.print(_cut(f"{name:<12}{text}"))
+            console.print(line if len(line) <= 80 else f"{line[:76]} ...")
     console.print("lantern info --verbose shows every size and setting")
 
 
 def show_drawn(checkpoint: Checkpoint) -> None:
     """Prints what a checkpoint draws, and where a conversion has its sizes from, in a line."""
-    described, config = describe(checkpoint), checkpoint.target_config
-    rows, columns = shape_of(config)
+    described, (rows, columns) = describe(checkpoint), shape_of(checkpoint.target_config)
     size = f"{described['picture_size']} pixels" if described["picture_size"] else "no tokenizer for pictures"
     source = checkpoint.metadata.get("grid_from")
     say(
-        f"{checkpoint.model}: {size}, {columns} x {rows} codes, {config.num_tokens} tokens, "
-        f"{_count(described['target']['parameters'])}; sizes from the tensors"
-        + (f", grid {source}" if source else "")
+        f"{checkpoint.model}: {size}, {columns} x {rows} codes, {described['tokens']} tokens, "
+        f"{_count(described['target']['parameters'])}; sizes from the tensors{f', grid {source}' if source else ''}"
     )
 
 
 def _count(parameters: int) -> str:
-    return (
-        f"{parameters / 1e9:.2f}B parameters" if parameters >= 1e9 else f"{parameters / 1e6:.1f}M parameters"
-    )
-
-
-def _cut(line: str, most: int = 80) -> str:
-    return line if len(line) <= most else f"{line[: most - 4]} ..."
+    scale, letter = (1e9, "B") if parameters >= 1e9 else (1e6, "M")
+    return f"{parameters / scale:.{2 if letter == 'B' else 1}f}{letter} parameters"
 
 
 def show_description(checkpoint: Checkpoint) -> None:
-    """Prints what a checkpoint holds, an indented line for every entry."""
-    description = describe(checkpoint)
+    """Prints what a checkpoint holds, as JSON."""
     console = Console(soft_wrap=True)
-    for line in _lines(description, 0):
+    for line in json.dumps(describe(checkpoint), indent=1).splitlines():
         console.print(line)
-
-
-def _lines(entries: Mapping[str, Any], depth: int) -> Iterator[str]:
-    for name, value in entries.items():
-        label = f"{'  ' * depth}{name.replace('_', ' ')}"
-        if isinstance(value, Mapping) and value:
-            yield label
-            yield from _lines(value, depth + 1)
-        elif value not in (None, {}, [], ()):
-            yield f"{label}: {_short(value)}"
-
-
-def _short(value: Any, limit: int = 100) -> str:
-    """Returns a value as part of a line: whole numbers with commas, long lists cut."""
-    if isinstance(value, int) and not isinstance(value, bool):
-        return f"{value:,}"
-    if not isinstance(value, list | tuple):
-        return str(value)
-    text = ", ".join(map(str, value))
-    return text if len(text) <= limit else f"{text[:limit].rsplit(', ', 1)[0]} ... ({len(value)} in all)"
 
 
 def weak_drafter(settings: Settings, tokens_a_pass: float, passes: float) -> str | None:
