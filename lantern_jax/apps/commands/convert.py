@@ -1,12 +1,9 @@
-"""``lantern convert``: published files to a checkpoint directory.
-
-Each format says which files it takes; everything else is the same for all.
-"""
+"""``lantern convert``: published files to a checkpoint directory. Each format says which files it takes."""
 
 import argparse
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 from lantern_jax.apps.commands.options import DTYPES, Command
 from lantern_jax.apps.terminal.locks import sole
@@ -57,27 +54,21 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         if path is not None and not inline and not Path(path).exists():
             raise LanternError(f"--{file.option} {path} is not a file or a folder: give {file.help}")
 
-    from lantern_jax.apps.commands.report import show_drawn
+    from lantern_jax.apps.commands.report import show_drawn, working
     from lantern_jax.checkpoints.store import check_new, load_shapes
 
     out = check_new(arguments.out, arguments.overwrite)
     with sole(out):
         if remote:
             given |= _fetched(remote, arguments.from_hub, arguments.revision)
-        _convert(kind, given, arguments, out)
+        given |= {choice: getattr(arguments, choice) for choice in kind.choices}
+        with working("converting") as tell:
+            kind.function(
+                **given, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
+                progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
+            )  # fmt: skip
         say(f"wrote {out}")
         show_drawn(load_shapes(out))
-
-
-def _convert(kind: Format, given: dict[str, str | None], arguments: argparse.Namespace, out: Path) -> None:
-    from lantern_jax.apps.commands.report import working
-
-    chosen = {choice: getattr(arguments, choice) for choice in kind.choices}
-    with working("converting") as tell:
-        kind.function(
-            **given, **chosen, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
-            progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
-        )  # fmt: skip
 
 
 def _remote(kind: Format, given: dict[str, str | None], repo: str) -> dict[str, str]:
@@ -112,18 +103,14 @@ def _wanted(files: Sequence[str], path: str, repo: str) -> list[str]:
     """
     from lantern_jax.apps.foreign.tensor_files import choose_weights
 
-    if path in files:
-        folder, _, name = path.rpartition("/")
-    else:
-        folder, name = "" if path == "." else path.rstrip("/"), ""
-    start = f"{folder}/" if folder else ""
-    beside = [file.removeprefix(start) for file in files if file.startswith(start)]
-    beside = [file for file in beside if "/" not in file]
+    place = PurePosixPath(path)
+    folder, name = (place.parent, place.name) if path in files else (place, "")
+    beside = {file.name for file in map(PurePosixPath, files) if file.parent == folder}
     if not beside:
         return []
-    name = name or choose_weights(beside, f"{repo}/{folder}".rstrip("/"))
+    name = name or choose_weights(beside, PurePosixPath(repo) / folder)
     chosen = {name, "tokenizer_config.json" if name == "tokenizer.json" else "config.json"}
     if name.endswith(".index.json"):
         suffix = Path(name.removesuffix(".index.json")).suffix
         chosen |= {file for file in beside if Path(file).suffix == suffix}
-    return [start + file for file in beside if file in chosen]
+    return [str(folder / file) for file in beside & chosen]

@@ -149,7 +149,7 @@ class Command:
         self.decoding(name for name in OPTIONS if name not in {*SAMPLING, *but})
 
     def decoding(self, names: Iterable[str], **given: Any) -> None:
-        """Adds these options of decoding; the argument ``options`` holds the given ones by name, here or by the user."""
+        """Adds these options of decoding; the argument ``options`` holds values ``given`` here or by the user."""
         self._parser.set_defaults(options=given)
         for name in names:
             metavar, about = _DECODING[name]

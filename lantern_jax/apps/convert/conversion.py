@@ -14,6 +14,7 @@ from lantern_jax.checkpoints.checkpoint import TOKENS_PER_PASS, Checkpoint
 from lantern_jax.devices.platform import check_dtype
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.registry import TargetConfig, family_of
+from lantern_jax.io import errors
 from lantern_jax.io.errors import Assumed, LanternError
 from lantern_jax.models.vq import VQConfig
 
@@ -60,9 +61,7 @@ class Conversion:
     def __post_init__(self):
         check_dtype(self.dtype)
         if self.neighbour_space not in NEIGHBOUR_SPACES:
-            raise LanternError(
-                f"unknown neighbour space {self.neighbour_space!r}: choose {' or '.join(NEIGHBOUR_SPACES)}"
-            )
+            raise errors.unknown("neighbour space", self.neighbour_space, NEIGHBOUR_SPACES)
         if self.neighbours < 0:
             raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
 
@@ -126,7 +125,5 @@ def check_codes(target: TargetConfig, tokenizer: VQConfig) -> None:
     usual = family_of(target).tokenizer()
     alike = usual is not None and usual.codebook_size == tokenizer.codebook_size
     if alike and usual.downsampling != tokenizer.downsampling:
-        warnings.warn(
-            f"the tokenizer draws a code in {tokenizer.downsampling} px, the published one in {usual.downsampling}: is "
-            "it this model's?", Assumed, stacklevel=1,
-        )  # fmt: skip
+        sizes = f"{tokenizer.downsampling} px, the published one in {usual.downsampling}"
+        warnings.warn(f"the tokenizer draws a code in {sizes}: is it this model's?", Assumed, stacklevel=1)

@@ -27,7 +27,6 @@ from lantern_jax.families.llamagen.t5_weights import DIALECT as T5
 from lantern_jax.families.llamagen.t5_weights import convert_t5, t5_config_from_shapes
 from lantern_jax.families.registry import ASSUMED, Family, Format, Published, TargetConfig, family_of
 from lantern_jax.io.errors import Assumed, LanternError
-from lantern_jax.models.t5 import T5Config
 from lantern_jax.models.vq import VQModel
 from lantern_jax.text.encoders import PromptParts
 from lantern_jax.text.t5 import check_tokenizer
@@ -74,11 +73,9 @@ def convert_published(
         target = published.sizes(tensors[model], {**form.settings, **settings})
         if source == ASSUMED:
             grid, pixels = 2 * target.grid, 2 * target.grid * family.tokenizer().downsampling
+            assumed = f"grid {target.grid} assumed: pictures have {target.num_tokens} tokens"
             warnings.warn(
-                f"grid {target.grid} assumed: pictures have {target.num_tokens} tokens; "
-                f"--config '{{\"grid\": {grid}}}' for {pixels} px",
-                Assumed,
-                stacklevel=1,
+                f"{assumed}; --config '{{\"grid\": {grid}}}' for {pixels} px", Assumed, stacklevel=1
             )
         text_tokenizer = paths.get("text_tokenizer")
         if text_tokenizer is not None:
@@ -196,7 +193,9 @@ def _convert(
     if "t5" in paths:
         if not family_of(target).text_width(target):
             raise LanternError("the target is not caption-conditional: it takes no text encoder")
-        encoder = _text_config(paths, tensors["t5"], settings.get("text_encoder"))
+        chosen, _ = settings_for(T5, paths["t5"], settings.get("text_encoder"))
+        encoder, tokenizer = t5_config_from_shapes(tensors["t5"], chosen), paths["t5_tokenizer"]
+        check_tokenizer(load_tokenizer(tokenizer), encoder.vocab_size, tokenizer)
     drafters, changes = {}, {}
     for part in tensors.keys() & {"drafter", *DRAFTERS}:
         kind = "eagle" if part == "drafter" else part
@@ -211,8 +210,11 @@ def _convert(
     checkpoint = whole()
     if "t5" in paths:
         _, params = convert_t5(tensors["t5"], encoder, **conversion.reading("the text encoder"))
-        changes |= {"text_encoder_config": encoder, "text_encoder_params": params}
-        changes["text_tokenizer"] = paths["t5_tokenizer"]
+        changes |= {
+            "text_encoder_config": encoder,
+            "text_encoder_params": params,
+            "text_tokenizer": tokenizer,
+        }
     for made, params in pictures:
         check_codes(target, made)
         params = {"params": params}
@@ -222,12 +224,6 @@ def _convert(
     names = checkpoint.metadata.get("converted_from", {}) | {part: path.name for part, path in paths.items()}
     changes["metadata"] = checkpoint.metadata | {"converted_from": names}
     return _write(out, dataclasses.replace(checkpoint, **changes), conversion)
-
-
-def _text_config(paths: Mapping[str, Path], tensors: Mapping[str, Any], settings: Settings) -> T5Config:
-    config = t5_config_from_shapes(tensors, settings_for(T5, paths["t5"], settings)[0])
-    check_tokenizer(load_tokenizer(paths["t5_tokenizer"]), config.vocab_size, paths["t5_tokenizer"])
-    return config
 
 
 def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> Path:

@@ -27,17 +27,13 @@ def settings_for(
         given: settings that count more than that file's.
         more: settings that count less, and where the grid among them is from (``Published.more_settings``).
     """
-    file = (
-        Path()
-        if path is None
-        else Path(path, "config.json")
-        if Path(path).is_dir()
-        else Path(path).with_name("config.json")
-    )
-    try:
-        beside = normalize_settings(_read_json(file), dialect) if path is not None and file.is_file() else {}
-    except LanternError as error:
-        raise LanternError(f"{file}: {error}") from None
+    beside: dict[str, Any] = {}
+    if path is not None:
+        file = (Path(path) if Path(path).is_dir() else Path(path).parent) / "config.json"
+        try:
+            beside = normalize_settings(_read_json(file), dialect) if file.is_file() else {}
+        except LanternError as error:
+            raise LanternError(f"{file}: {error}") from None
     own = normalize_settings(given or {}, dialect)
     source = "from --config" if "grid" in own else "from config.json" if "grid" in beside else more[1]
     return {**more[0], **beside, **own}, source or "as published"
