@@ -65,20 +65,6 @@ def test_each_runner_is_shown_as_far_as_it_was():
     assert np.array_equal(*halves(frames[-1]))
 
 
-@pytest.fixture
-def shorter(monkeypatch):
-    """Makes fewer frames of a race that is sped up."""
-    monkeypatch.setattr(race, "LONGEST_SECONDS", 3)
-
-
-@pytest.mark.usefixtures("shorter")
-def test_a_long_race_is_sped_up():
-    long = replace(generation(BOTH.round_of_token, 100.0), plain=generation(np.arange(TOKENS), 240.0))
-    frames, milliseconds = race.Race(long).frames()
-    assert len(frames) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
-    assert sum(milliseconds[:-1]) / 1000 == pytest.approx(race.LONGEST_SECONDS, rel=0.02)
-
-
 def test_pictures_of_one_call_share_its_time_by_their_rounds():
     rounds = np.stack([BOTH.round_of_token[0], np.minimum(BOTH.round_of_token[0], 2)])
     plain = generation(np.stack([np.arange(TOKENS)] * 2), 6.0)
@@ -87,10 +73,11 @@ def test_pictures_of_one_call_share_its_time_by_their_rounds():
     assert seconds == pytest.approx([2.0, 1.0])
 
 
-@pytest.mark.usefixtures("shorter")
-def test_a_race_by_passes_ignores_time():
+def test_a_race_by_passes_ignores_time_and_is_sped_up(monkeypatch):
+    monkeypatch.setattr(race, "LONGEST_SECONDS", 3)
     frames, milliseconds = race.Race(BOTH, passes=True).frames()
     assert len(frames) == len(milliseconds) == 1 + race.LONGEST_SECONDS * race.FRAMES_A_SECOND
+    assert sum(milliseconds[:-1]) / 1000 == pytest.approx(race.LONGEST_SECONDS, rel=0.02)
     # Plain decoding takes 15 passes, speculative 4: it is done with plain decoding's fourth.
     at = 4 / 15 * (len(frames) - 1)
     before, after = halves(frames[round(at) - 1]), halves(frames[round(at) + 1])

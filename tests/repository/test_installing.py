@@ -1,4 +1,4 @@
-"""Installing as docs/install.md says, where the package is not yet: from a wheel, from source, by the notebooks.
+"""Installing as docs/install.md says, where the package is not yet: from a wheel and from source.
 
 All else that is needed is in this environment, and no index is asked; JAX 99 would be available.
 """
@@ -17,15 +17,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.repository.notebook_runs import NOTEBOOKS, ROOT
+from tests.repository.notebook_runs import ROOT
 
 WHEEL = "lantern_jax-0.1.0-py3-none-any.whl"
-# Runs a cell as IPython does; prints what is installed then.
-RUN = """
-import sys
-from IPython.core.interactiveshell import InteractiveShell
-InteractiveShell.instance().run_cell(open(sys.argv[1], encoding="utf-8").read()).raise_error()
-"""
 LOOK = """
 import importlib.util, json
 from importlib.metadata import version
@@ -79,21 +73,16 @@ def environment(built, tmp_path) -> Environment:
     folder.mkdir()
     subprocess.run([sys.executable, "-m", "venv", home], check=True)
     python = home / "bin" / "python"
-    own = json.loads(
-        subprocess.check_output(
-            [python, "-c", "import json, sysconfig; print(json.dumps(sysconfig.get_paths()))"]
-        )
-    )["purelib"]
-    for old in Path(own).glob(
-        "setuptools*"
-    ):  # Older Pythons come with one, which reads no such pyproject.toml.
+    own = "import sysconfig; print(sysconfig.get_paths()['purelib'])"
+    own = Path(subprocess.check_output([python, "-c", own], text=True).strip())
+    for old in own.glob("setuptools*"):  # Older Pythons come with one, which reads no such pyproject.toml.
         shutil.rmtree(old)
     # Packages of a folder named in such a file are found, but its links to editable packages are not followed.
-    (Path(own) / "others.pth").write_text(sysconfig.get_paths()["purelib"])
+    (own / "others.pth").write_text(sysconfig.get_paths()["purelib"])
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "PYTHON"))}
     settings = {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(built), "PIP_NO_BUILD_ISOLATION": "0",
                 "PIP_DISABLE_PIP_VERSION_CHECK": "1", "JAX_PLATFORMS": "cpu"}  # fmt: skip
-    made = Environment(python, folder, {**kept, **settings, "IPYTHONDIR": str(tmp_path / "ipython")})
+    made = Environment(python, folder, {**kept, **settings})
     assert made.found() == (None, version("jax"))
     return made
 
@@ -124,31 +113,3 @@ def test_the_pages_commands_install_and_leave_jax(environment, built):
     assert again.returncode == 0 and "Would install jax" not in again.stdout, again.stderr
     drawn = environment.run("-m", "lantern_jax", "info")
     assert drawn.returncode == 0 and "demo" in drawn.stdout
-
-
-def cell(path: Path) -> str:
-    cells = json.loads(path.read_text("utf-8"))["cells"]
-    return "".join(next(cell["source"] for cell in cells if cell["id"] == "install"))
-
-
-def first_cell(environment: Environment, path: Path) -> subprocess.CompletedProcess:
-    pytest.importorskip("IPython")
-    script, source = environment.folder / "run.py", environment.folder / "cell.py"
-    script.write_text(RUN)
-    source.write_text(cell(path), encoding="utf-8")
-    return environment.run(script, source)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
-def test_a_notebooks_first_cell_installs_and_leaves_jax(path, environment, built):
-    """And it says what it wants where there is nothing to install."""
-    refused = first_cell(environment, path)
-    assert "beside this notebook, or name your copy of it in COPY" in refused.stderr + refused.stdout
-    archive = WHEEL if "whl" in cell(path) else "lantern_jax-0.1.0.tar.gz"
-    shutil.copy(built / archive, environment.folder)
-    done = first_cell(environment, path)
-    assert done.returncode == 0, done.stderr + done.stdout
-    where, jax = environment.found()
-    assert where is not None and where.startswith(str(environment.python.parents[1])), done.stdout
-    assert jax == version("jax")

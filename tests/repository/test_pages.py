@@ -42,14 +42,10 @@ def execute(examples: list[str], name: str, known: dict | None = None) -> dict:
     return known
 
 
-@pytest.mark.parametrize("name", ["generate", "test"])
-def test_commands_are_one_line_with_their_own_environment(name):
-    command = marked(f"command: {name}").strip()
-    assert "\n" not in command
-    assert command.startswith("python3 -m venv .venv")
-
-
-def test_the_generate_command_parses():
+def test_the_readmes_commands_are_one_line_with_their_own_environment():
+    for name in ("generate", "test"):
+        command = marked(f"command: {name}").strip()
+        assert "\n" not in command and command.startswith("python3 -m venv .venv")
     words = re.search(r'lantern generate "(.+?)" (.+)', marked("command: generate"))
     arguments = make_parser().parse_args(["generate", words[1], *words[2].split()])
     assert arguments.compare
@@ -76,10 +72,8 @@ def test_the_readme_is_short_and_the_index_examples_run(tmp_path, monkeypatch, c
 
 def test_the_example_of_verification_runs():
     known = execute(blocks((ROOT / "docs" / "api" / "rules.md").read_text("utf-8")), "rules.md")
-    verdict, noise = (
-        known["verdict"],
-        known["coupling"].draws(known["keys"], known["start"], known["start"], 1, 16, known["sampling"]),
-    )
+    verdict, start = known["verdict"], known["start"]
+    noise = known["coupling"].draws(known["keys"], start, start, 1, 16, known["sampling"])
     log_probs = lantern_jax.process_logits(known["logits"], known["sampling"])
     plain = jnp.argmax(log_probs[0, 0] + noise.noise[0, 0])
     assert verdict.count.tolist() == [0] and verdict.bonus.tolist() == [plain], (

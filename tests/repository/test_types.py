@@ -58,11 +58,9 @@ def test_mypy_finds_a_users_mistakes_and_nothing_else(tmp_path):
     files = {"right.py": RIGHT, "wrong.py": WRONG, "mypy.ini": SETTINGS}
     for name, content in files.items():
         (tmp_path / name).write_text(content.lstrip())
+    words = ["--config-file", "mypy.ini", "--cache-dir", ROOT / ".pytest_cache" / "mypy", *list(files)[:2]]
     result = subprocess.run(
-        [
-            sys.executable, "-m", "mypy", "--config-file", "mypy.ini", "--cache-dir", ROOT / ".pytest_cache" / "mypy",
-            "--python-executable", sys.executable, "right.py", "wrong.py",
-        ],
+        [sys.executable, "-m", "mypy", "--python-executable", sys.executable, *words],
         cwd=tmp_path, env={**os.environ, "MYPYPATH": str(ROOT)}, capture_output=True, text=True,
     )  # fmt: skip
     found = re.findall(r"^(\w+\.py):(\d+): error: (.*?) +\[([a-z-]+)\]$", result.stdout, re.MULTILINE)

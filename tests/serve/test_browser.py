@@ -256,24 +256,6 @@ def test_a_lost_server_is_looked_for(page):
     done(page)
 
 
-def test_a_proxy_that_does_not_reach_the_server_is_a_lost_server(page):
-    error = {"message": "no memory", "param": None}
-    page.route("**/generations", lambda route: route.fulfill(status=503, json={"error": error}))
-    page.click("#paint")
-    api.expect(page.locator("#error")).to_have_text("no memory")
-    assert page.locator("#lost").is_hidden(), "the server answers"
-    page.unroute("**/generations")
-    page.route("**/*", lambda route: route.fulfill(status=502, body="<h1>502 Bad Gateway</h1>"))
-    page.click("#paint")
-    api.expect(page.locator("#lost")).to_be_visible()
-    with page.expect_response("**/health"):
-        pass
-    assert page.locator("#lost").is_visible()
-    page.unroute("**/*")
-    done(page, "The server is back.")
-    assert page.locator("#lost").is_hidden()
-
-
 def test_a_token_is_asked_for(page):
     """A new token in the middle of a visit changes nothing in the form."""
     painted(page)

@@ -22,17 +22,6 @@ def test_a_prompt_is_drawn_without_its_unknown_words_or_its_refusal_is_seen(page
     )
 
 
-def test_a_tie_has_no_winner(page):  # noqa: F811
-    """As a race with Exact is where that decodes plainly."""
-    painted(page, method="ar")
-    plain = page.evaluate("shown[0].end.settings")
-    page.evaluate("shown[0].request = { ...shown[0].request, method: 'auto' }; equip()")
-    page.select_option("#other", "plain")
-    page.click("#compare")
-    done(page, "Exact decodes plainly on this machine: 15 rounds each, so neither is faster; 100 %")
-    assert plain["drafting"] == "plain"
-
-
 def test_a_picture_of_ones_own_is_continued(page, tmp_path):  # noqa: F811
     Image.new("RGB", (40, 40), "teal").save(tmp_path / "own.png")
     page.click("#advanced summary")

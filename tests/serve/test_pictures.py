@@ -252,8 +252,9 @@ def test_a_waiting_client_is_told_how_many_are_ahead(server, gate):
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_frees_its_slot(server, gate, stream):
     before = server.metrics()
-    asked = {"prompt": "a lake", "n": 6, "stream": stream, "details": True}
-    with cut_at_the_end(server, asked):
+    body = json.dumps({"prompt": "a lake", "n": 6, "stream": stream, "details": True})
+    with socket.create_connection(server.address) as connection:
+        connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
         server.wait_for(decoding=BATCH, queue_length=2)
     # Held all the while; by then it is known that the client left, and the next round finds no client.
     time.sleep(0.6)
@@ -265,13 +266,6 @@ def test_a_client_that_leaves_frees_its_slot(server, gate, stream):
     assert after["lantern_pictures_total"] == before["lantern_pictures_total"]
     gate.open()
     assert server.ask().status_code == 200
-
-
-def cut_at_the_end(server, asked: dict) -> socket.socket:
-    body = json.dumps(asked)
-    connection = socket.create_connection(server.address)
-    connection.sendall(f"{HEAD}Content-Length: {len(body)}\r\n\r\n{body}".encode())
-    return connection
 
 
 def test_warm_means_nothing_is_left_to_compile(server, caplog):

@@ -21,14 +21,12 @@ LAKE = {"prompt": "a lake"}
 # Name -> a body, and a word of the line that refuses it.
 BODIES = {
     "no prompt": ({}, "prompt is missing"), "empty prompt": ({"prompt": " "}, "empty prompt"),
-    "no text": ({"prompt": ["a lake"]}, "give text, or a class number"),
     "long prompt": ({"prompt": "lake " * 400}, "letters"),
     "half a character": ({"prompt": "a lake \ud800"}, "not text in UTF-8"),
     "no pictures": ({**LAKE, "n": 0}, "n 0"), "too many": ({**LAKE, "n": 10**9}, "from 1 to 10"),
-    "size": ({**LAKE, "size": "9999x99999"}, "WIDTHxHEIGHT"), "gif": ({**LAKE, "output_format": "gif"}, "webp"),
+    "size": ({**LAKE, "size": "9999x99999"}, "WIDTHxHEIGHT"),
     "quality of png": ({**LAKE, "output_compression": 50}, "jpeg and webp"),
     "address of a stream": ({**LAKE, "response_format": "url", "stream": True}, "leave response_format"),
-    "transparent": ({**LAKE, "background": "transparent"}, "opaque"),
     "unknown field": ({**LAKE, "promt": "x"}, "unknown field 'promt': did you mean prompt?"),
     "field of a method": ({**LAKE, "nodes": 9}, "write method led:nodes=..."),
     "no object": ([LAKE], "object"), "no JSON": (b"prompt=a lake", "the body is not JSON"),

@@ -37,14 +37,10 @@ def folder(tmp_path, monkeypatch):
     ("--most -1", "--most -1 is not valid"), ("--seconds nan", "--seconds nan is not valid"),
     ("--allowed-origin example.org", "'example.org' is no origin"),
     ("--allowed-origin https://example.org/page", "give a scheme and a name"),
-    ("--allowed-origin https://", "is no origin"),
     ("--allowed-host 'pictures.example.org:8443'", "is no name of a server"),
-    ("--allowed-host https://example.org", "is no name of a server"),
     ("--mesh data=x", "mesh 'data=x' is not valid"), ("--token-file missing", "missing"),
     ("--token-file empty", "empty holds no token"), ("--host 'no such host'", "cannot bind to no such host"),
-    ("--host ..", "cannot bind to ..:8000 (not a name)"),
-    (f"--host {'a' * 64}.org", f"cannot bind to {'a' * 64}.org:8000 (not a name)"),
-    ("--hosts auto", "--hosts"), ("", 'pip install starlette uvicorn'),
+    ("--host ..", "cannot bind to ..:8000 (not a name)"), ("--hosts auto", "--hosts"), ("", "pip install starlette"),
 ])  # fmt: skip
 def test_wrong_options_are_refused_before_anything_is_computed(flags, words, monkeypatch, capsys):
     Path("empty").write_text("\n")
