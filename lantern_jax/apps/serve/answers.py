@@ -144,9 +144,9 @@ def _check_prompt(pipeline: Pipeline, prompt: str, **call: Any) -> None:
     pipeline.check(prompt, **call)
 
 
-def _takes(pipeline: Pipeline, prompt: str, **call: Any) -> bool:
+def _works(check: Callable[..., Any], *given: Any, **options: Any) -> bool:
     try:
-        _check_prompt(pipeline, prompt, **call)
+        check(*given, **options)
     except LanternError:
         return False
     return True
@@ -164,11 +164,9 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
     defaults = pipeline.settings({})
     able = {}
     for method, named in METHODS.items():
-        try:
-            texts = pipeline.settings({"method": method}).method.texts
-        except LanternError:  # The model cannot be decoded with it.
-            continue
-        able[method] = {"help": named.help, "rule": texts["rule"]}
+        if _works(pipeline.settings, {"method": method}):  # The model can be decoded with it.
+            rule = pipeline.settings({"method": method}).method.texts["rule"]
+            able[method] = {"help": named.help, "rule": rule}
     numbers = {}
     for number, about in meanings(Settings).items():
         allowed, default = NUMBERS[number].metadata["allowed"], getattr(defaults, number)
@@ -176,13 +174,13 @@ def model_entry(pipeline: Pipeline, name: str) -> dict[str, Any]:
     del numbers["batch"]  # The server's to choose.
     words = {} if vocabulary is None else vocabulary.grouped()
     known = itertools.chain(_EXAMPLES, *words.values())
-    examples = list(itertools.islice((one for one in known if _takes(pipeline, one)), _SHOWN))
+    examples = list(itertools.islice((one for one in known if _works(_check_prompt, pipeline, one)), _SHOWN))
     if not examples:
         _check_prompt(pipeline, _EXAMPLES[0])  # Says why.
     described = {
         **{"width": width, "height": height, "rows": rows, "columns": columns, "tokens": rows * columns},
         "examples": examples,
-        "negative_prompt": _takes(pipeline, examples[0], negative_prompt=examples[0]),
+        "negative_prompt": _works(_check_prompt, pipeline, examples[0], negative_prompt=examples[0]),
         "words": words,
         "impossible": [] if vocabulary is None else vocabulary.impossible,
         "methods": able,

@@ -188,11 +188,10 @@ class Batch:
             return
         try:
             self._go_on_with(engine.regroup(self._run, np.resize(live, count)))
+            self.slots = [*self.orders, *[None] * (count - len(live))]
         except (NotRefillable, jax.errors.JaxRuntimeError):
             # There may be too little memory for both runs: this one is unchanged.
             self.fits = False
-            return
-        self.slots = [*(self.slots[slot] for slot in live), *[None] * (count - len(live))]
 
     def room(self, waiting: int) -> int:
         """Returns how many of ``waiting`` pictures to take in: none if a larger run should serve them."""
@@ -233,16 +232,14 @@ class Batch:
         for slot, order in enumerate(self.slots):
             if order is None:
                 continue
-            if order.ticket.dropped:
-                self.slots[slot] = None
-                self._tools.counters.pictures_dropped += 1
-                continue
             codes, rounds = decoded.tokens[slot, order.free], int(decoded.rounds[slot])
-            if not finished[slot]:
+            if not finished[slot] and not order.ticket.dropped:
                 watched.append((order, codes, rounds))
                 continue
             self.slots[slot] = None
-            if decoded.finite[slot]:
+            if order.ticket.dropped:
+                self._tools.counters.pictures_dropped += 1
+            elif decoded.finite[slot]:
                 self._hand_over(order, codes, decoded.round_of_token[slot, order.free], rounds)
             else:
                 why = why_not_finite(self._tools.engine, "the target's logits", "target")

@@ -4,6 +4,7 @@ import collections
 import contextlib
 import ctypes
 import dataclasses
+import itertools
 import logging
 import math
 import threading
@@ -58,12 +59,7 @@ class Worker:
     """
 
     def __init__(
-        self,
-        pipeline: Pipeline,
-        limits: Limits,
-        counters: Counters,
-        batch: int,
-        warm_up: str | None = None,
+        self, pipeline: Pipeline, limits: Limits, counters: Counters, batch: int, warm_up: str | None = None
     ):
         self.pipeline, self.limits, self.counters = pipeline, limits, counters
         _, columns = shape_of(pipeline.checkpoint.target_config)
@@ -134,11 +130,10 @@ class Worker:
         """Raises LanternError for a round that takes more memory than a server gives to one request."""
         parts = vars(settings.method).values()
         sizes = [(name, getattr(part, name, None)) for part in parts for name in _SIZES]
+        most = self.limits.nodes
         for name, size in (*sizes, ("nodes of its tree", settings.tree.num_nodes - 1)):
-            if isinstance(size, int) and size > self.limits.nodes:
-                raise LanternError(
-                    f"{name} {size} is more than this server takes: give at most {self.limits.nodes}"
-                )
+            if isinstance(size, int) and size > most:
+                raise LanternError(f"{name} {size} is more than this server takes: give at most {most}")
 
     def submit(self, ticket: Ticket) -> int:
         """Queues a ticket's pictures; returns how many others are ahead. Raises Refused without room for them."""
@@ -177,7 +172,10 @@ class Worker:
                         with self._tools.engine.programs.staying():
                             self._warm()
                         return_memory()
-                    self._tidy()
+                    dropped = self._tools.engine.programs.dropped
+                    if dropped > self.counters.programs_dropped:
+                        self.counters.programs_dropped = dropped
+                        return_memory()
         except BaseException:  # What a request can cause is caught before.
             self.refuse(_FAILED)
             _log.exception("lantern serve: %s", _FAILED)
@@ -244,18 +242,17 @@ class Worker:
                 self._fill(batch)
                 batch.advance(hurry=bool(self._line))
                 batch.settle()
+            refusal = Refused(503, _STOPPING)
         except Exception as error:
-            self._fail(orders if batch is None else batch.orders, failure(error))
-        else:
-            self._fail(batch.orders, Refused(503, _STOPPING))
+            refusal = failure(error)
         finally:
             self._batch = None
+        for ticket in {order.ticket for order in (orders if batch is None else batch.orders)}:
+            ticket.send(refusal)
 
     def _fill(self, batch: Batch) -> None:
         """Fills free slots with waiting pictures of the same settings, up to the first one with others."""
-        same = 0
-        while same < len(self._line) and self._line[same].kind == batch.kind:
-            same += 1
+        same = len(list(itertools.takewhile(lambda order: order.kind == batch.kind, self._line)))
         batch.fit(same)
         orders = self._line[: batch.room(same)]
         if not orders:
@@ -286,10 +283,6 @@ class Worker:
             pictures = min(pictures, ticket.waiting)
             ticket.waiting -= pictures
             self.waiting -= pictures
-
-    def _fail(self, orders: list[Order], refusal: Refused) -> None:
-        for ticket in {order.ticket for order in orders}:
-            ticket.send(refusal)
 
     def _warm(self) -> None:
         """Compiles and runs the programs of the next size, with the default settings."""
@@ -332,13 +325,6 @@ class Worker:
             if fewer < size and dataclasses.replace(way, batch=size) == ways[size]:
                 engine.regroup(engine.regroup(run, numbers[:fewer]), np.resize(numbers[:fewer], size))
 
-    def _tidy(self) -> None:
-        """Counts dropped programs and returns their memory."""
-        dropped = self.pipeline.engine.programs.dropped
-        if dropped > self.counters.programs_dropped:
-            self.counters.programs_dropped = dropped
-            return_memory()
-
 
 def _first_row(plan: Plan) -> Conditioning:
     """Returns what the pictures of a plan's one prompt are conditioned on, leaves [1, ...]."""
@@ -349,8 +335,7 @@ def _blamed(message: str, options: Mapping[str, Any]) -> str | None:
     """Returns the field that an error is about: its line begins with the name, perhaps after a word like "the"."""
     part = next((name for name in METHOD if name in options), None)
     # A method has parts that the request does not name.
-    known = {"codes": "start"} | {name: name for name in FIELDS} | dict.fromkeys(METHOD, part)
-    known |= {name: name for name in options}
+    known = {"codes": "start"} | {name: name for name in FIELDS} | dict.fromkeys({*METHOD} - {*options}, part)
     words = (word.rstrip(":") for word in message.split(maxsplit=2)[:2])
     return next((known[word] for word in words if word in known), part)
 
