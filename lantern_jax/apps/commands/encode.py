@@ -10,16 +10,11 @@ from lantern_jax.io.files import check_new_file
 
 def add(commands) -> None:
     """Adds ``encode`` to a parser's commands."""
-    encode = Command(
-        commands,
-        "encode",
+    about, shared = (
         "encode prompts once, to generate from later",
-        _run,
-        "--model",
-        "--dtype",
-        "--negative",
-        "--size",
+        ("--model", "--dtype", "--negative", "--size"),
     )
+    encode = Command(commands, "encode", about, _run, *shared)
     encode.take("prompts", "PROMPT", "what to draw", nargs="+")
     encode.take("--out", "FILE.npz", "file for the encoded prompts", required=True)
     encode.shared("--strict-words", "--overwrite")

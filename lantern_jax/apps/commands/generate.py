@@ -22,14 +22,8 @@ _EXAMPLES = (
 
 def add(commands) -> None:
     """Adds ``generate`` to a parser's commands."""
-    generate = Command(
-        commands,
-        "generate",
-        "make pictures from prompts",
-        _run,
-        usage="[PROMPT ...] [options]",
-        examples=_EXAMPLES,
-    )
+    how = {"usage": "[PROMPT ...] [options]", "examples": _EXAMPLES}
+    generate = Command(commands, "generate", "make pictures from prompts", _run, **how)
     take = generate.take
     generate.group("picture", "--model", "--num", "--seed", "--size")
     take("prompts", "PROMPT", "what to draw; for models of classes a number or a name", nargs="*")

@@ -228,12 +228,11 @@ def _origins(generation: "Generation", call: "Call") -> Iterator[dict[str, str]]
     """Yields the texts of each picture's file."""
     from lantern_jax.apps.display.picture_files import origin_text
 
-    settings = generation.settings | ({} if call.keep_rows is None else {"keep_rows": call.keep_rows})
-    numbers = map(int, generation.numbers)
+    numbers, settings = map(int, generation.numbers), generation.settings
     for prompt, number, tokens in zip(generation.prompts, numbers, generation.tokens, strict=True):
-        row = (number - call.first) // call.num
-        negative = {"negative_prompt": call.negatives[row]} if call.negatives else {}
-        yield origin_text(prompt, call.seed, number, settings | negative, tokens)
+        negative = call.negatives[(number - call.first) // call.num] if call.negatives else None
+        more = {"keep_rows": call.keep_rows, "negative_prompt": negative}
+        yield origin_text(prompt, call.seed, number, settings, tokens, **more)
 
 
 def _codes(generation: "Generation", plan: "Plan") -> bytes:

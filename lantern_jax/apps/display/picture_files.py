@@ -52,7 +52,12 @@ def open_picture(file: Path) -> Image.Image:
 
 
 def origin_text(
-    prompt: str, seed: int, number: int, settings: Mapping[str, Any], tokens: Int[np.ndarray, " T"]
+    prompt: str,
+    seed: int,
+    number: int,
+    settings: Mapping[str, Any],
+    tokens: Int[np.ndarray, " T"],
+    **more: Any,
 ) -> dict[str, str]:
     """Returns the texts of a picture's PNG, for ``encode_png``: all that is needed to make it again, except a picture
     that it continues.
@@ -60,13 +65,15 @@ def origin_text(
     Args:
         number: the picture's number, which with ``seed`` decides its randomness.
         settings: as ``Generation.settings``.
+        more: other options of the call, of which those that are not None join the settings.
     """
+    given = {name: value for name, value in more.items() if value is not None}
     return {
         "Software": "lantern_jax",
         "prompt": prompt,
         "seed": str(seed),
         "number": str(number),
-        "settings": json.dumps(settings),
+        "settings": json.dumps({**settings, **given}),
         "tokens": tokens_digest(tokens),
     }
 

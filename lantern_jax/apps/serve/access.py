@@ -134,7 +134,7 @@ class Guard:
 
 
 def _log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Logs a request as a line; status 0 is a client that left."""
+    """Logs a request in a line; status 0 is a client that left."""
     client, _ = scope.get("client") or ("", 0)
     more = "".join(f", {name} {value}" for name, value in scope.get(LOGGED, {}).items())
     path = errors.short(scope["path"], 200)

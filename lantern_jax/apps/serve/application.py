@@ -34,6 +34,7 @@ from lantern_jax.pipeline.pipeline import Pipeline
 
 # The longest silence of a stream, in seconds: proxies drop silent connections.
 SILENCE = 10.0
+_CROSS_ORIGIN = {"allow_methods": ("GET", "POST"), "allow_headers": ("*",)}
 
 
 def application(
@@ -83,12 +84,7 @@ def application(
             Route("/pictures/{name}", server.picture),
         ],
         middleware=[
-            Middleware(
-                CORSMiddleware,
-                allow_origins=access.origins,
-                allow_methods=("GET", "POST"),
-                allow_headers=("*",),
-            ),
+            Middleware(CORSMiddleware, allow_origins=access.origins, **_CROSS_ORIGIN),
             Middleware(Guard, access=access, counters=counters, policy=content_policy(page)),
         ],
         exception_handlers=dict.fromkeys((Refused, HTTPException), _refusal),

@@ -258,10 +258,12 @@ class Batch:
         counters.rounds += rounds
 
         def make() -> Done:
-            request, keep_rows = order.ticket.request, order.ticket.plan.call.keep_rows
-            more = {"keep_rows": keep_rows, "negative_prompt": request.negative_prompt or None}
-            settings = self._settings.to_json() | {name: one for name, one in more.items() if one is not None}
-            text = origin_text(str(request.prompt), request.seed, order.index, settings, codes)
+            request, settings = order.ticket.request, self._settings.to_json()
+            more = {
+                "keep_rows": order.ticket.plan.call.keep_rows,
+                "negative_prompt": request.negative_prompt or None,
+            }
+            text = origin_text(str(request.prompt), request.seed, order.index, settings, codes, **more)
             file, digest = request.output.encode(picture, text), tokens_digest(codes)
             return Done(order.index, file, codes, round_of_token, digest, rounds, seconds, order.waited)
 
