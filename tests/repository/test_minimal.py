@@ -24,16 +24,15 @@ def run(monkeypatch, *words) -> None:
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
-@pytest.mark.parametrize("drafts", [True, False], ids=["drafter", "no drafter"])
-def test_it_draws_the_librarys_picture(drafts, tmp_path, monkeypatch, capsys):
+def test_it_draws_the_librarys_picture(tmp_path, monkeypatch, capsys):
     tiny = tiny_checkpoint()
     # As in the demo: a drafter that reads codes from the target's table, which is stored once, and defaults of its own.
     (sizes, own), table = tiny.drafters["eagle"], tiny.target_params["params"]["tokens"]
-    drafters = {"eagle": (sizes, {"params": own["params"] | {"tokens": table}})} if drafts else {}
+    drafters = {"eagle": (sizes, {"params": own["params"] | {"tokens": table}})}
     defaults = tiny.defaults | {"guidance": 3.0, "temperature": 0.8}
     checkpoint = dataclasses.replace(tiny, drafters=drafters, defaults=defaults)
     folder = save(tmp_path / "tiny", checkpoint)
-    assert ("shared" in json.loads((folder / "config.json").read_text())) == drafts
+    assert "shared" in json.loads((folder / "config.json").read_text())
     labels = np.array([[0, 5, 12, 18, 24, 29, 35, 38]], np.int32)
     assert labels.shape[1] == TARGET.label_slots
     run(monkeypatch, folder, *labels[0], "--out", tmp_path / "a.png", "--seed", 3)

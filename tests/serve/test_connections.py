@@ -20,9 +20,7 @@ def connected(server, count: int = 1) -> Iterator[list[socket.socket]]:
 EDIT = HEAD.replace(PATH, "/v1/images/edits").replace("application/json", "multipart/form-data; boundary=x")
 
 
-@pytest.mark.parametrize(
-    ("head", "rest"), [(HEAD, ""), (HEAD, " " * 20), (EDIT, ""), (EDIT, "--x\r\nContent-Disposi")]
-)
+@pytest.mark.parametrize(("head", "rest"), [(HEAD, " " * 10), (EDIT, "")])
 def test_a_body_that_comes_too_slowly_is_refused(server, head, rest):
     began = time.monotonic()
     with connected(server) as (connection,):

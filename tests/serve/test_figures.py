@@ -49,7 +49,7 @@ def test_seconds_that_pictures_share_are_counted_once(server, gate, monkeypatch)
     gate.let(1000)
     before, began = server.worker.counters.decoding_seconds, time.monotonic()
     # With another seed all pictures may by chance be done in the same round, which ends the run.
-    assert server.ask(n=QUEUE - 1, seed=5).status_code == 200
+    assert server.ask(n=BATCH + 1, seed=5).status_code == 200
     assert len(spent) > 2 and spent == sorted(spent), "it was one run"
     counted = server.worker.counters.decoding_seconds - before
     assert counted == pytest.approx(spent[-1]) and 0 < counted < time.monotonic() - began
