@@ -1,6 +1,5 @@
 """The site builds without a warning and its links lead somewhere: run with ``-m site``, with the extra ``docs``."""
 
-import re
 import subprocess
 import sys
 from functools import cache
