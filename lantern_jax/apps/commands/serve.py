@@ -73,8 +73,7 @@ def _run(arguments: argparse.Namespace) -> None:
             queue=arguments.queue, pictures=most, seconds=arguments.seconds, programs=arguments.programs,
             connections=arguments.connections,
         )  # fmt: skip
-        own = arguments.model if arguments.model == "demo" else Path(arguments.model).resolve().name
-        name = arguments.served_model_name or own
+        name = arguments.served_model_name or Path(arguments.model).resolve().name
         access = Access.of(
             arguments.host, token, arguments.allowed_host or (), arguments.allowed_origin or ()
         )
