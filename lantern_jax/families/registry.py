@@ -99,9 +99,9 @@ class Published:
     Attributes:
         dialect: what is known of its ``config.json``.
         sizes: (tensors, settings) -> config, inferred from names and shapes, and from settings.
-        read: (tensors, config, dtype=, progress=) -> (config, parameters); with ``order=`` too, where the family has a
+        read: (tensors, config, dtype=, shapes=) -> (config, parameters); with ``order=`` too, where the family has a
             ``published_order``.
-        read_tokenizer: (tensors, progress=) -> (``VQConfig``, ``VQModel`` parameters) of its picture tokenizer; None
+        read_tokenizer: tensors -> (``VQConfig``, ``VQModel`` parameters) of its picture tokenizer; None
             where pictures are not drawn here.
         inside: what begins the picture tokenizer's tensor names where they are among the model's.
         model: config -> the model's name, for people.

@@ -1,7 +1,7 @@
 """What converters have in common, above all those of ``GuidedTokens`` models: a published Llama among other parts.
 
 Each ``convert_*`` takes published tensors {name: array} of any layout, the model's config, and the ``dtype`` and
-``progress`` of ``read_tensors``; it returns the config and ``{"params": ...}``. Each ``*_config_from_shapes`` infers
+``shapes`` of ``read_tensors``; it returns the config and ``{"params": ...}``. Each ``*_config_from_shapes`` infers
 the config from names and shapes (anything with ``.shape``), and from settings. Both raise LanternError: one line that
 lists every missing, unexpected and misshapen tensor, or says which setting is unknown or contradicts the shapes.
 

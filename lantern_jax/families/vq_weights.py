@@ -15,7 +15,7 @@ import numpy as np
 
 from lantern_jax.models.vq import VQConfig, vq_shapes
 from lantern_jax.tensors.layer_names import deciding_shapes, one_more
-from lantern_jax.tensors.matching import Entry, Progress, module_table, published_name, read_tensors
+from lantern_jax.tensors.matching import Entry, module_table, published_name, read_tensors
 
 # Levels, and blocks of a level: published tokenizers have five of the one and two or three of the other.
 _MOST_PARTS = 64
@@ -133,11 +133,7 @@ def vq_config_from_shapes(tensors: Mapping[str, Any], layout: VQLayout) -> VQCon
 
 
 def read_vq(
-    tensors: Mapping[str, Any],
-    dtype: Any = np.float32,
-    *,
-    layout: VQLayout,
-    progress: Progress | None = None,
+    tensors: Mapping[str, Any], dtype: Any = np.float32, *, layout: VQLayout
 ) -> tuple[VQConfig, dict[str, Any]]:
     """Converts a published tokenizer's tensors; returns (sizes, `VQModel` parameters as NumPy arrays of `dtype`).
 
@@ -145,7 +141,5 @@ def read_vq(
     """
     config = vq_config_from_shapes(tensors, layout)
     ignored = [name for name in tensors if any(re.fullmatch(pattern, name) for pattern in layout.ignored)]
-    params = read_tensors(
-        tensors, vq_table(config, layout), what=layout.what, ignored=ignored, dtype=dtype, progress=progress
-    )
-    return config, params
+    table = vq_table(config, layout)
+    return config, read_tensors(tensors, table, what=layout.what, ignored=ignored, dtype=dtype)

@@ -6,7 +6,6 @@ from a Flax module's shapes and the names of its parts: `module_table`. Tensors 
 """
 
 import dataclasses
-import math
 import re
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
@@ -160,10 +159,6 @@ def describe_mismatch(
     )
 
 
-# Called after each array with the bytes, in the wanted dtype, of the values read so far and of all values.
-Progress = Callable[[int, int], None]
-
-
 def read_tensors(
     tensors: Mapping[str, Any],
     table: Mapping[str, Entry],
@@ -172,7 +167,6 @@ def read_tensors(
     ignored: Iterable[str] = (),
     dtype: Any = np.float32,
     shapes: PyTree | None = None,
-    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Reads the parameter tree that `table` describes: nested dicts of NumPy arrays of `dtype`.
 
@@ -184,7 +178,6 @@ def read_tensors(
         ignored: names that may be present but are not read.
         shapes: of the result's arrays, nested dicts. Given them, nothing is read here: the leaves are `StoredTensor`s,
             each read from the published tensors whenever it is turned into an array.
-        progress: called with how much has been read; never, given shapes.
 
     Raises:
         LanternError: one line that lists all missing, unexpected and misshapen tensors, or those that hold no
@@ -224,14 +217,7 @@ def read_tensors(
         return unflatten_dict(
             {path: StoredTensor(expected[path], np.dtype(dtype), partial(read, path)) for path in parts}
         )
-    sizes = {name: math.prod(entry.shape) * np.dtype(dtype).itemsize for name, entry in table.items()}
-    params, done, total = {}, 0, sum(sizes.values())
-    for path, entries in parts.items():
-        params[path] = _joined(tensors, entries, dtype)
-        done += sum(sizes[name] for name in entries)
-        if progress is not None:
-            progress(done, total)
-    return unflatten_dict(params)
+    return unflatten_dict({path: _joined(tensors, entries, dtype) for path, entries in parts.items()})
 
 
 def _joined(tensors: Mapping[str, Any], entries: Mapping[str, Entry], dtype: Any) -> np.ndarray:

@@ -257,19 +257,15 @@ class Recorded:
 
 
 def test_read_tensors_checks_all_shapes_before_it_reads_one_by_one():
-    log, told = [], []
-    values = np.arange(6, dtype=np.float32).reshape(2, 3)
+    log, values = [], np.arange(6, dtype=np.float32).reshape(2, 3)
     lazy = {name: Recorded(name, values, log) for name in ("a", "b", "unused")}
     table = {"a": Entry(("x", "a"), (2, 3)), "b": Entry(("x", "b"), (2, 4))}
     with pytest.raises(ValueError, match=r"b is \[2, 3\], expected \[2, 4\]"):
         read_tensors(lazy, table, what="thing", ignored=["unused"])
     assert not log
     table["b"] = Entry(("y",), (2, 3), transpose)
-    params = read_tensors(
-        lazy, table, what="thing", ignored=["unused"], dtype=np.float16,
-        progress=lambda *numbers: told.append((*numbers, len(log))),
-    )  # fmt: skip
-    assert log == ["a", "b"] and told == [(12, 24, 1), (24, 24, 2)]
+    params = read_tensors(lazy, table, what="thing", ignored=["unused"], dtype=np.float16)
+    assert log == ["a", "b"]
     np.testing.assert_array_equal(params["x"]["a"], values)
     np.testing.assert_array_equal(params["y"], values.T)
     assert params["y"].dtype == params["x"]["a"].dtype == np.float16

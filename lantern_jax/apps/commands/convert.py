@@ -65,7 +65,7 @@ def _run(kind: Format, arguments: argparse.Namespace) -> None:
         with working("converting") as tell:
             kind.function(
                 **given, out=out, dtype=arguments.dtype, overwrite=arguments.overwrite,
-                progress=lambda stage, done, total: tell(f"{stage}, {done / max(total, 1):.0%}"),
+                progress=lambda done, total: tell(f"writing, {done / max(total, 1):.0%}"),
             )  # fmt: skip
         say(f"wrote {out}")
         show_drawn(load_shapes(out))

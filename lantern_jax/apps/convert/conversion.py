@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-import jax.numpy as jnp
 from jaxtyping import PyTree
 
 from lantern_jax.apps.foreign.tensor_files import open_tensors
@@ -48,7 +47,7 @@ class Conversion:
             stored weights (the published table).
         overwrite: replace a checkpoint that exists.
         weights: which set, of files with several, such as "ema"; None for the one that published scripts read.
-        progress: called with the name of the stage, bytes done and bytes in total.
+        progress: called with the bytes that are written, and those that will be.
     """
 
     dtype: Any = "bfloat16"
@@ -56,7 +55,7 @@ class Conversion:
     neighbour_space: str = "decoder"
     overwrite: bool = False
     weights: str | None = None
-    progress: Callable[[str, int, int], None] = lambda stage, done, total: None
+    progress: Callable[[int, int], None] = lambda done, total: None
 
     def __post_init__(self):
         check_dtype(self.dtype)
@@ -64,14 +63,6 @@ class Conversion:
             raise errors.unknown("neighbour space", self.neighbour_space, NEIGHBOUR_SPACES)
         if self.neighbours < 0:
             raise LanternError(f"{self.neighbours} neighbours are not valid: give a number >= 0")
-
-    def stage(self, name: str) -> Callable[[int, int], None]:
-        """Returns the function that one reader calls with bytes done and bytes in total."""
-        return lambda done, total: self.progress(name, done, total)
-
-    def reading(self, part: str) -> dict[str, Any]:
-        """Returns the arguments that all readers of published tensors take."""
-        return {"dtype": jnp.dtype(self.dtype), "progress": self.stage(f"reading {part}")}
 
 
 def open_part(part: str, path: Path, weights: str | None = None) -> Mapping[str, Any]:

@@ -86,7 +86,7 @@ def convert_published(
             tensors.setdefault("vqgan", inside)
         order = family.published_order(target, text_tokenizer)
         # Its arrays are read one by one as they are written: whole, it may need more memory than there is.
-        reading = conversion.reading("the model") | {"shapes": family.shapes(target)["params"]}
+        reading = {"dtype": jnp.dtype(conversion.dtype), "shapes": family.shapes(target)["params"]}
         reading |= {} if order is None else {"order": order}
         read = partial(published.read, tensors[model], target, **reading)
         return target, order, partial(_checkpoint, published, read, conversion, source, text_tokenizer)
@@ -203,13 +203,12 @@ def _convert(
         if read.dialect is not None:
             chosen, _ = settings_for(read.dialect, paths[part], chosen)
         drafters[kind] = read.read(
-            tensors[part], chosen, target=target, order=order, **conversion.reading("the drafter")
+            tensors[part], chosen, target=target, order=order, dtype=jnp.dtype(conversion.dtype)
         )
-    reading = conversion.stage("reading the tokenizer")
-    pictures = [read_tokenizer(tensors[part], progress=reading) for part in _TOKENIZERS if part in tensors]
+    pictures = [read_tokenizer(tensors[part]) for part in _TOKENIZERS if part in tensors]
     checkpoint = whole()
     if "t5" in paths:
-        _, params = convert_t5(tensors["t5"], encoder, **conversion.reading("the text encoder"))
+        _, params = convert_t5(tensors["t5"], encoder, dtype=jnp.dtype(conversion.dtype))
         changes |= {
             "text_encoder_config": encoder,
             "text_encoder_params": params,
@@ -235,6 +234,6 @@ def _write(out: str | Path, checkpoint: Checkpoint, conversion: Conversion) -> P
     def report(written: int) -> None:
         nonlocal done
         done = min(done + written, total)
-        conversion.progress("writing and reading back", done, total)
+        conversion.progress(done, total)
 
     return save(out, checkpoint, overwrite=conversion.overwrite, report=report)

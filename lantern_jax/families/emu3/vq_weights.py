@@ -14,7 +14,7 @@ import numpy as np
 
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
-from lantern_jax.tensors.matching import Entry, Progress, convolution, transpose
+from lantern_jax.tensors.matching import Entry, convolution, transpose
 
 _CLIPS = {"encoder_clip": "encoder", "decoder_clip": "decoder"}
 _PARTS = {"conv": "time_conv", "res": "time_res_stack"}
@@ -109,9 +109,7 @@ def emu3_tokenizer() -> VQConfig:
     )  # fmt: skip
 
 
-def convert_emu3_vq(
-    tensors: Mapping[str, Any], *, progress: Progress | None = None
-) -> tuple[VQConfig, dict[str, Any]]:
+def convert_emu3_vq(tensors: Mapping[str, Any]) -> tuple[VQConfig, dict[str, Any]]:
     """Converts the tokenizer's tensors, in either layout, as ``read_vq`` does."""
     layout = HUGGING_FACE if "encoder.middle_block.attn_norm.weight" in tensors else ORIGINAL
-    return read_vq(tensors, layout=layout, progress=progress)
+    return read_vq(tensors, layout=layout)

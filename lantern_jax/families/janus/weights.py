@@ -25,7 +25,7 @@ from lantern_jax.families.token_weights import (
 from lantern_jax.families.vq_weights import VQLayout, read_vq, taming_place
 from lantern_jax.models.vq import VQConfig
 from lantern_jax.tensors.layer_names import deciding_shapes
-from lantern_jax.tensors.matching import Entry, Progress, transpose
+from lantern_jax.tensors.matching import Entry, transpose
 
 WHAT = "Janus-Pro model"
 # What stands among the tensors for the model's input of each code.
@@ -132,9 +132,7 @@ def _linear(name: str, path: tuple[str, ...], outputs: int, inputs: int) -> dict
     }
 
 
-def convert_janus_vq(
-    tensors: Mapping[str, Any], *, progress: Progress | None = None
-) -> tuple[VQConfig, dict[str, Any]]:
+def convert_janus_vq(tensors: Mapping[str, Any]) -> tuple[VQConfig, dict[str, Any]]:
     """Converts the tokenizer's tensors, in either layout, as ``read_vq`` does."""
     layout = HUGGING_FACE_VQ if "encoder.mid.block_1.conv1.weight" in tensors else LLAMAGEN
-    return read_vq(tensors, layout=layout, progress=progress)
+    return read_vq(tensors, layout=layout)
