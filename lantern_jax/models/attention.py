@@ -14,7 +14,6 @@ import numpy as np
 from jaxtyping import Array, Bool, Float
 
 from lantern_jax.devices.partition import shards, split
-from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
 from lantern_jax.kernels.ways import attention_way, by_platform
@@ -69,7 +68,6 @@ def rotate_and_attend(
     if shards() == 1:
         way = attention_way(qkv)
         ways |= {"cuda": {"triton": _by_kernel, "joined": attend_joined}[way]} if way else {}
-        ways |= {"tpu": _by_tpu_kernel} if tpu_attention.fits(qkv) else {}
     return by_platform(*arguments, **ways)
 
 
@@ -122,13 +120,7 @@ def _by_kernel(*arguments):
     return attend_kernel(*arguments)
 
 
-@jax.custom_jvp
-def _by_tpu_kernel(*arguments):
-    return tpu_attention.attend_kernel(*arguments)
-
-
-for _way in (_by_kernel, _by_tpu_kernel):
-    _way.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
+_by_kernel.defjvp(lambda primals, tangents: jax.jvp(_by_products, primals, tangents))
 
 
 def total_by_sums(weights: Float[Array, "*rows H N S"], place: Place) -> Float[Array, "*rows H N 1"]:

@@ -21,7 +21,6 @@ from jaxtyping import Array, Float
 
 from lantern_jax.devices.partition import shards, whole
 from lantern_jax.devices.products import EIGEN_ROWS, dot_by_columns
-from lantern_jax.kernels import tpu_attention
 from lantern_jax.kernels.ways import by_platform
 from lantern_jax.models.attention import rotate_and_attend
 from lantern_jax.models.quantization import INPUT_AXES, SCALE, scaled
@@ -115,30 +114,20 @@ class Dense(nn.Module):
 def _contracted(
     x: Float[Array, "*rows_and_inputs"], kernel: Float[Array, "*inputs_and_features"], inputs: int
 ):
-    """Multiplies [*rows, *inputs] by [*inputs, *features].
-
-    On TPUs, heads and widths are one axis where a kernel reads them so: arrays lie in tiles of 128 lanes there, and
-    heads of width 64 would leave half of each tile empty. On CPUs, a left side of few rows is stored by columns.
-    """
+    """Multiplies [*rows, *inputs] by [*inputs, *features]; on CPUs, a left side of few rows is stored by columns."""
     ways = {"default": partial(jnp.tensordot, axes=inputs, preferred_element_type=jnp.float32)}
-    if shards() == 1:
-        width = kernel.shape[inputs - 1 if inputs > 1 else -1]
-        if kernel.ndim > 2 and width == tpu_attention.WIDTH:
-            ways["tpu"] = partial(_by_matrix, inputs, _dot)
-        if x.dtype == jnp.float32 and math.prod(x.shape[: x.ndim - inputs]) in EIGEN_ROWS:
-            ways["cpu"] = partial(_by_matrix, inputs, dot_by_columns)
+    is_narrow = math.prod(x.shape[: x.ndim - inputs]) in EIGEN_ROWS
+    if shards() == 1 and x.dtype == jnp.float32 and is_narrow:
+        ways["cpu"] = partial(_by_columns, inputs)
     return by_platform(x, kernel, **ways)
 
 
-def _by_matrix(inputs: int, dot: Callable, x, kernel):
+def _by_columns(inputs: int, x, kernel):
     """Multiplies as ``_contracted`` does, by a product of matrices: [..., K] and [K, N]."""
     rows, features = x.shape[: x.ndim - inputs], kernel.shape[inputs:]
     height, width = math.prod(kernel.shape[:inputs]), math.prod(features)
-    return dot(x.reshape(*rows, height), kernel.reshape(height, width)).reshape(*rows, *features)
-
-
-def _dot(x: Float[Array, "*rows K"], matrix: Float[Array, "K N"]) -> Float[Array, "*rows N"]:
-    return jnp.dot(x, matrix, preferred_element_type=jnp.float32)
+    product = dot_by_columns(x.reshape(*rows, height), kernel.reshape(height, width))
+    return product.reshape(*rows, *features)
 
 
 class Layer(nn.Module):

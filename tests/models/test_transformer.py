@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from lantern_jax.kernels.ways import traced_on
-from lantern_jax.models import transformer
 from lantern_jax.models.positions import grid_rotary
 from lantern_jax.models.transformer import Dense, Layer, RMSNorm, Transformer
 from lantern_jax.models.transformer_config import TransformerConfig
@@ -57,18 +56,6 @@ def test_a_product_equals_that_of_matrices_bit_for_bit(dtype):
     theirs = jax.jit(flat.apply)(matrix, x.reshape(2, 5, 32))
     assert ours.dtype == dtype and ours.shape == (2, 5, 3, 2, 6)
     np.testing.assert_array_equal(ours.reshape(theirs.shape), theirs)
-
-
-@pytest.mark.parametrize(("inputs", "shape"), [(1, (8, 3, 2, 4)), (2, (2, 4, 8))])
-def test_tpu_products_equal_those_of_other_devices(inputs, shape):
-    """On TPUs, heads and their widths are one axis."""
-    random = np.random.default_rng(0)
-    x, kernel = (
-        jnp.asarray(random.standard_normal(size), jnp.float32) for size in ((2, 3, *shape[:inputs]), shape)
-    )
-    expected = jnp.tensordot(x, kernel, inputs)
-    product = transformer._by_matrix(inputs, jnp.dot, x, kernel)
-    np.testing.assert_allclose(product, expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize(("rows", "is_turned"), [(2, False), (4, True), (32, False)])
