@@ -1,19 +1,16 @@
 """The account of a compiled program: memory, copies, the work of a round by its parts, collectives.
 
 A TPU's compiler estimates the cycles of every instruction but custom calls, asynchronous copies and what no fusion
-holds; a GPU's program launches a kernel for nearly every instruction left in it. A Pallas kernel is a custom call:
-its cycles on a TPU are estimated here, from its bytes and operations, and kept apart.
+holds; a GPU's program launches a kernel for nearly every instruction left in it.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from eval.ahead.program_text import Computation, Instruction, ProgramText, arrays_of, read_program
-from eval.ahead.sheets import SHEETS
+from eval.ahead.program_text import Computation, Instruction, ProgramText, read_program
 from eval.profile import part_of
 from lantern_jax.apps.measuring.data_sheets import GPU, Device
 
@@ -24,14 +21,6 @@ _COLLECTIVES = (
     "all-to-all",
     "collective-permute",
     "ragged-all-to-all",
-)
-# Custom calls of the TPU's compiler that are bookkeeping: they move nothing and compute nothing.
-_NOTHING = (
-    "ConcatBitcast",
-    "AllocateBuffer",
-    "AssumeGatherIndicesInBound",
-    "Sharding",
-    "xla.sdy.FuncResultSharding",
 )
 # Instructions that hand an array on as it is, for tracing copies back to arguments and forward to results.
 _HANDED_ON = {
@@ -64,14 +53,6 @@ _NO_KERNEL = {
     ),
     *("while", "call", "conditional", "optimization-barrier", "add-dependency", "replica-id", "domain"),
 }
-# The least seconds that a step of a kernel's grid takes, as observed on TPUs.
-_GRID_STEP = 0.35e-6
-# Cycles of the vector units per exponential of a softmax, with all the work around it, as the compiler schedules our
-# kernel: 6 to 7.5 bundles per register of 1024 scores.
-_EXPONENTIAL = 8 / 1024
-_COST = re.compile(r'"?(flops|bytes_accessed|transcendentals)"?\s*:\s*"?(\d+)')
-_ALIASED = re.compile(r"output_to_operand_aliasing=\{(.*?)\}(?=, \w)")
-_PALLAS = re.compile(r"([^/]*)/pallas_call$")
 # Parts of a scope that say nothing: function calls, branches, layer numbers.
 _CALLS = re.compile(
     r"^(jit\(.*\)|vmap\(.*\)|cond|branch_\d+_fun|body|while|closed_call|checkpoint|shard_map|remat)$"
@@ -84,16 +65,14 @@ class Work:
     """The work of some instructions.
 
     Attributes:
-        cycles: the TPU compiler's own estimates and ours for kernels; nothing else is counted.
-        own_cycles: our estimates alone.
-        kernels: launches on a GPU; on a TPU only custom calls.
+        cycles: the TPU compiler's estimates.
+        kernels: launches on a GPU.
         parts: cycles, or launches on a GPU, by part of a round: "draft", "score qkv", "verify", "commit".
         collectives: by kind, their number and the bytes of their results.
         loops: inner loops, whose bodies are counted once.
     """
 
     cycles: int = 0
-    own_cycles: int = 0
     kernels: int = 0
     parts: Mapping[str, int] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
@@ -123,15 +102,12 @@ class Account:
     call: Work | None
 
 
-def account_of(
-    program: Any, device: Device, decodes: bool, grids: Mapping[str, int] | None = None
-) -> Account:
+def account_of(program: Any, device: Device, decodes: bool) -> Account:
     """Returns the account of a compiled program.
 
     Args:
         program: JAX's record of it (``jax.stages.Compiled``).
         decodes: whether its largest loop is the decoding loop.
-        grids: grid steps of each Pallas kernel by its name, where they are known.
     """
     used, text = program.memory_analysis(), read_program(program.as_text())
     loop = text.loop() if decodes else None
@@ -142,8 +118,8 @@ def account_of(
         state=used.alias_size_in_bytes,
         code=used.generated_code_size_in_bytes,
         copied=copied_bytes(text),
-        round=None if loop is None else work_of(text, text.within(loop), device, grids),
-        call=work_of(text, outside(text, loop), device, grids),
+        round=None if loop is None else work_of(text, text.within(loop), device),
+        call=work_of(text, outside(text, loop), device),
     )
 
 
@@ -153,14 +129,9 @@ def outside(text: ProgramText, loop: Instruction | None) -> Iterator[Instruction
     return text.running(main)
 
 
-def work_of(
-    text: ProgramText,
-    instructions: Iterable[Instruction],
-    device: Device,
-    grids: Mapping[str, int] | None = None,
-) -> Work:
+def work_of(text: ProgramText, instructions: Iterable[Instruction], device: Device) -> Work:
     """Returns the work of instructions, given in the order in which they run."""
-    cycles = own = kernels = loops = 0
+    cycles = kernels = loops = 0
     parts: Counter[str] = Counter()
     collectives: dict[str, Counter[str]] = {}
     ordered = list(instructions)
@@ -174,46 +145,16 @@ def work_of(
             kernels += cost
         else:
             cost = instruction.cycles or 0
-            if is_kernel(instruction):
-                estimate = kernel_cycles(instruction, device, grids or {})
-                own, kernels, cost = own + estimate, kernels + 1, estimate
             cycles += cost
         if cost:
             parts[operation] += cost
     found = {kind: dict(counts) for kind, counts in sorted(collectives.items())}
-    return Work(cycles, own, kernels, dict(parts.most_common()), found, loops)
+    return Work(cycles, kernels, dict(parts.most_common()), found, loops)
 
 
 def launches(instruction: Instruction) -> int:
     """Returns how many kernels a GPU launches for an instruction, copies included: none or one."""
     return int(not (instruction.opcode in _NO_KERNEL or instruction.opcode.endswith(("-done", "-update"))))
-
-
-def is_kernel(instruction: Instruction) -> bool:
-    """Tells whether an instruction of a TPU's program is a custom call that its compiler knows nothing about."""
-    is_call = instruction.opcode == "custom-call" and instruction.target not in _NOTHING
-    return is_call and instruction.cycles is None
-
-
-def kernel_cycles(instruction: Instruction, device: Device, grids: Mapping[str, int]) -> int:
-    """Estimates the cycles of a TPU's kernel from what it reads, writes and computes, and from its grid steps.
-
-    Bytes, operations and exponentials are those of its ``pl.CostEstimate``. Without one, it is taken to read and write
-    its operands and results whole, those in the same memory once, and its operations are unknown.
-    """
-    cost = {name: int(value) for name, value in _COST.findall(instruction.rest)}
-    moved = cost.get("bytes_accessed", 0) or instruction.bytes + _operand_bytes(instruction)
-    steps = grids.get(kernel_name(instruction), 1)
-    sheet = SHEETS[device.name]
-    vectors = _EXPONENTIAL * cost.get("transcendentals", 0) / sheet.clock
-    seconds = max(moved / sheet.bandwidth, cost.get("flops", 0) / sheet.peak, vectors) + _GRID_STEP * steps
-    return math.ceil(seconds * sheet.clock)
-
-
-def kernel_name(instruction: Instruction) -> str:
-    """Returns the name given to a Pallas kernel's call, or ""."""
-    found = _PALLAS.search(instruction.scope)
-    return found[1] if found else ""
 
 
 def copied_bytes(text: ProgramText) -> int:
@@ -335,14 +276,3 @@ def _moved(collective: Instruction) -> int:
     if collective.opcode == "all-reduce-start" or not collective.opcode.endswith("-start") or len(sizes) < 2:
         return sum(sizes)
     return sizes[1]
-
-
-def _operand_bytes(instruction: Instruction) -> int:
-    """Returns the bytes of a kernel's operands that are not also results, from the layouts that its call asks for."""
-    found = re.search(r"operand_layout_constraints=\{(.*?\})\}", instruction.rest)
-    if found is None:
-        return 0
-    sizes = [array.bytes for array in arrays_of(found[1])]
-    aliased = _ALIASED.search(instruction.rest)
-    same = {int(number) for number in re.findall(r"\((\d+), \{", aliased[1])} if aliased else set()
-    return sum(size for number, size in enumerate(sizes) if number not in same)

@@ -1,7 +1,7 @@
 """The arguments of an engine's programs, as shapes on absent devices.
 
 The programs and their arguments are those of ``Engine`` for a batch of one size. ``Batch.placed`` is the one place
-where an argument gets its sharding, and ``Batch.laid_out`` where it gets a layout.
+where an argument gets its sharding and layout.
 
 Axes: B sequences of a program, F new sequences of a refill.
 """
@@ -19,10 +19,10 @@ from jaxtyping import PyTree
 
 from lantern_jax.apps.measuring.shapes import Shapes, batch_inputs
 from lantern_jax.decoding.program import Inputs
-from lantern_jax.devices.partition import Where, mesh_of, sharding_at, where_on
+from lantern_jax.devices.partition import Where, described, mesh_of, places_of, where_on
 from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.layouts import chosen, placed, same_layout
+from lantern_jax.engine.placement import Placement
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.models.vq import VQModel, vq_shapes
 
@@ -36,8 +36,7 @@ class Call:
 
     Attributes:
         function, arguments: what is traced, and the shapes that it is traced for.
-        results: shardings or formats of the results, None where the compiler chooses.
-        formats: the same for the arguments; None where they lie as described.
+        results: shardings of the results, None where the compiler chooses.
         state: the argument of that name if it is donated, else None.
     """
 
@@ -45,7 +44,6 @@ class Call:
     arguments: tuple
     results: Any = None
     state: Any = None
-    formats: Any = None
 
 
 @dataclass(frozen=True)
@@ -57,58 +55,44 @@ class Batch:
         job: how it is decoded.
         pictures: how many are asked for; the program has that many sequences or a few more.
         devices: stand-in devices, [data, model].
-        formats: of inputs and state, as the compiler of ``advance`` chose them; None where it chooses none.
     """
 
     shapes: Shapes
     job: Job
     pictures: int
     devices: np.ndarray
-    formats: Any = None
 
     @cached_property
+    def placement(self) -> Placement:
+        """Where an engine's parameters and batches lie on these devices; it reads none."""
+        return Placement(None, None, self.devices)
+
+    @property
     def spread(self) -> tuple[int, int]:
         """The number of groups of devices, and B."""
-        groups = len(self.devices)
-        return programs.spread(max(self.pictures, groups) if self.spans else self.pictures, groups, None)
-
-    @property
-    def spans(self) -> bool:
-        """Whether the devices belong to several hosts."""
-        return len({device.process_index for device in self.devices.flat}) > 1
-
-    @property
-    def used(self) -> np.ndarray:
-        """The devices that take part, [groups, model]."""
-        return self.devices[: self.spread[0]]
+        return self.placement.spread(self.pictures, None)
 
     @property
     def mesh(self) -> Mesh | None:
-        """The mesh of those devices."""
-        return mesh_of(self.used)
+        """The mesh of the devices that take part."""
+        return self.placement.mesh(self.spread[0])
 
     @cached_property
     def where(self) -> Where:
         """Where parameters lie."""
-        return where_on(self.used)
+        return where_on(self.devices[: self.spread[0]])
 
     def placed(self, tree: PyTree, part: str) -> PyTree:
-        """Assigns a sharding to the shapes of arrays that stay on the devices.
+        """Assigns a place and a layout to the shapes of arrays that stay on the devices.
 
         Args:
-            part: "target", "drafter", "tokenizer" or "codebook", by which parameters are split; "state" for what a
-                program on one device left there.
+            part: "target", "drafter", "tokenizer" or "codebook", by which parameters are split.
         """
-
-        def lie(path, leaf):
-            sharding = sharding_at(self.where, (jax.tree_util.DictKey(part), *path), leaf.shape)
-            return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
-
-        return jax.tree_util.tree_map_with_path(lie, tree)
+        return described({part: tree}, self.where)[part]
 
     def given(self, tree: PyTree) -> PyTree:
         """Assigns a sharding to the shapes of host values: all devices if several hosts share them, otherwise none."""
-        if not self.spans:
+        if not self.placement.spans:
             return tree
         whole = NamedSharding(mesh_of(self.devices), PartitionSpec())
         return jax.tree.map(lambda leaf: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=whole), tree)
@@ -118,15 +102,9 @@ class Batch:
         """What the programs read, except the keys."""
         inputs = batch_inputs(self.shapes, self.job, self.spread[1])
         target, drafting = inputs.target_params, inputs.drafting_params
-        if self.formats is None:
-            target = self.placed(target, "target")
-            drafting = None if drafting is None else self.placed(drafting, "drafter")
-        else:
-            target = _lying(target, self.formats[0].target_params)
-            drafting = _lying(drafting, self.formats[0].drafting_params)
         return inputs.replace(
-            target_params=target,
-            drafting_params=drafting,
+            target_params=self.placed(target, "target"),
+            drafting_params=None if drafting is None else self.placed(drafting, "drafter"),
             codebook=None if inputs.codebook is None else self.placed(inputs.codebook, "codebook"),
             conditioning=self.given(inputs.conditioning),
             guidance=self.given(inputs.guidance),
@@ -137,37 +115,34 @@ class Batch:
         """Returns the program that prefills."""
         beginning = programs.beginning(self.inputs, self.inputs.conditioning, self.inputs.guidance)
         function = partial(programs.start, self.job.program, self.mesh)
-        results = None if self.formats is None else (None, self.formats[1])
-        return Call(function, (beginning, self._sequences(self.spread[1])), results)
+        call = Call(function, (beginning, self._sequences(self.spread[1])))
+        return replace(call, results=places_of(self._state(call))) if self.placement.lays_out else call
+
+    def _state(self, start: Call) -> tuple[Any, Any]:
+        made = jax.eval_shape(start.function, *start.arguments)
+        return self.placement.born(made, self.spread[0])
 
     def born(self, started: Any = None) -> tuple[Any, Any]:
         """Returns the keys and the state that the first program leaves on the devices.
 
         Args:
-            started: that program, compiled, which says how they are sharded; needed if there are several devices.
+            started: that program, compiled, which says how they are sharded; needed if a model is split.
         """
         call = self.start()
-        keys, state = jax.eval_shape(call.function, *call.arguments)
-        if self.mesh is None:
-            return self.placed(keys, "state"), self.placed(state, "state")
-        return jax.tree.map(placed, (keys, state), started.output_shardings)
-
-    def choose(self, keys: Any, state: Any) -> Call:
-        """Returns ``advance`` with layouts left for its compiler to choose."""
-        call = self.advance(keys, state)
-        formats = chosen(*call.arguments[:2])
-        return replace(call, results=(formats[1], None), formats=formats)
-
-    def laid_out(self, state: Any, formats: Any) -> tuple["Batch", Any]:
-        """Returns the batch and its state in the formats of a compiled ``advance``'s arguments."""
-        return replace(self, formats=formats), _lying(state, formats[1])
+        if self.devices.shape[1] == 1:
+            return self._state(call)
+        made = jax.eval_shape(call.function, *call.arguments)
+        return jax.tree.map(
+            lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding),
+            made, started.output_shardings,
+        )  # fmt: skip
 
     def advance(self, keys: Any, state: Any) -> Call:
         """Returns the program that runs rounds, given what ``born`` returns."""
         running = self.inputs.replace(keys=keys, conditioning=None, active=None)
         rounds = self.given(_rows((), np.int32))
         function = partial(programs.advance, self.job.program, self.mesh)
-        return Call(function, (running, state, rounds), self._kept(state), state)
+        return Call(function, (running, state, rounds), self.placement.same_places(state), state)
 
     def refill(self, keys: Any, state: Any) -> Call:
         """Returns the program that puts one new sequence into a slot of each group."""
@@ -177,29 +152,26 @@ class Batch:
         inputs = programs.beginning(inputs, self.given(new.conditioning), self.given(new.guidance))
         slots = self.given(_rows((groups,), np.int32))
         function = partial(programs.refill, self.job.program, self.mesh)
-        return Call(function, (inputs, self._sequences(size), slots, state), self._kept(keys, state), state)
+        return Call(
+            function,
+            (inputs, self._sequences(size), slots, state),
+            self.placement.same_places(keys, state),
+            state,
+        )
 
-    @property
-    def fewer(self) -> "Batch":
-        """The batch with half of the sequences, whose layouts are not chosen yet."""
-        return replace(self, pictures=max(1, self.spread[1] // 2), formats=None)
-
-    def regroup(self, keys: Any, state: Any, lies: Any = None) -> Call | None:
-        """Returns the program that continues with half of the sequences; None over several groups, which keep theirs.
-
-        Args:
-            lies: formats of the smaller state, as the compiler of ``advance`` chose them; None where it chooses none.
-        """
+    def regroup(self, keys: Any, state: Any) -> Call | None:
+        """Returns the program that continues with half of the sequences; None over several groups: they keep theirs."""
         if len(self.devices) > 1:
             return None
-        fewer = self.fewer.pictures
+        fewer = max(1, self.spread[1] // 2)
         one = batch_inputs(self.shapes, self.job, 1)
         inputs = self.inputs.replace(keys=keys, active=None)
         inputs = programs.beginning(inputs, self.given(one.conditioning), self.given(one.guidance))
         slots = self.given(_rows((fewer,), np.int32))
         function = partial(programs.regroup, self.job.program, self.mesh)
-        results = self._kept(keys, state) if lies is None else (None, lies, None)
-        return Call(function, (inputs, self._sequences(fewer), slots, state), results)
+        return Call(
+            function, (inputs, self._sequences(fewer), slots, state), self.placement.same_places(keys, state)
+        )
 
     def draw(self) -> Call | None:
         """Returns the program that draws as many pictures as go into a pass; None for a model without a tokenizer."""
@@ -226,23 +198,6 @@ class Batch:
 
     def _sequences(self, count: int) -> Any:
         return self.given(_rows((2, count), np.uint32))
-
-    def _kept(self, *results: Any) -> tuple | None:
-        """Returns the shardings or formats of results, as ``Placement.same_layout`` does."""
-        if self.formats is not None:
-            return (*jax.tree.map(same_layout, results), None)
-        if self.devices.shape[1] == 1:
-            return None
-        return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
-
-
-def _lying(tree: PyTree, formats: PyTree) -> PyTree:
-    """Assigns a program's argument formats to shapes; an argument that it does not read has none and stays as it is."""
-
-    def lie(leaf, format):
-        return leaf if format is None or format.layout is None else placed(leaf, format)
-
-    return jax.tree.map(lie, tree, formats)
 
 
 def _rows(shape: tuple[int, ...], dtype: Any) -> jax.ShapeDtypeStruct:

@@ -1,10 +1,9 @@
 """Compiles programs for absent devices, one after the other as an engine needs them."""
 
-import math
 import re
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -15,7 +14,6 @@ from eval.ahead.arguments import KINDS, Batch, Call
 from lantern_jax.apps.measuring.data_sheets import GIB
 from lantern_jax.apps.measuring.shapes import size_of
 from lantern_jax.devices.compilation import options
-from lantern_jax.engine import layouts
 from lantern_jax.io import errors
 from lantern_jax.kernels.ways import traced_for, traced_on
 
@@ -43,7 +41,6 @@ class Compiled:
         needed: bytes of temporaries that it was refused for; 0 if it was refused for another reason, or not at all.
         arguments, state: bytes of its arguments on each device, and of those that are donated to it, without the
             padding of tiles.
-        grids: grid steps of its Pallas kernels, by their names.
     """
 
     kind: str
@@ -53,7 +50,6 @@ class Compiled:
     needed: int = 0
     arguments: int = 0
     state: int = 0
-    grids: Mapping[str, int] = field(default_factory=dict)
 
 
 def compile_call(
@@ -66,15 +62,12 @@ def compile_call(
     """
     begun = time.perf_counter()
     donated = None if call.state is None else "state"
-    shardings, arguments = {} if call.results is None else {"out_shardings": call.results}, call.arguments
-    if call.formats is not None:
-        shardings["in_shardings"] = call.formats
-        arguments = layouts.to_lower(arguments, call.formats)
+    shardings = {} if call.results is None else {"out_shardings": call.results}
     jitted = jax.jit(call.function, donate_argnames=donated, **shardings)
     with traced_for(device), traced_on(platform or jax.default_backend()):
-        traced = jitted.trace(*arguments)
+        traced = jitted.trace(*call.arguments)
     sizes = {"arguments": bytes_on_each(call.arguments), "state": bytes_on_each(call.state)}
-    made = partial(Compiled, kind, **sizes, grids=grids_of(traced.jaxpr.jaxpr))
+    made = partial(Compiled, kind, **sizes)
     try:
         found = options("gpu", repeats=kind == "advance") if platform == "cuda" else None
         lowered = traced.lower(lowering_platforms=platform and (platform,))
@@ -105,45 +98,20 @@ def _compile_decoding(
 ) -> Iterator[Compiled]:
     """Compiles the programs that decode.
 
-    Over several devices the state is sharded as ``start`` leaves it, and where compilers choose layouts everything lies
-    as ``advance`` wants it: these two are compiled in any case.
+    The state of a model that is split is sharded as ``start`` leaves it, which is compiled in any case.
     """
-    first, chooses = None, layouts.are_chosen(batch.devices.flat[0].platform)
-    if batch.mesh is not None or (kinds[0] == "start" and not chooses):
+    first = None
+    if batch.devices.shape[1] > 1 or kinds[0] == "start":
         first = made_by("start", batch.start())
     if first is None or first.program is not None:
         keys, state = batch.born(None if first is None else first.program)
-        if chooses:
-            first = made_by("advance", batch.choose(keys, state))
-            if first.program is not None:
-                batch, state = batch.laid_out(state, first.program.input_formats[0])
     for kind in kinds:
         if first is not None and kind == first.kind:
             yield first
         elif first is not None and first.program is None:
             yield Compiled(kind, None, 0.0, f"{first.kind}: {first.error}", first.needed)
-        elif kind == "regroup" and chooses:
-            yield from _compile_regrouping(batch, keys, state, first, made_by)
         elif (call := batch.start() if kind == "start" else getattr(batch, kind)(keys, state)) is not None:
             yield made_by(kind, call)
-
-
-def _compile_regrouping(
-    batch: Batch, keys: Any, state: Any, advance: Compiled, made_by: Callable[[str, Call], Compiled]
-) -> Iterator[Compiled]:
-    """Compiles regrouping for the layouts that the smaller batch's ``advance`` chooses; nothing over several groups.
-
-    Args:
-        advance: the batch's own program, with which a batch of one continues.
-    """
-    if len(batch.devices) > 1:
-        return
-    if batch.fewer.pictures < batch.spread[1]:
-        advance = next(_compile_decoding(batch.fewer, ["advance"], made_by))
-    if advance.program is None:
-        yield Compiled("regroup", None, 0.0, f"{advance.kind}: {advance.error}", advance.needed)
-    else:
-        yield made_by("regroup", batch.regroup(keys, state, advance.program.input_formats[0][1]))
 
 
 def bytes_on_each(tree: PyTree) -> int:
@@ -159,21 +127,6 @@ def bytes_on_each(tree: PyTree) -> int:
         if hasattr(leaf, "shape")
     ]
     return size_of(leaves)
-
-
-def grids_of(jaxpr: Any) -> dict[str, int]:
-    """Returns the grid steps of each Pallas kernel that a traced function calls, by the kernels' names."""
-    found = {}
-    for equation in jaxpr.eqns:
-        if equation.primitive.name == "pallas_call":
-            steps = [size for size in equation.params["grid_mapping"].grid if isinstance(size, int)]
-            found[str(equation.params["name"])] = math.prod(steps)
-        for inner in jax.tree.leaves(
-            list(equation.params.values()), is_leaf=lambda each: hasattr(each, "eqns")
-        ):
-            inner = getattr(inner, "jaxpr", inner)
-            found |= grids_of(inner) if hasattr(inner, "eqns") else {}
-    return found
 
 
 def refused(message: str) -> tuple[int, int]:

@@ -32,7 +32,6 @@ class AheadRow:
         arguments_bytes, temporary_bytes, results_bytes, state_bytes, code_bytes, copied_bytes: as in ``Account``.
         cycles_per_round, kernels_per_round: of the decoding loop: a TPU's estimated cycles, a GPU's launches.
         cycles_per_call, kernels_per_call: the same outside that loop, or of a program without one.
-        own_cycles: how many of the cycles are our estimate for kernels that the compiler knows nothing about.
         parts: the cycles or launches of a round, by part.
         collectives: those of a round, or of a program without rounds: kind -> {"count", "bytes"}.
         inner_loops: loops within a round, whose bodies are counted once.
@@ -56,7 +55,6 @@ class AheadRow:
     kernels_per_round: int | None = None
     cycles_per_call: int | None = None
     kernels_per_call: int | None = None
-    own_cycles: int | None = None
     parts: Mapping[str, int] = field(default_factory=dict)
     collectives: Mapping[str, Mapping[str, int]] = field(default_factory=dict)
     inner_loops: int | None = None
@@ -83,7 +81,7 @@ def row_of(slice_: Slice, size: str, method: str, batch: int, made: Compiled) ->
             error=made.error,
         )
     device = slice_.device
-    account = account_of(made.program, device, made.kind == "advance", made.grids)
+    account = account_of(made.program, device, made.kind == "advance")
     needed = account.arguments + account.temporaries + account.results + account.code
     error = None
     if needed > device.memory:
@@ -103,7 +101,6 @@ def _numbers(account: Account, is_gpu: bool) -> dict[str, Any]:
         "code_bytes": account.code,
         "copied_bytes": account.copied,
         f"{unit}_per_call": getattr(account.call, unit),
-        "own_cycles": None if is_gpu else main.own_cycles,
         "collectives": main.collectives,
     }
     if account.round is None:

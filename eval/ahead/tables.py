@@ -104,9 +104,7 @@ def _caption(rows: Sequence[AheadRow]) -> str:
     devices = {DEVICES[row.device.partition(":")[0]].platform for row in rows}
     told = []
     if devices - {GPU}:
-        told.append(
-            "TPUs: million cycles, the compiler's estimates; + ours for kernels that it knows nothing of."
-        )
+        told.append("TPUs: million cycles, the compiler's estimates.")
     if GPU in devices:
         told.append("GPUs: kernels.")
     if any(row.inner_loops for row in rows):
@@ -117,11 +115,7 @@ def _caption(rows: Sequence[AheadRow]) -> str:
 def _work(row: AheadRow) -> str:
     if row.kernels_per_round is not None:
         return f"{row.kernels_per_round}" + (" L" if row.inner_loops else "")
-    if row.cycles_per_round is None:
-        return ""
-    own = row.own_cycles or 0
-    text = _cycles(row.cycles_per_round - own) + (f" + {_cycles(own)}" if own else "")
-    return text + (" L" if row.inner_loops else "")
+    return _cycles(row.cycles_per_round) + (" L" if row.inner_loops else "")
 
 
 def _cycles(value: int | None) -> str:

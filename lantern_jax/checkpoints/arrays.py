@@ -17,7 +17,7 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import PyTree
 
-from lantern_jax.devices.partition import Where, put, sharding_at
+from lantern_jax.devices.partition import Where, format_at, put
 from lantern_jax.models.quantization import is_fixed
 from lantern_jax.tensors.safetensors_files import INDEX_SUFFIX, write_safetensors
 from lantern_jax.tensors.stored_tensor import StoredTensor
@@ -105,7 +105,7 @@ def read_arrays(
     for (path, _), array in zip(leaves, _ahead(read, [path for path, _ in leaves]), strict=True):
         if sharding is not None:
             # Without waiting, an array that is still being copied would stay in memory beside the next ones.
-            array = put(array, sharding_at(sharding, path, array.shape)).block_until_ready()
+            array = put(array, format_at(sharding, path, array.shape)).block_until_ready()
         done.append(array)
     return jax.tree.unflatten(structure, done)
 

@@ -17,6 +17,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format, Layout
 from jax.sharding import (
     AbstractMesh,
     AxisType,
@@ -65,6 +66,10 @@ _RULES: tuple[tuple[str, tuple[str | None, ...]], ...] = (
     (r"params/bias", (_WHOLE, _WHOLE, MODEL)),
     (r"params/heads", (_WHOLE, _WHOLE, MODEL)),
 )
+# Kernels whose first axis is that of their inputs and which have several of outputs, and caches.
+_BY_INPUTS, _CACHES = re.compile(r"(^|/)(qkv|gate_up)/kernel$"), re.compile(r"(^|/)cache/layers/")
+# The platforms whose arrays lie in tiles, and the entries of the last axis in one.
+_TILED, _LANES = ("tpu",), 128
 # Parts that are whole on every device.
 _WHOLE_PARTS = ("tokenizer", "text_encoder", "codebook", "neighbours", "codes")
 
@@ -93,15 +98,53 @@ def sharding_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Shar
     """Returns where the parameter at that path goes; a path is keys of a JAX tree, or names."""
     if isinstance(where, Sharding):
         return where
-    names = jax.tree_util.keystr(tuple(path), simple=True, separator="/").split("/")
-    return NamedSharding(where, parameter_spec(names, shape, where.shape[MODEL]))
+    return NamedSharding(where, parameter_spec(_name_of(path).split("/"), shape, where.shape[MODEL]))
+
+
+def format_at(where: Where, path: Sequence[Any], shape: Sequence[int]) -> Sharding | Format:
+    """Returns where the parameter or cache at that path goes and, on TPUs, in which layout.
+
+    There loops read kernels in tiles of inputs and outputs, and caches in tiles of slots and channels, where slots fill
+    the lanes if heads are narrow. What lies in others is copied when a program begins: by the compiler's account a
+    second model in memory.
+    """
+    sharding, name = sharding_at(where, path, shape), _name_of(path)
+    is_cache, by_inputs, axes = _CACHES.search(name), _BY_INPUTS.search(name), range(len(shape))
+    if not (is_cache or by_inputs) or not is_tiled(next(iter(sharding.device_set))):
+        return sharding
+    is_wide = shape[-1] % _LANES == 0
+    if is_cache:
+        return Format(Layout((*axes,) if is_wide else (*axes[:-2], axes[-1], axes[-2])), sharding)
+    return Format(Layout((*axes[1:-1], 0, axes[-1])), sharding) if is_wide else sharding
+
+
+def is_tiled(device: Any) -> bool:
+    """Tells whether layouts matter on a device."""
+    return device.platform in _TILED
+
+
+def _name_of(path: Sequence[Any]) -> str:
+    return jax.tree_util.keystr(tuple(path), simple=True, separator="/")
+
+
+def places_of(tree: PyTree, where: Where | None = None) -> PyTree:
+    """Returns ``format_at`` of each of a tree's arrays; None for ``where`` leaves them where they are."""
+    return jax.tree_util.tree_map_with_path(
+        lambda path, leaf: format_at(leaf.sharding if where is None else where, path, leaf.shape), tree
+    )
 
 
 def place(tree: PyTree, where: Where) -> PyTree:
     """Puts a tree's arrays where they belong."""
-    return jax.tree_util.tree_map_with_path(
-        lambda path, leaf: put(leaf, sharding_at(where, path, leaf.shape)), tree
-    )
+    return jax.tree.map(put, tree, places_of(tree, where))
+
+
+def described(tree: PyTree, where: Where) -> PyTree:
+    """Returns the shapes of a tree's arrays where they belong."""
+    return jax.tree.map(
+        lambda leaf, place: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=place),
+        tree, places_of(tree, where),
+    )  # fmt: skip
 
 
 def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
@@ -114,12 +157,13 @@ def everywhere(tree: PyTree, mesh: Mesh) -> PyTree:
     return jax.tree.map(spread, tree)
 
 
-def put(leaf: Any, sharding: Sharding) -> Array:
+def put(leaf: Any, where: Sharding | Format) -> Array:
     """Puts an array where it belongs."""
+    sharding = where.sharding if isinstance(where, Format) else where
     if sharding.is_fully_addressable or (isinstance(leaf, jax.Array) and not leaf.is_fully_addressable):
-        return jax.device_put(leaf, sharding)
+        return jax.device_put(leaf, where)
     # Each process puts its own devices' parts; ``device_put`` would first send all of it around to compare.
-    return jax.make_array_from_callback(leaf.shape, sharding, np.asarray(leaf).__getitem__)
+    return jax.make_array_from_callback(leaf.shape, where, np.asarray(leaf).__getitem__)
 
 
 def shards() -> int:

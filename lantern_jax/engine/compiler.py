@@ -18,7 +18,8 @@ from jaxtyping import PyTree
 from lantern_jax.decoding.program import Inputs, State
 from lantern_jax.devices import hosts, kept
 from lantern_jax.devices.compilation import apart, compile_ahead, options
-from lantern_jax.engine import layouts, programs
+from lantern_jax.devices.partition import places_of
+from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Run
 from lantern_jax.engine.placement import Placement
 from lantern_jax.engine.program_cache import ProgramCache, ProgramKey, shape_of
@@ -38,10 +39,17 @@ class Compiler:
     def __init__(self, placement: Placement, tokenizer: VQModel | None):
         self._placement, self._tokenizer, self.programs = placement, tokenizer, ProgramCache()
 
-    def obtain(self, key: ProgramKey, function: Callable, *arguments: Any, **how: Any) -> Compiled:
+    def obtain(
+        self, key: ProgramKey, function: Callable, *arguments: Any,
+        late: Callable[[], tuple[tuple, dict[str, Any]]] | None = None, **how: Any,
+    ) -> Compiled:  # fmt: skip
         """Compiles a program unless it is in memory or on disk; returns it and the seconds.
 
         All processes that share it compile it.
+
+        Args:
+            late: returns the arguments and options to compile for, if they are others: ``arguments`` may lack keys and
+                state, which only tracing tells.
         """
 
         def make() -> Compiled:
@@ -50,7 +58,8 @@ class Compiler:
             if program is not None:
                 return program, time.perf_counter() - began
             with self._placement.tracing(), apart(place is not None and kept.read(place) is not False):
-                compiled = compile_ahead(function, *arguments, repeats=key.kind == "advance", **how)
+                given, more = (arguments, how) if late is None else late()
+                compiled = compile_ahead(function, *given, repeats=key.kind == "advance", **more)
             if self._placement.spans:
                 hosts.wait()
             kept.keep_program(place, compiled[0])
@@ -58,25 +67,10 @@ class Compiler:
 
         return self.programs.obtain(key, make)
 
-    def _find(self, key: ProgramKey, *arguments: Any) -> Callable | None:
-        """Returns a program from memory, or one that an earlier process kept on disk, else None."""
-        program = self.programs.get(key)
-        if program is None:
-            place = self._place(key, arguments)
-            program = kept.load_program(place, self._placement.devices[0, 0])
-            if program is not None:
-                program, _ = self.programs.obtain(key, lambda: (program, 0.0))
-        return program
-
     def _place(self, key: ProgramKey, arguments: tuple) -> Path | None:
         """Returns the file that keeps a program; None if none is kept, as for several devices."""
         placement = self._placement
-        if (
-            not key.name
-            or placement.spans
-            or placement.chooses_layouts
-            or placement.mesh(key.groups) is not None
-        ):
+        if not key.name or placement.spans or placement.mesh(key.groups) is not None:
             return None
         # Without keys and state: an earlier program of the same parts makes them.
         arguments = tuple(
@@ -103,20 +97,24 @@ class Compiler:
         began, mesh = time.perf_counter(), self._placement.mesh(key.groups)
         active, one = self._placement.to_devices((np.ones(key.size, bool), np.int32(1)))
         begin, first = partial(programs.start, key.program, mesh), beginning.replace(active=active)
-        state_lies = self._placement.state_lies(self.programs.get(key))
+
+        def born() -> tuple:
+            return self._placement.born(jax.eval_shape(begin, first, sequences), key.groups)
+
+        def starting() -> tuple[tuple, dict[str, Any]]:
+            return (first, sequences), {"results": places_of(born())}
+
+        def stepping() -> tuple[tuple, dict[str, Any]]:
+            keys, state = born()
+            return (inputs.replace(keys=keys), state, one), self._donating(state)
+
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
-            stepping = beside.submit(self._find, key, inputs, one)
-            starter, step = self._find(start_key, first, sequences), stepping.result()
-            # Over several devices the first program decides how the state is laid out.
-            alone = state_lies is None and mesh is None and not self._placement.spans
-            if starter is None and step is None and alone:
-                device = self._placement.devices[0, 0]
-                with self._placement.tracing():
-                    keys, state = layouts.state_shapes(begin, first, sequences, mesh, device)
-                stepping = beside.submit(self._advancing, key, inputs.replace(keys=keys), state, one)
-            starter, _ = self.obtain(start_key, begin, first, sequences, results=state_lies)
+            # Over several devices the first program decides how the state is split.
+            if mesh is None and not self._placement.spans:
+                beside.submit(self.obtain, key, self._step(key), inputs, one, late=stepping)
+            late = starting if self._placement.lays_out else None
+            starter, _ = self.obtain(start_key, begin, first, sequences, late=late)
             keys, state = jax.block_until_ready(starter(first, sequences))
-            stepping.result()
         inputs = inputs.replace(keys=keys)
         step, _ = self._advancing(key, inputs, state, one)
         jax.block_until_ready(step(inputs, state, one))
@@ -124,42 +122,13 @@ class Compiler:
 
     def step(self, run: Run) -> Compiled:
         """Returns the program that advances a run, and the seconds spent compiling it again if it was dropped."""
-        step = self.programs.get(run.key)
-        if step is not None:
-            return step, 0.0
         return self._advancing(run.key, run.inputs, run.state, self._placement.to_devices(np.int32(1)))
 
-    def result_layouts(self, key: ProgramKey, inputs: Inputs, arguments: tuple) -> tuple[Any, float]:
-        """Returns where the regrouping program should put keys and state, and the seconds spent compiling.
-
-        Where compilers choose layouts, that is where the program that advances them wants them, so this one is compiled
-        first: tiles, and even the order of axes, depend on the number of sequences.
-
-        Args:
-            key: of the program that advances them.
-            inputs: what it reads, with the keys from before regrouping.
-            arguments: those of ``programs.regroup`` after the mesh.
-        """
-        placement, (*_, before) = self._placement, arguments
-        if not placement.chooses_layouts:
-            return placement.same_layout(inputs.keys, before), 0.0
-        program, seconds = self.programs.get(key), 0.0
-        if program is None:
-            regroup = partial(programs.regroup, key.program, placement.mesh(key.groups))
-            with placement.tracing():
-                *made, _ = jax.eval_shape(regroup, *arguments)
-            keys, state = jax.tree.map(
-                lambda new, old: layouts.placed(new, old.sharding), tuple(made), (inputs.keys, before)
-            )
-            inputs = jax.tree.map(layouts.shape, inputs).replace(keys=keys)
-            given, options = layouts.choosing(inputs, state, (True, True))
-            program, seconds = self.obtain(key, self._step(key), *given, **options)
-        return (*placement.state_lies(program), None), seconds
-
     def _advancing(self, key: ProgramKey, inputs: Inputs, state: State, rounds: Any) -> Compiled:
-        """Compiles the program that advances a batch unless it exists already; returns it and the seconds."""
-        lies = self._placement.same_layout(state)
-        return self.obtain(key, self._step(key), inputs, state, rounds, donate="state", results=lies)
+        return self.obtain(key, self._step(key), inputs, state, rounds, **self._donating(state))
+
+    def _donating(self, state: State) -> dict[str, Any]:
+        return {"donate": "state", "results": self._placement.same_places(state)}
 
     def _step(self, key: ProgramKey) -> Callable:
         return partial(programs.advance, key.program, self._placement.mesh(key.groups))

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, Int, PyTree, UInt8
 
 from lantern_jax.decoding import completion, contracts
 from lantern_jax.decoding.acceptance import Strict
-from lantern_jax.decoding.program import Inputs, Program
+from lantern_jax.decoding.program import Program
 from lantern_jax.decoding.stream import Decoded
 from lantern_jax.devices import hosts
 from lantern_jax.devices.compilation import run_timed
@@ -92,16 +92,12 @@ class Engine:
         conditioning = self.placement.to_devices(conditioning)
         sequences = self.placement.to_devices(programs.sequence_ids(size, seeds, numbers))
 
-        def read() -> tuple[Inputs, Inputs]:
-            inputs = self.placement.inputs(job, groups, size)
-            return programs.beginning(inputs, conditioning, inputs.guidance), inputs
-
-        laying = self.placement.lay_out(self.programs, key, job.drafter, sequences, read)
-        beginning, inputs = read()
+        inputs = self.placement.inputs(job, groups, size)
+        beginning = programs.beginning(inputs, conditioning, inputs.guidance)
         starter, compiling = self._compiler.compile_start_and_step(key, beginning, sequences, inputs)
         active = self.placement.to_devices(rows < count)
         (keys, state), seconds = run_timed(starter, beginning.replace(active=active), sequences)
-        lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, laying + compiling)
+        lengths, timing = hosts.fetched(state.length)[:count], Timing(seconds, 0, compiling)
         one = jax.tree.map(lambda leaf: leaf[:1], taken)
         return Run(job, seeds, numbers, lengths, timing, inputs.replace(keys=keys), state, one, key)
 
@@ -144,7 +140,7 @@ class Engine:
         inputs = programs.beginning(run.inputs, *new)
         key = replace(run.key, kind="refill", rows=len(rows), shapes=shape_of(conditioning, 1))
         arguments = (inputs, sequences, places, run.state)
-        results = self.placement.same_layout(run.inputs.keys, run.state)
+        results = self.placement.same_places(run.inputs.keys, run.state)
         run, compiling = self._rewritten(run, key, arguments, results=results, donate="state")
         lengths, timing = run.lengths[: len(held)], run.timing + Timing(compiling=compiling)
         return replace(run, seeds=drawn, numbers=held, lengths=lengths, timing=timing)
@@ -171,10 +167,10 @@ class Engine:
         taking = replace(key, kind="regroup", rows=run.key.size)
         arguments = (programs.beginning(run.inputs, *any_one), sequences, slots, run.state)
         run = replace(run, inputs=run.inputs.replace(guidance=scales))
-        results, laying = self._compiler.result_layouts(key, run.inputs, arguments)
+        results = self.placement.same_places(run.inputs.keys, run.state)
         after, compiling = self._rewritten(run, taking, arguments, results=results)
         after = replace(after, seeds=seeds, numbers=numbers, key=key)
-        compiling += laying + self._compiler.step(after)[1]
+        compiling += self._compiler.step(after)[1]
         return replace(after, timing=after.timing + Timing(compiling=compiling))
 
     def _rewritten(self, run: Run, key: ProgramKey, arguments: tuple, **options: Any) -> tuple[Run, float]:

@@ -4,23 +4,31 @@ Axes: n sequences asked for, B sequences of a program (with padding).
 """
 
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import jax
-from jax.sharding import Mesh
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 from jaxtyping import PyTree
 
 from lantern_jax.decoding.program import Inputs
-from lantern_jax.devices.compilation import compile_ahead
-from lantern_jax.devices.partition import Where, device_grid, everywhere, mesh_of, place, spans, where_on
-from lantern_jax.engine import layouts, programs
+from lantern_jax.devices.partition import (
+    DATA,
+    Where,
+    described,
+    device_grid,
+    everywhere,
+    is_tiled,
+    mesh_of,
+    place,
+    places_of,
+    spans,
+    where_on,
+)
+from lantern_jax.engine import programs
 from lantern_jax.engine.jobs import Job
-from lantern_jax.engine.program_cache import ProgramCache, ProgramKey
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.kernels.ways import traced_on
 
@@ -41,10 +49,9 @@ class Placement:
         self.read, self.read_drafter = read, read_drafter
         self.devices = device_grid(devices)
         self.spans = spans(self.devices)
-        self.chooses_layouts = layouts.are_chosen(self.devices[0, 0].platform)
+        # The compiler decides how the state of a split model lies.
+        self.lays_out = is_tiled(self.devices[0, 0]) and self.devices.shape[1] == 1
         self._parameters: Parameters | None = None
-        # Number of groups -> the layouts that its programs want, of the "target" and of drafters by name.
-        self._formats: defaultdict[int, dict[str, PyTree]] = defaultdict(dict)
         self.groups = 0
         self._reading = threading.RLock()
 
@@ -61,8 +68,6 @@ class Placement:
                 parameters = self._parameters or self.read(where)
                 parts = jax.block_until_ready(place(vars(parameters), where))
                 self._parameters, self.groups = Parameters(**parts), groups
-                del parameters, parts  # So that each old array is freed once its copy is in place.
-                self._lay(self._formats[groups])
             return self._parameters
 
     def drafter(self, name: str) -> PyTree:
@@ -73,7 +78,6 @@ class Placement:
                 drafter = self.read_drafter(name, parameters, where_on(self.devices[: self.groups]))
                 drafters = {**parameters.drafters, name: jax.block_until_ready(drafter)}
                 self._parameters = replace(parameters, drafters=drafters)
-                self._lay([name])
             return self._parameters.drafters[name]
 
     def inputs(self, job: Job, groups: int, size: int) -> Inputs:
@@ -86,58 +90,6 @@ class Placement:
         return self.to_devices(
             Inputs(parameters.target, drafting, None, None, guidance, None, job.sampling, job.rule, codebook)
         )
-
-    def lay_out(
-        self, cache: ProgramCache, key: ProgramKey, drafter: str | None, sequences: Any, read: Callable[[], tuple]
-    ) -> float:  # fmt: skip
-        """Puts parameters into the layouts chosen for the program that advances a batch, where compilers choose any.
-
-        Args:
-            cache: receives that program, under its ``key``.
-            drafter: the drafter whose parameters it reads besides the target's; None for none.
-            read: returns what prefilling and advancing read; not held, or parameters would be in memory twice.
-
-        Returns:
-            the seconds spent compiling.
-        """
-        if not self.chooses_layouts or key in cache:
-            return 0.0
-        mesh = self.mesh(key.groups)
-        begin, step = (
-            partial(function, key.program, mesh) for function in (programs.start, programs.advance)
-        )
-        with self._reading:
-            beginning, inputs = jax.tree.map(layouts.shape, read())
-            beginning = beginning.replace(active=jax.ShapeDtypeStruct((key.size,), bool))
-            keys, state = layouts.state_shapes(begin, beginning, sequences, mesh, self.devices[0, 0])
-            known = self._formats[key.groups]
-            laid = "target" in known, drafter in known
-            arguments, options = layouts.choosing(inputs.replace(keys=keys), state, laid)
-            program, seconds = cache.obtain(key, lambda: compile_ahead(step, *arguments, **options))
-            formats = program.input_formats[0][0]
-            chosen = {"target": formats.target_params, drafter: formats.drafting_params}
-            new = [name for name in chosen if name is not None and name not in known]
-            known |= {name: chosen[name] for name in new}
-            self._lay(new)
-        return seconds
-
-    def _lay(self, names: Iterable[str]) -> None:
-        """Puts these parameters, leaf by leaf, into the layouts chosen for this number of groups, if any."""
-        parameters, known, placed = self._parameters, self._formats[self.groups], {}
-        parts = {"target": parameters.target, **parameters.drafters}
-        # From here on ``parts`` alone holds the arrays: each is freed once its copy is in place.
-        others, self._parameters = replace(parameters, target=None, drafters={}), None
-        groups, self.groups = self.groups, 0
-        del parameters
-        for name in names:
-            if name in known and name in parts:
-                parts[name] = layouts.put([parts.pop(name)], known[name], placed)
-        target = parts.pop("target")
-        self._parameters, self.groups = replace(others, target=target, drafters=parts), groups
-
-    def state_lies(self, program: Callable | None) -> tuple | None:
-        """Returns how a compiled program wants the (keys, state) that it advances; None leaves that to the compiler."""
-        return (None, program.input_formats[0][1]) if self.chooses_layouts else None
 
     def tracing(self) -> AbstractContextManager[None]:
         """Returns a context in which programs are traced for these devices alone."""
@@ -156,9 +108,13 @@ class Placement:
         groups = len(self.devices)
         return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
-    def same_layout(self, *results: PyTree) -> tuple | None:
-        """Returns the shardings or formats that keep results where and as they are; None if there is no choice."""
-        if self.chooses_layouts:
-            return (*jax.tree.map(layouts.same_layout, results), None)
-        shardings = jax.tree.map(lambda leaf: leaf.sharding, results)
-        return None if self.devices.shape[1] == 1 else (*shardings, None)
+    def born(self, state: PyTree, groups: int) -> PyTree:
+        """Returns the shapes of a new state, of a model that is not split, with their places."""
+        mesh, one = self.mesh(groups), SingleDeviceSharding(self.devices[0, 0])
+        return described(state, one if mesh is None else NamedSharding(mesh, PartitionSpec(DATA)))
+
+    def same_places(self, *results: PyTree) -> tuple | None:
+        """Returns what keeps results where and as they are; None where there is no choice."""
+        if self.devices.shape[1] > 1:
+            return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
+        return (*places_of(results), None) if self.lays_out else None

@@ -11,11 +11,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from jax.experimental.layout import Format
 from jax.sharding import Sharding
 from jaxtyping import Array, PyTree
 
 from lantern_jax.decoding.acceptance import Codebook
-from lantern_jax.devices.partition import Where, sharding_at
+from lantern_jax.devices.partition import Where, format_at, sharding_at
 from lantern_jax.drafters.registry import DRAFTERS, usual_drafters
 from lantern_jax.engine.programs import Parameters
 from lantern_jax.families.llamagen.model import published_config
@@ -116,15 +117,15 @@ def random_parameters(shapes: PyTree, seed: int, dtype: np.dtype, where: Where) 
     key = jax.random.key(seed, impl="rbg")
     made = []
     for number, (path, leaf) in enumerate(leaves):
-        make = _maker(sharding_at(where, path, leaf.shape))
+        make = _maker(format_at(where, path, leaf.shape))
         kept = leaf.dtype if is_fixed(path, leaf.dtype) else jnp.dtype(dtype)
         made.append(make(jax.random.fold_in(key, number), str(path[-1].key), leaf.shape, kept))
     return jax.tree_util.tree_unflatten(structure, made)
 
 
 @cache
-def _maker(sharding: Sharding) -> Callable:
-    return jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=sharding)
+def _maker(where: Sharding | Format) -> Callable:
+    return jax.jit(_random_leaf, static_argnums=(1, 2, 3), out_shardings=where)
 
 
 def _random_leaf(key, name: str, shape: tuple[int, ...], dtype: np.dtype) -> Array:

@@ -43,11 +43,6 @@ metadata={op_name="jit(advance)/while/body/draft/while/body/mul"}, backend_confi
 backend_config={"flag_configs":[],"window_config":{"kernel_window_bounds":[],"estimated_cycles":"500"}}
   %all-reduce.1 = bf16[8,128]{1,0:T(8,128)(2,1)} all-reduce(%fusion.1), channel_id=1, to_apply=%inner_condition, \
 metadata={op_name="SCORE/out/dot_general"}, backend_config={"window_config":{"estimated_cycles":"70"}}
-  %double.3 = f32[1024,1024]{1,0:T(8,128)} custom-call(%fusion.1, %all-reduce.1), \
-custom_call_target="tpu_custom_call", operand_layout_constraints={f32[1024,1024]{1,0}, f32[1024,1024]{1,0}}, \
-output_to_operand_aliasing={{}: (1, {})}, \
-metadata={op_name="SCORE/cond/branch_0_fun/double/pallas_call" stack_frame_id=5}, backend_config={"custom_call_config":\
-{"body":"TUzv"}}
   %custom-call.30 = bf16[8,128]{1,0:T(8,128)(2,1)S(1)} custom-call(%fusion.1), custom_call_target="ConcatBitcast"
   %tuple.4 = (s32[]{:T(128)}, f32[4]{0:T(128)}) tuple(%get-tuple-element.1, %get-tuple-element.4)
   %while.2 = (s32[]{:T(128)}, f32[4]{0:T(128)}) while(%tuple.4), condition=%inner_condition, body=%inner_body

@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from eval.ahead.arguments import KINDS, Batch
-from eval.ahead.compiling import compile_batch, compile_call, grids_of
+from eval.ahead.compiling import compile_batch, compile_call
 from eval.ahead.fit import least_of, need_there
 from eval.ahead.rows import row_of
 from eval.ahead.slices import slice_of
@@ -129,17 +129,3 @@ def test_a_need_matches_the_arrays(shapes):
 def test_a_pass_draws_as_many_pictures_as_a_large_one_has_pixels(size, grid, count):
     devices = np.array(jax.devices() * 2)[: grid[0] * grid[1]].reshape(grid)
     assert Batch(shapes_of_size(size), None, 64, devices).drawn_together == count
-
-
-def test_grids_of_kernels_are_found_in_loops():
-    from jax.experimental import pallas as pl
-
-    def twice(source, made):
-        made[...] = source[...] * 2
-
-    def many(values):
-        shape = jax.ShapeDtypeStruct(values.shape, values.dtype)
-        call = pl.pallas_call(twice, out_shape=shape, grid=(3, 4), name="twice", interpret=True)
-        return jax.lax.fori_loop(0, 2, lambda _, held: call(held), values)
-
-    assert grids_of(jax.make_jaxpr(many)(np.ones((8, 128), np.float32)).jaxpr) == {"twice": 12}

@@ -23,16 +23,9 @@ pytestmark = pytest.mark.ahead
 for_tpu = pytest.mark.skipif(not HAS_TPU, reason="libtpu is not installed: the extra ahead")
 for_gpu = pytest.mark.skipif(not HAS_CUDA, reason="JAX's CUDA plugin is not installed: jax[cuda13]")
 
-# MiB of temporaries and million cycles per round on a v5e, kernels included, as of 2026-11-26. The test has the budget
+# MiB of temporaries and million cycles per round on a v5e, as of 2026-11-26. The test has the budget
 # of copies.
 BUDGETS = {
-    "llamagen-xl": {
-        "ar": (38.4, 1.60),
-        "jacobi:nodes=18": (55.1, 2.06),
-        "jacobi:nodes=56": (87.3, 3.54),
-        "gumbel:tree=mc_sim_7b_63": (61.7, 2.80),
-        "led:nodes=56": (94.3, 4.88),
-    },
     "chameleon-7b": {
         "ar": (30.7, 30.79),
         "jacobi:nodes=18": (76.6, 29.09),
@@ -76,33 +69,12 @@ def test_every_method_compiles_for_the_demo(tmp_path):
 
 
 @for_tpu
-def test_the_attention_kernel_compiles_for_every_generation(tmp_path):
-    rows = compiled(tmp_path, "--for=v5e,v5p,v6e", "--programs=advance", "--methods", "ar", "jacobi:nodes=56")
-    assert [row["error"] for row in rows] == [None] * 6
-    assert all(row["own_cycles"] > 0 and row["copied_bytes"] < 1e-2 * row["arguments_bytes"] for row in rows)
-
-
-@for_tpu
 def test_programs_of_a_mesh_compile(tmp_path):
     mesh = ("--for=v5e:2x4", "--mesh=data=2,model=4", "--programs=start,advance,refill", "--batch=2")
     rows = compiled(tmp_path, *mesh, "--methods=jacobi:nodes=18")
     assert [row["program"] for row in rows] == ["start", "advance", "refill"]
     assert not [row["error"] for row in rows if row["error"]]
     assert rows[1]["collectives"]["all-reduce"]["count"] > 0
-
-
-@for_tpu
-def test_a_groups_only_slot_is_refilled_without_a_copy(tmp_path):
-    rows = compiled(tmp_path, "--for=v5e", "--programs=refill", "--methods", "ar", "jacobi")
-    assert [row["error"] for row in rows] == [None] * 2
-    assert all(row["copied_bytes"] < 1e-3 * row["arguments_bytes"] for row in rows)
-
-
-@for_tpu
-def test_fewer_sequences_continue_in_tiles_of_their_own(tmp_path):
-    mesh = ("--for=v5e:2x2", "--mesh=data=1,model=4", "--programs=regroup", "--batch=2")
-    rows = compiled(tmp_path, *mesh, "--methods", "ar", "eagle")
-    assert [(row["program"], row["error"]) for row in rows] == [("regroup", None)] * 2
 
 
 @for_tpu

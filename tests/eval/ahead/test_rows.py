@@ -10,10 +10,10 @@ from lantern_jax.io.errors import LanternError
 
 ROW = rows.AheadRow(
     "v5e", None, "tiny", "ar", 1, "advance", 2**30, 2**20, 0, 0, 0, 3 * 2**20, 2_500_000, None, 1_000_000, None,
-    500_000, {"score qkv": 2_000_000, "draft": 500_000}, {"all-reduce": {"count": 2, "bytes": 2**20}}, 1, 12.0,
+    {"score qkv": 2_000_000, "draft": 500_000}, {"all-reduce": {"count": 2, "bytes": 2**20}}, 1, 12.0,
 )  # fmt: skip
 GPU_ROW = replace(
-    ROW, device="h100:8", mesh="data=8,model=1", cycles_per_round=None, kernels_per_round=352, own_cycles=None,
+    ROW, device="h100:8", mesh="data=8,model=1", cycles_per_round=None, kernels_per_round=352,
     parts={"score qkv": 352}, collectives={}, inner_loops=0,
 )  # fmt: skip
 REFUSED = replace(ROW, method="led", cycles_per_round=None, parts={}, error="does not fit: 22.14 GiB")
@@ -29,7 +29,7 @@ def shown(table) -> str:
 def test_tables_show_what_the_rows_hold():
     text = shown(tables.ahead_table([ROW, GPU_ROW, REFUSED]))
     for part in (
-        "2.00 + 0.50 L",
+        "2.50 L",
         "352",
         "2 all-reduce 1 MiB",
         "22.14 GiB",
