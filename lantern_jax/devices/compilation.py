@@ -6,7 +6,9 @@ import sys
 import threading
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +20,8 @@ from lantern_jax.io.errors import LanternError
 from lantern_jax.io.files import check_writable
 
 # How many programs are being compiled now, and how many of them JAX's cache must leave alone.
-_compiled_now, _apart, _counting = 0, 0, threading.Lock()
+_COMPILING, _APART = "compiling", "apart"
+_counts, _counting = Counter(), threading.Lock()
 # Whether XLA tries every tiling for GPUs.
 _searches = False
 
@@ -69,25 +72,29 @@ def keep_compiled_programs() -> Path | None:
     return directory
 
 
-@contextlib.contextmanager
-def apart(wanted: bool) -> Iterator[None]:
+def apart(wanted: bool) -> AbstractContextManager[None]:
     """Keeps JAX's cache, if that is wanted, from touching programs inside a block: a CPU program loaded from it cannot
     be serialised again.
     """
-    _count_apart(wanted)
+    return _counted(_APART, wanted)
+
+
+@contextlib.contextmanager
+def _counted(what: str, more: int = 1) -> Iterator[None]:
+    _count(what, more)
     try:
         yield
     finally:
-        _count_apart(-wanted)
+        _count(what, -more)
 
 
-def _count_apart(more: int) -> None:
-    """Switches JAX's cache off with the first block and on after the last: several threads may be in such blocks."""
-    global _apart
+def _count(what: str, more: int) -> None:
+    """Switches JAX's cache off with the first block apart and on after the last: several threads may be in such."""
     with _counting:
-        before, _apart = _apart, _apart + more
-        if bool(before) != bool(_apart):
-            _set({"jax_enable_compilation_cache": not _apart})
+        before = _counts[_APART]
+        _counts[what] += more
+        if bool(before) != bool(_counts[_APART]):
+            _set({"jax_enable_compilation_cache": not _counts[_APART]})
 
 
 def _set(options: dict[str, Any]) -> None:
@@ -99,14 +106,13 @@ def _set(options: dict[str, Any]) -> None:
 
 def is_compiling() -> bool:
     """Tells whether a thread of this process is compiling a program."""
-    return _compiled_now > 0
+    return _counts[_COMPILING] > 0
 
 
 @outside_mesh()
 def compile_ahead(
-    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, formats: Any = None,
-    repeats: bool = True,
-) -> tuple[Callable, float]:  # fmt: skip
+    function: Callable, *arguments: Any, donate: str | None = None, results: Any = None, repeats: bool = True
+) -> tuple[Callable, float]:
     """Compiles ``function`` for arguments like these; returns the program and the seconds that took.
 
     Random numbers are JAX's default ones, however JAX is configured.
@@ -114,24 +120,13 @@ def compile_ahead(
     Args:
         donate: the name of an argument whose memory the results may take; a call uses it up.
         results: shardings or formats of the results; None leaves that to the compiler.
-        formats: likewise of the arguments; None leaves them as they are.
         repeats: whether it runs more than once per picture: if not, it is compiled faster.
     """
-    global _compiled_now
     start = time.perf_counter()
-    shardings = {} if results is None else {"out_shardings": results}
-    shardings |= {} if formats is None else {"in_shardings": formats}
-    jitted = jax.jit(function, donate_argnames=donate, **shardings)
-    with _counting:
-        _compiled_now += 1
-    try:
-        with jax.threefry_partitionable(True):
-            compiled = jitted.lower(*arguments).compile(
-                compiler_options=options(jax.default_backend(), repeats)
-            )
-    finally:
-        with _counting:
-            _compiled_now -= 1
+    jitted = jax.jit(function, donate_argnames=donate, out_shardings=results)
+    with _counted(_COMPILING), jax.threefry_partitionable(True):
+        lowered = jitted.lower(*arguments)
+        compiled = lowered.compile(compiler_options=options(jax.default_backend(), repeats))
     return compiled, time.perf_counter() - start
 
 

@@ -119,12 +119,6 @@ class ProgramCache:
         finally:
             self._stays.now = False
 
-    def clear(self) -> None:
-        """Drops all programs."""
-        with self._lock:
-            self._held.clear()
-            self._staying.clear()
-
     def _keep(self, key: Hashable, program: Callable) -> None:
         with self._lock:
             self._held[key] = program

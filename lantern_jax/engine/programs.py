@@ -143,13 +143,7 @@ def refill(
         inputs = inputs.replace(keys=inputs.keys[jnp.minimum(slots, each - 1)], active=slots < each)
         axes, old = _sequence_axes(program, inputs), unstack_scalars(state)
 
-        def put(old):
-            return jax.tree.map(partial(_put, slots), axes, old, loop.start(program, inputs))
-
-        if each == 1:
-            # One or the other: writing the new sequence into the old one would copy it, and transpose caches for that.
-            return stack_scalars(jax.lax.cond(slots[0] < each, put, lambda old: old, old))
-        return stack_scalars(put(old))
+        return stack_scalars(jax.tree.map(partial(_put, slots), axes, old, loop.start(program, inputs)))
 
     return _rewritten(renew, mesh, inputs.replace(keys=sequence_keys(*sequences)), slots, state)
 
@@ -171,7 +165,7 @@ def regroup(
     def take(inputs: Inputs, slots, state):
         inputs = inputs.replace(keys=inputs.keys[:1], active=jnp.ones(1, bool))
         axes = _sequence_axes(program, inputs)
-        return stack_scalars(_take(slots, axes, unstack_scalars(state)))
+        return stack_scalars(jax.tree.map(partial(_take, slots), axes, unstack_scalars(state)))
 
     return _rewritten(take, mesh, inputs.replace(keys=sequence_keys(*sequences)), slots, state)
 
@@ -286,30 +280,12 @@ def _sequence_axes(program: Program, inputs: Inputs):
 
 def _put(slots, axis: int, old, new):
     """Writes new sequences into slots of a leaf; only their rows are written."""
-    if axis < 0:
-        return old
-    if old.shape[axis] == 1:
-        return new
-    return old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
+    return old if axis < 0 else old.at[(slice(None),) * axis + (slots,)].set(new, mode="drop")
 
 
-def _take(slots, axes, state):
-    """Takes the sequences in these slots one by one: XLA's TPU compiler would transpose whole caches for a gather."""
-
-    def room(axis: int, leaf):
-        sizes = (*leaf.shape[:axis], len(slots), *leaf.shape[axis + 1 :])
-        return leaf if axis < 0 else jnp.zeros(sizes, leaf.dtype)
-
-    def take(i, axis: int, old, new):
-        if axis < 0:
-            return old
-        one = jax.lax.dynamic_index_in_dim(old, slots[i], axis)
-        return jax.lax.dynamic_update_index_in_dim(new, one, i, axis)
-
-    made = jax.tree.map(room, axes, state)
-    return jax.lax.fori_loop(
-        0, len(slots), lambda i, made: jax.tree.map(partial(take, i), axes, state, made), made
-    )
+def _take(slots, axis: int, leaf):
+    """Takes the sequences in these slots of a leaf."""
+    return leaf if axis < 0 else leaf[(slice(None),) * axis + (slots,)]
 
 
 def draw(model: VQModel, mesh, params, tokens: Int[Any, "B C"]):
