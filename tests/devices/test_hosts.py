@@ -68,9 +68,7 @@ def test_a_lost_process_is_an_error_in_the_others(tiny_folder, tmp_path, monkeyp
     assert "another task died" in said or "lost each other" in said
 
 
-@pytest.mark.parametrize(
-    "text", [" , ", "here", "host,1/2", "host:1", "host:1,0/2", "host:1,3/2", "host:x,1/2", ":1,1/2"]
-)
+@pytest.mark.parametrize("text", ["here", "host:1", "host:1,3/2", ":1,1/2"])
 def test_invalid_hosts_are_refused(text, capsys, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     line = assert_refused(["generate", "a lake", "--hosts", text], capsys)

@@ -31,7 +31,7 @@ def test_all_parts_of_a_small_run(tmp_path, monkeypatch):
     assert row["dtype"] == "bfloat16" and row["parts"]["score"] > 0
 
 
-def test_what_does_not_fit_is_left_out_and_a_failure_is_recorded(tmp_path):
+def test_results_are_kept_whatever_does_not_fit_fails_or_is_cut_off(tmp_path, monkeypatch):
     report = accelerator.Report(tmp_path / "some.json", 100)
     assert report.part("long", 200, lambda: pytest.fail("it did not fit")) is None
 
@@ -43,9 +43,6 @@ def test_what_does_not_fit_is_left_out_and_a_failure_is_recorded(tmp_path):
     long, large, good = json.loads((tmp_path / "some.json").read_text())["parts"]
     assert "expected to take 200 s" in long["left_out"]
     assert large["failed"] == "RESOURCE_EXHAUSTED: out of memory" and good["rows"] == [1]
-
-
-def test_results_so_far_are_kept_when_time_runs_out(tmp_path, monkeypatch):
     ended = []
     monkeypatch.setattr(accelerator.os, "_exit", ended.append)
     report = accelerator.Report(tmp_path / "cut.json", 100)

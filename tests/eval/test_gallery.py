@@ -11,7 +11,6 @@ from PIL import Image
 from eval import gallery
 from lantern_jax.apps.display import race
 from lantern_jax.decoding.methods import AUTO, METHODS
-from tests.refused import refused_each
 from tests.tiny_checkpoint import PROMPTS, SIDE, TOKENS
 
 DOCS = Path(__file__).resolve().parents[2] / "docs"
@@ -85,10 +84,3 @@ def test_what_is_not_painted_yet_is_dark(tiny_demo):
     ).all()
     whole = Image.open(io.BytesIO(gallery._webp(generation.pictures[0])))
     assert whole.width == SIDE * round(gallery.SIDE / SIDE)
-
-
-def test_a_page_without_a_place_for_a_table_is_refused():
-    assert gallery.filled("<!-- a -->\n| old |\n\ntext\n", "a", "| new |") == "<!-- a -->\n| new |\n\ntext\n"
-    refused_each(
-        {"no place for a table: give it a line <!-- b -->": lambda: gallery.filled("text\n", "b", "")}
-    )

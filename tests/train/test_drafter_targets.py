@@ -15,7 +15,7 @@ from lantern_jax.families.llamagen.model import published_config
 from lantern_jax.families.registry import family_of
 from tests.fixtures import published_layouts as layouts
 from tests.train.families import FLOAT32, config_of, target_drafter
-from train import chains, drafter, export, target
+from train import chains, drafter, target
 from train.feature_store import FeatureStore
 
 pytest.importorskip("torch")
@@ -97,17 +97,3 @@ def test_full_size_drafters_are_one_layer_of_their_target(config, sizes):
     assert drafter.drafter_config(config, sizes) == dataclasses.replace(
         layouts.drafter_of(sizes), sees_padding=False
     )
-
-
-@pytest.mark.slow
-@pytest.mark.usefixtures("optax_promotion")
-def test_the_documented_command_trains_a_drafter_of_another_size(extracted, tmp_path):
-    model, workdir = extracted("c2i")
-    drafter.main([
-        "--config", "configs/llamagen_c2i_drafter.py:L", "--config.steps=2", "--config.batch_size=2",
-        "--config.log_every=1", "--config.save_every=2", "--config.warmup=1", "--config.passes=1",
-        "--config.model.num_heads=2",  # The tiny target is too narrow for sixteen.
-        "--target", str(model), "--features", str(workdir), "--workdir", str(tmp_path / "run"), "--mesh", "data=1",
-    ])  # fmt: skip
-    config, _ = export.with_drafters(model, [tmp_path / "run"]).drafters["eagle"]
-    assert config.hidden_dim == published_config("L").transformer.hidden_dim

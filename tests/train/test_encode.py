@@ -74,15 +74,7 @@ def test_a_killed_encoding_resumes_after_its_last_part(tmp_path, monkeypatch):
 
 
 def test_tokens_of_another_tokenizer_or_other_settings_are_not_continued(tmp_path, tiny_folder, monkeypatch):
-    """Neither after a killed call nor after a finished one."""
-    monkeypatch.setattr(encode, "PART", 2)
-    trained, work, calls = encode.read_tokenizer(tiny_folder), encode.encode_landscapes, []
-
-    def killed(*arguments):
-        calls.append(arguments)
-        if len(calls) == 2:
-            raise KeyboardInterrupt
-        return work(*arguments)
+    trained = encode.read_tokenizer(tiny_folder)
 
     def run(tokenizer=trained, pictures=3, validation=3):
         monkeypatch.setattr(encode, "read_tokenizer", lambda folder: tokenizer)
@@ -96,14 +88,9 @@ def test_tokens_of_another_tokenizer_or_other_settings_are_not_continued(tmp_pat
         "validation": lambda: run(validation=4),
     }  # fmt: skip
     others = {f"holds work on another {name}: name another --workdir": call for name, call in others.items()}
-    monkeypatch.setattr(encode, "encode_landscapes", killed)
-    with pytest.raises(KeyboardInterrupt):
-        run()
-    refused_each(others)
-    run()
     run()
     refused_each(others)
-    assert len(calls) == 5 and len(target.read_tokens(tmp_path, "train")[0]) == 3
+    assert len(target.read_tokens(tmp_path, "train")[0]) == 3
 
 
 @pytest.mark.usefixtures("optax_promotion")

@@ -206,6 +206,7 @@ def test_another_batch_size_gives_every_row_once(extracted, pictures, tmp_path, 
         np.testing.assert_allclose(ours.astype(np.float32), theirs.astype(np.float32), atol=2e-3)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 def test_codes_and_captions_of_other_weights_are_not_reused(pictures, converted, tmp_path):
     checkpoint, given = target.read_target(converted("t2i")), (tmp_path, pictures("t2i"), PROMPTS)

@@ -180,7 +180,9 @@ def test_shapes_are_those_of_training(name):
 
 
 # EAGLE-3's gradients are compared with finite differences below.
-@pytest.mark.parametrize("name", ["medusa", "medusa_own_heads", "parallel"])
+@pytest.mark.parametrize(
+    "name", ["medusa", pytest.param("medusa_own_heads", marks=pytest.mark.exhaustive), "parallel"]
+)
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
     config = config_of(name, passes=2, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
