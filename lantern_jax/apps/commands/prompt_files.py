@@ -64,6 +64,8 @@ def class_list(text: str) -> tuple[str, ...]:
 
 
 def _text(path: Path) -> str:
+    if not path.is_file() and not path.is_fifo():
+        raise LanternError(f"{path} is not a file: give prompts, one per line")
     text = read_text(path, _LARGEST, pipe=True)
     if not text.strip():
         raise LanternError(f"{path} is empty: give prompts, one per line")
