@@ -61,7 +61,7 @@ def verify(coupling, tokens, log_probs, log_q, keys, sampling, tree=STATIC):
     """Returns what the loop needs of a verdict: a compiler may leave out everything else."""
     rows = len(tokens)
     zero = jnp.zeros(rows, jnp.int32)
-    draws = coupling.draws(keys, zero, zero, 4, log_probs.shape[-1], sampling)
+    draws = coupling.draws(keys, zero, zero, tree.max_depth + 1, log_probs.shape[-1], sampling)
     verdict = coupling.verify(Draft(tokens, tree, log_q), log_probs, draws, Strict(), None, zero + 9)
     return verdict.path, verdict.count
 
@@ -70,7 +70,8 @@ def test_a_shallower_tree_gives_its_deepest_path():
     tree = DraftTree.from_paths([(0,), (1,), (1, 0)])
     tokens, log_probs = jnp.zeros((8, 4), jnp.int32), jnp.full((8, 4, 5), -jnp.log(5.0))
     given = tokens, log_probs, None, toys.sequence_keys(0, 8), SamplingParams.create()
-    path, count = verify(Forced(Gumbel(), (0, 0, 0, 1.0)), *given, tree)
+    forced = functools.partial(verify, Forced(Gumbel(), (0, 0, 0, 1.0)), tree=tree)
+    path, count = jax.jit(forced)(*given)
     assert count.tolist() == [2] * 8 and path[:, :3].tolist() == [[0, 2, 3]] * 8
 
 
