@@ -18,6 +18,7 @@ from lantern_jax.apps.serve.access import Access
 from lantern_jax.apps.serve.application import application
 from lantern_jax.apps.serve.forms import MOST_FIELDS, read_form, read_start
 from lantern_jax.apps.serve.linked_pictures import LinkedPictures
+from lantern_jax.apps.serve.picture_request import FIELDS
 from lantern_jax.pictures.images import fitted
 from tests.serve.running import LIMITS, PATH
 from tests.tiny_checkpoint import GRID, SIDE
@@ -189,6 +190,15 @@ def test_pages_of_allowed_origins_may_ask(guarded):
     assert "--allowed-origin" in answer.json()["error"]["message"]
     for one in (before, answer):
         assert "access-control-allow-origin" not in one.headers
+
+
+def test_the_description_has_every_field_and_path(guarded):
+    told = guarded.get("/openapi.json", headers={"Authorization": ""}).json()
+    (schema,) = told["paths"]["/v1/images/generations"]["post"]["requestBody"]["content"].values()
+    taken = set(schema["schema"]["properties"])
+    (form,) = told["paths"]["/v1/images/edits"]["post"]["requestBody"]["content"].values()
+    assert taken == set(FIELDS) and set(form["schema"]["properties"]) == taken - {"start"} | {"image", "mask"}
+    assert {route.path for route in guarded.app.routes} - {"/", "/openapi.json"} == set(told["paths"])
 
 
 def test_requests_are_logged_without_prompts(guarded, caplog):

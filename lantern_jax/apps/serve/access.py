@@ -21,7 +21,7 @@ from lantern_jax.apps.serve.limits import BUG, Refused
 from lantern_jax.io import errors
 
 # They show no pictures.
-_OPEN_PATHS = ("/", "/health")
+_OPEN_PATHS = ("/", "/health", "/openapi.json")
 # Anyone who knows the name of a picture may have it.
 _OPEN_FOLDER = "/pictures/"
 # The entry of a request's scope with additional fields for its line in the log.

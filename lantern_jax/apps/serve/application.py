@@ -26,6 +26,7 @@ from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.forms import read_form, read_start
 from lantern_jax.apps.serve.limits import Limits, Refused
 from lantern_jax.apps.serve.linked_pictures import LinkedPictures
+from lantern_jax.apps.serve.openapi import document
 from lantern_jax.apps.serve.picture_request import PictureRequest, read_body, read_request
 from lantern_jax.apps.serve.ticket import Done, Queued, Ticket
 from lantern_jax.apps.serve.worker import Worker
@@ -77,6 +78,7 @@ def application(
             Route("/", server.page),
             Route("/health", server.health),
             Route("/metrics", server.metrics),
+            Route("/openapi.json", server.description),
             Route("/v1/models", server.models),
             Route("/v1/models/{name}", server.model),
             Route("/v1/images/generations", server.generations, methods=["POST"]),
@@ -119,6 +121,9 @@ class _Server:
         gauges = {"queue_length": worker.waiting, "decoding": worker.decoding, "warm": int(worker.is_warm)}
         text = "".join(f"{line}\n" for line in worker.counters.lines(**gauges, programs=programs))
         return PlainTextResponse(text, media_type="text/plain; version=0.0.4; charset=utf-8")
+
+    async def description(self, request: Request) -> Response:
+        return answers.json_answer(document(self.entry["id"]))
 
     async def models(self, request: Request) -> Response:
         return answers.json_answer({"object": "list", "data": [self.entry]})
