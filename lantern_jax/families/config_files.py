@@ -69,8 +69,8 @@ def normalize_settings(settings: Mapping[str, Any], dialect: Dialect) -> dict[st
     Those of a published ``config.json``, which has ``model_type`` or ``architectures``, may be in a part of it.
 
     Raises:
-        LanternError: an entry asks for what is not computed here; or settings that are nobody's ``config.json`` have
-            one that is unknown.
+        LanternError: an entry asks for what is not computed here; or there is an unknown one among settings of
+            no published ``config.json``.
     """
     published = bool({"model_type", "architectures"} & set(settings))
     fields, only = dialect.fields, {**_ONLY, **dialect.only}

@@ -37,9 +37,17 @@ def number(
 seed = whole(0, MOST_SEED)
 
 
+def words(text: str) -> list[str]:
+    """Returns the words of a comma-separated list: at least one, and none of them twice."""
+    found = text.split(",")
+    if not all(found) or len(set(found)) < len(found):
+        raise LanternError(f"{quoted(text)} is not valid: give words with commas between them, each once")
+    return found
+
+
 def wholes(text: str) -> list[int]:
     """Returns the numbers of a comma-separated list: whole numbers from 0 on, none of them twice."""
-    found = [whole(0)(word) for word in text.split(",")]
+    found = [whole(0)(word) for word in words(text)]
     if len(set(found)) < len(found):
         raise LanternError(f"{quoted(text)} is not valid: give each number once")
     return found

@@ -152,7 +152,7 @@ def _run(name: str, work: Callable[[], object], signals: Signals) -> int:
         # Rich exits like this when a pipe is broken.
         return _UNREAD if isinstance(stop.__context__, BrokenPipeError) else int(stop.code or 0)
     except KeyboardInterrupt as stop:
-        return _say(f"{signals.name}: {stop or signals.word}", signals.status)
+        return _say(f"{signals.name}: {str(stop) or signals.word}", signals.status)
     except Exception as error:
         # Libraries turn an interrupt into errors of their own, and other processes that it ended make this one fail.
         if signals.came is not None:
