@@ -12,7 +12,8 @@ from lantern_jax.apps.commands.main import main
 from lantern_jax.apps.display.acceptance import draw_acceptance
 from lantern_jax.apps.display.race import Race
 from lantern_jax.apps.serve.answers import model_entry
-from lantern_jax.apps.serve.batch import Painter
+from lantern_jax.apps.serve.batch import Tools
+from lantern_jax.apps.serve.counters import Counters
 from lantern_jax.apps.serve.limits import Limits
 from lantern_jax.apps.serve.picture_request import read_request
 from lantern_jax.apps.sets.reading import read_set
@@ -126,7 +127,7 @@ def test_race_overlay_and_sketch_have_the_pictures_shape(name, loaded, shapes):
     assert tinted.shape[1] * rows == (tinted.shape[0] - 24) * columns
     codes = made.tokens[0].copy()
     codes[columns + 1 :] = -1
-    sketch = Painter(pipeline.engine, columns).sketch(codes)
+    sketch = Tools(pipeline.engine, Counters(), None, 1, columns).sketch(codes)
     cell = height // rows
     assert sketch.shape == (height, width, 4)
     known = sketch[::cell, ::cell, 3] > 0
