@@ -13,7 +13,7 @@ from lantern_jax.decoding.protocols import TokenConditioning
 from lantern_jax.devices.partition import parameter_spec
 from lantern_jax.drafters.registry import usual_drafters
 from lantern_jax.engine.engine import Engine
-from lantern_jax.families.janus import weights as janus_weights
+from lantern_jax.families import token_weights
 from lantern_jax.families.janus.model import Janus
 from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.heads import head_logits
@@ -187,5 +187,5 @@ def test_files_of_other_models_are_refused_in_one_line(tmp_path, monkeypatch, ca
     out = ["--out", str(tmp_path / "out")]
     assert "are not a Janus-Pro model" in assert_refused(["convert", *other, *out], capsys)
     layouts.write_byte_level(tmp_path / "tokenizer.json", ("<s>",))
-    monkeypatch.setattr(janus_weights, "read_tensors", must_not_run)
+    monkeypatch.setattr(token_weights, "read_tensors", must_not_run)
     assert "is not this model's tokenizer (it has no " in assert_refused(["convert", *words, *out], capsys)
