@@ -116,13 +116,13 @@ class Batch:
         beginning = programs.beginning(self.inputs, self.inputs.conditioning, self.inputs.guidance)
         function = partial(programs.start, self.job.program, self.mesh)
         call = Call(function, (beginning, self._sequences(self.spread[1])))
-        return replace(call, results=places_of(self._state(call))) if self.placement.lays_out else call
+        return replace(call, results=places_of(self._state(call))) if self.placement.has_layouts else call
 
     def _state(self, start: Call) -> tuple[Any, Any]:
         made = jax.eval_shape(start.function, *start.arguments)
-        return self.placement.born(made, self.spread[0])
+        return self.placement.state_shapes(made, self.spread[0])
 
-    def born(self, started: Any = None) -> tuple[Any, Any]:
+    def state_shapes(self, started: Any = None) -> tuple[Any, Any]:
         """Returns the keys and the state that the first program leaves on the devices.
 
         Args:
@@ -138,7 +138,7 @@ class Batch:
         )  # fmt: skip
 
     def advance(self, keys: Any, state: Any) -> Call:
-        """Returns the program that runs rounds, given what ``born`` returns."""
+        """Returns the program that runs rounds, given what ``state_shapes`` returns."""
         running = self.inputs.replace(keys=keys, conditioning=None, active=None)
         rounds = self.given(_rows((), np.int32))
         function = partial(programs.advance, self.job.program, self.mesh)

@@ -104,7 +104,7 @@ def _compile_decoding(
     if batch.devices.shape[1] > 1 or kinds[0] == "start":
         first = made_by("start", batch.start())
     if first is None or first.program is not None:
-        keys, state = batch.born(None if first is None else first.program)
+        keys, state = batch.state_shapes(None if first is None else first.program)
     for kind in kinds:
         if first is not None and kind == first.kind:
             yield first

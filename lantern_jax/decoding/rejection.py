@@ -152,23 +152,19 @@ class Rejection:
         tried = _Tried(jnp.zeros(shape, bool), jnp.zeros(shape, bool), jnp.zeros(shape, jnp.int32), p)
         # Which nodes hold a code that is neither masked nor filtered out; the root's entry is not read.
         allowed = take_codes(log_probs, jnp.maximum(draft.topology.parents, 0), draft.tokens) > -jnp.inf
-        given, done = (draft, allowed, uniforms, jnp.exp(noise)[:, None], rule, codebook), []
+        given, done = _Given(draft, allowed, uniforms, jnp.exp(noise)[:, None], rule, codebook), []
         for children in layout.columns:
             width = children.shape[-1]
             done.insert(0, tried.p[:, width:])
             tried, q = tried._replace(p=tried.p[:, :width]), None if q is None else q[:, :width]
             child = jnp.broadcast_to(jnp.asarray(children), (shape[0], width))
-            tried, q = self._try_column(*given, child, tried, q)
+            tried, q = self._try_column(given, child, tried, q)
         p = jnp.concatenate([tried.p, *done], axis=1)
         return _Tried(tried.accepted[:, 1:], tried.swapped[:, 1:], tried.strict[:, 1:], p)
 
-    def _try_column(
-        self, draft, allowed, uniforms, odds, rule, codebook, child: Int[Array, "B W"], tried: "_Tried", q
-    ):
-        """Tests one child of each of W nodes, -1 for none; returns the results with p, and q, after the refusal.
-
-        ``odds`` [B, 1, V] is the exponential of Gumbel noise.
-        """
+    def _try_column(self, given: "_Given", child: Int[Array, "B W"], tried: "_Tried", q):
+        """Tests one child of each of W nodes, -1 for none; returns the results with p, and q, after the refusal."""
+        draft, allowed, uniforms, odds, rule, codebook = given
         topology, batch = draft.topology, jnp.arange(child.shape[0], dtype=jnp.int32)[:, None]
         accepted, swapped, strict, p = tried
         there, child = child >= 0, jnp.maximum(child, 0)
@@ -215,6 +211,17 @@ class Rejection:
         if self.residual == "published_lumina":
             return _residual(_zeroed(p, near), trial.q, everything)
         return _residual(p, _zeroed(trial.q, near), everything)
+
+
+class _Given(NamedTuple):
+    """What all tests read; ``odds`` is the exponential of Gumbel noise."""
+
+    draft: Any
+    allowed: Bool[Array, "B N"]
+    uniforms: Float[Array, "B N"]
+    odds: Float[Array, "B 1 V"]
+    rule: Any
+    codebook: Any
 
 
 class _Tried(NamedTuple):

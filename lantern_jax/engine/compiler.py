@@ -98,21 +98,21 @@ class Compiler:
         active, one = self._placement.to_devices((np.ones(key.size, bool), np.int32(1)))
         begin, first = partial(programs.start, key.program, mesh), beginning.replace(active=active)
 
-        def born() -> tuple:
-            return self._placement.born(jax.eval_shape(begin, first, sequences), key.groups)
+        def new_state() -> tuple:
+            return self._placement.state_shapes(jax.eval_shape(begin, first, sequences), key.groups)
 
         def starting() -> tuple[tuple, dict[str, Any]]:
-            return (first, sequences), {"results": places_of(born())}
+            return (first, sequences), {"results": places_of(new_state())}
 
         def stepping() -> tuple[tuple, dict[str, Any]]:
-            keys, state = born()
+            keys, state = new_state()
             return (inputs.replace(keys=keys), state, one), self._donating(state)
 
         with ThreadPoolExecutor(1, "lantern-compile") as beside:
             # Over several devices the first program decides how the state is split.
             if mesh is None and not self._placement.spans:
                 beside.submit(self.obtain, key, self._step(key), inputs, one, late=stepping)
-            late = starting if self._placement.lays_out else None
+            late = starting if self._placement.has_layouts else None
             starter, _ = self.obtain(start_key, begin, first, sequences, late=late)
             keys, state = jax.block_until_ready(starter(first, sequences))
         inputs = inputs.replace(keys=keys)

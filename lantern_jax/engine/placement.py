@@ -50,7 +50,7 @@ class Placement:
         self.devices = device_grid(devices)
         self.spans = spans(self.devices)
         # The compiler decides how the state of a split model lies.
-        self.lays_out = is_tiled(self.devices[0, 0]) and self.devices.shape[1] == 1
+        self.has_layouts = is_tiled(self.devices[0, 0]) and self.devices.shape[1] == 1
         self._parameters: Parameters | None = None
         self.groups = 0
         self._reading = threading.RLock()
@@ -108,7 +108,7 @@ class Placement:
         groups = len(self.devices)
         return programs.spread(max(count, groups) if self.spans else count, groups, most)
 
-    def born(self, state: PyTree, groups: int) -> PyTree:
+    def state_shapes(self, state: PyTree, groups: int) -> PyTree:
         """Returns the shapes of a new state, of a model that is not split, with their places."""
         mesh, one = self.mesh(groups), SingleDeviceSharding(self.devices[0, 0])
         return described(state, one if mesh is None else NamedSharding(mesh, PartitionSpec(DATA)))
@@ -117,4 +117,4 @@ class Placement:
         """Returns what keeps results where and as they are; None where there is no choice."""
         if self.devices.shape[1] > 1:
             return (*jax.tree.map(lambda leaf: leaf.sharding, results), None)
-        return (*places_of(results), None) if self.lays_out else None
+        return (*places_of(results), None) if self.has_layouts else None

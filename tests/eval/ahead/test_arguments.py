@@ -71,7 +71,7 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
 
     batch = Batch(shapes, job, 2, devices)
     started = compile_call("start", batch.start(), "cpu").program
-    state = batch.born(started)
+    state = batch.state_shapes(started)
     for kind in ("start", "advance", "refill", "regroup"):
         call = getattr(batch, kind)(*(() if kind == "start" else state))
         if kind == "regroup" and grid[0] == 2:
