@@ -57,6 +57,7 @@ def test_case(golden_path, assert_close):
     RUNNERS[case.kind](case, assert_close)
 
 
+@pytest.mark.slow
 def test_published_residuals_of_static_trees(monkeypatch):
     for name in set(VARIANTS) - {"llamagen_static"}:
         monkeypatch.delitem(VARIANTS, name)

@@ -14,6 +14,7 @@ from lantern_jax.decoding.methods import METHODS
 from lantern_jax.decoding.program import Inputs
 from lantern_jax.pipeline.pipeline import Pipeline
 from lantern_jax.settings.recipe import Recipe
+from tests.cases import exhaustive, slow
 from tests.lowering import lower
 from tests.tiny_checkpoint import CODES, TOKENS, drafters, tiny_checkpoint
 
@@ -51,14 +52,11 @@ def generated(name: str):
     return pipeline().generate(PROMPTS, num=2, seed=3, method=text_of(name), temperature=TEMPERATURE)
 
 
-def but(rare: tuple[str, ...], skipped: tuple[str, ...] = ()) -> list:
+def but(rare: tuple[str, ...], skipped: tuple[str, ...] = (), long: tuple[str, ...] = ()) -> list:
     """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in other ones, or elsewhere."""
-    assert set(rare) | set(skipped) <= set(METHODS)
-    return [
-        pytest.param(name, marks=[pytest.mark.exhaustive] if name in rare else [])
-        for name in METHODS
-        if name not in skipped
-    ]
+    assert {*rare, *skipped, *long} <= set(METHODS)
+    marks = dict.fromkeys(long, slow) | dict.fromkeys(rare, exhaustive)
+    return [marks.get(name, pytest.param)(name) for name in METHODS if name not in skipped]
 
 
 # Rules of the shared noise are in decoding/test_rules_loop.py, "ddd" and the parallel drafter in test_laws.py there,
@@ -88,7 +86,8 @@ NOT_GREEDY = ("auto", "ar", *LOSSY, "gumbel", "eagle", "sjd", "ddd")
 
 # Other couplings and draftings are greedy in decoding/test_equality.py.
 @pytest.mark.parametrize(
-    "name", but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo", "led", "pac"), NOT_GREEDY)
+    "name",
+    but(("jacobi", "scd", "eagle3", "parallelspec", "block", "echo", "led", "pac"), NOT_GREEDY, ("eagle2",)),
 )
 def test_a_method_is_greedy_at_temperature_zero(name):
     """Strict ones give plain decoding's tokens there with every coupling."""
@@ -127,9 +126,10 @@ def program_and_inputs(name: str):
 # The programs of others have all that is in these.
 COVERED = ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3", "medusa",
            "cool")  # fmt: skip
+LONG = ("vadusa", "gsd", "zipar", "lantern", "parallelspec", "pac")
 
 
-@pytest.mark.parametrize("name", but(COVERED, ("auto", "gumbel", "eagle")))
+@pytest.mark.parametrize("name", but(COVERED, ("auto", "gumbel", "eagle"), LONG))
 def test_nothing_branches_on_data_or_sorts_the_vocabulary(name):
     """Lowered for a GPU there is no branch, no sort and no trip to the host, only the decoding loop."""
     program, inputs = program_and_inputs(name)

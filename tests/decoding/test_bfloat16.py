@@ -72,6 +72,7 @@ DRAFTINGS = {
 }
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
     ["window", *(pytest.param(tree, marks=pytest.mark.exhaustive) for tree in ("chain", "mc_sim_7b_63"))],

@@ -130,6 +130,7 @@ def test_the_loop_copies_no_cache_sorts_nothing_and_stays_on_the_device():
     check_lines(lines)
 
 
+@pytest.mark.slow
 def test_bfloat16_parameters_are_not_copied_into_float32():
     """A CPU has no bfloat16 products: a hoisted convert of each matrix would triple the parameters."""
     drafting = eagle(eagle_drafter(DRAFTER, jnp.bfloat16), DraftTree.chain(2))
@@ -173,6 +174,7 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling,
         assert len([line for line in loops if '"known_trip_count"' not in line]) == 1
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coupling", "batch"), [("gumbel", 3), pytest.param("rejection", 1, marks=pytest.mark.exhaustive)]
 )

@@ -15,6 +15,7 @@ from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, sample
 from lantern_jax.draftings import Echo, Rows, eagle, jacobi
 from lantern_jax.families.llamagen.model import LlamaGen
+from tests.cases import exhaustive, slow
 
 from . import toy_models as toys
 
@@ -61,7 +62,7 @@ def draftings() -> dict:
     }
 
 
-@pytest.mark.parametrize("name", [pytest.param("plain", marks=pytest.mark.exhaustive), "copy", "jacobi"])
+@pytest.mark.parametrize("name", [exhaustive("plain"), "copy", slow("jacobi")])
 def test_the_rest_is_plain_decodings_continuation(name, monkeypatch):
     # Two whole pieces and a shorter one.
     monkeypatch.setattr(completion, "PIECE", 5)
@@ -78,7 +79,7 @@ def test_the_rest_is_plain_decodings_continuation(name, monkeypatch):
     assert (rounds < TOTAL - count).any() or name == "plain"
 
 
-@pytest.mark.parametrize("count", [pytest.param(1, marks=pytest.mark.exhaustive), TOTAL - 1])
+@pytest.mark.parametrize("count", [exhaustive(1), slow(TOTAL - 1)])
 def test_one_token_or_all_but_one_may_be_given(count):
     drafting, params = draftings()["copy"]
     decoded = decode(drafting, params, plain(SEED)[:, :count])
@@ -86,6 +87,7 @@ def test_one_token_or_all_but_one_may_be_given(count):
     assert count < TOTAL - 1 or decoded.rounds.tolist() == [1] * BATCH
 
 
+@pytest.mark.slow
 def test_a_completion_resumes_the_drafting_where_it_stood():
     """Resumed between two rounds, a picture continues with the very same rounds: no state of the drafting is lost."""
     drafting, _ = draftings()["copy"]
@@ -104,6 +106,7 @@ def test_a_completion_resumes_the_drafting_where_it_stood():
 CUT = 12
 
 
+@pytest.mark.slow
 def test_echo_recalls_nothing_of_given_tokens():
     """What the target says after the last of them is not known, so a drafter that is always right stays right."""
     drafting = eagle(toys.noisy_drafter(toys.llamagen()), DraftTree.chain(3), Echo())
@@ -112,7 +115,7 @@ def test_echo_recalls_nothing_of_given_tokens():
     assert (np.asarray(decoded.round_of_token)[:, CUT : CUT + 4] == 1).all()
 
 
-@pytest.mark.parametrize("count", [3, pytest.param(9, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("count", [3, exhaustive(9)])
 def test_tokens_may_be_given_across_row_ends(count):
     """Rows of four codes and a forced end: in the first row nothing is pending yet, later a row end is."""
     target, params, conditioning = toys.stream("chain", 4)

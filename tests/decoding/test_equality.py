@@ -3,11 +3,14 @@
 Cases that differ in traced values alone (seed, drafter's quality, active sequences) share one compiled program.
 """
 
+from itertools import starmap
+
 import numpy as np
 import pytest
 
 from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.decoding.tree import named_tree, tree_names
+from tests.cases import exhaustive, slow
 
 from . import toy_models as toys
 from .ways import BLOCK, GUMBEL, REJECTION, WAYS, Way
@@ -22,11 +25,8 @@ MOST = {"published": 0.8, "gap": 0.6, "ddd, wide": 0.8}
 # (way, stream, temperature, guided, devices) of quick runs. Greedy drafting differs only in its draws.
 MAIN = {
     # Trees on traced topologies, those drafted by heads or masks, and those grown by q are in test_laws.py.
-    ("ar", "llamagen", 1.0, True, 8), ("bushy", "llamagen", 1.0, True, 8),
-    # The other shipped trees differ only in their numbers.
-    ("chain", "llamagen", 1.0, True, 1), ("gap", "llamagen", 1.0, True, 1),
-    ("echo gap", "llamagen", 1.0, False, 1),
-    ("led chain", "llamagen", 1.0, True, 1), ("jacobi left", "llamagen", 1.0, True, 1),
+    ("bushy", "llamagen", 1.0, True, 8), ("echo gap", "llamagen", 1.0, False, 1),
+    ("jacobi left", "llamagen", 1.0, True, 1),
     ("eagle3 gumbel", "llamagen", 1.0, True, 8),
     # Row ends are forced: rounds begin with a chain of pending tokens.
     *((name, "chain", 1.0, True, 1) for name in (
@@ -34,9 +34,14 @@ MAIN = {
         "led by place 0 alone", "led by gaps", "own", "own, either tree",
     )),
     ("jacobi bushy", "chain", 0.0, True, 1),
-    # Here they are not even codes.
-    ("led eagle3", "lumina", 1.0, True, 1),
     *((name, "chain", 0.0, True, 1) for name in ("eagle", "eagle2", "block", "scd", "pac")),
+}  # fmt: skip
+SLOW = {
+    # The other shipped trees differ only in their numbers.
+    *((name, "llamagen", 1.0, True, 1) for name in ("chain", "gap", "led chain")),
+    ("ar", "llamagen", 1.0, True, 8),
+    # Row ends are not even codes.
+    ("led eagle3", "lumina", 1.0, True, 1),
 }  # fmt: skip
 EVERY = {
     *((name, "llamagen", heat, guided, 1) for name in GUMBEL | SHIPPED for heat in (0.0, 1.0) for guided in (0, 1)),
@@ -49,7 +54,7 @@ EVERY = {
 
 @pytest.mark.parametrize(
     ("name", "stream", "temperature", "guided", "devices"),
-    [*sorted(MAIN), *(pytest.param(*case, marks=pytest.mark.exhaustive) for case in sorted(EVERY - MAIN))],
+    [*sorted(MAIN), *starmap(slow, sorted(SLOW)), *starmap(exhaustive, sorted(EVERY - MAIN - SLOW))],
 )
 def test_strict_decoding_is_plain_decoding(name, stream, temperature, guided, devices):
     """Batches of five; on eight devices they are padded with sequences that are finished from the start."""

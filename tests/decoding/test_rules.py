@@ -14,6 +14,7 @@ from lantern_jax.decoding.choices import RULES
 from lantern_jax.decoding.gumbel import Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.rules import Rule, Strict
+from tests.cases import slow
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -65,7 +66,8 @@ FREE = {
     ("name", "coupling"),
     [
         *itertools.product(FREE, [Gumbel()]),
-        *itertools.product(("lantern", "lantern++", "cool", "gsd"), [Rejection()]),
+        ("lantern++", Rejection()),
+        *(slow(name, Rejection()) for name in ("lantern", "cool", "gsd")),
     ],
     ids=str,
 )

@@ -9,6 +9,7 @@ import pytest
 
 from lantern_jax import DraftTree, SamplingParams, speculative_decode
 from lantern_jax.draftings import eagle
+from tests.cases import exhaustive, slow
 
 from . import toy_models as toys
 
@@ -41,8 +42,8 @@ def decode(rule, coupling, spread=False, greedy=False):
 @pytest.mark.parametrize(
     ("rule", "coupling"),
     [
-        ("near", "gumbel"), ("gsd", "gumbel"), ("cool", "rejection"),
-        *(pytest.param(name, "gumbel", marks=pytest.mark.exhaustive) for name in ("typical", "tolerance", "cool")),
+        ("near", "gumbel"), ("gsd", "gumbel"), slow("cool", "rejection"),
+        *(exhaustive(name, "gumbel") for name in ("typical", "tolerance", "cool")),
     ],
 )  # fmt: skip
 def test_relaxing_saves_rounds_and_reports_its_cost(rule, coupling):
@@ -58,6 +59,7 @@ def test_relaxing_saves_rounds_and_reports_its_cost(rule, coupling):
         assert mean <= 1.5 * float(CODEBOOK.measured().spacing)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("rule", "coupling"),
     [
@@ -77,7 +79,7 @@ def test_several_devices_decode_as_one(rule, coupling):
 
 
 # A rule that accepts and one that lends; the others are of these two kinds.
-@pytest.mark.parametrize("rule", ["near", "gsd"])
+@pytest.mark.parametrize("rule", ["near", slow("gsd")])
 def test_at_temperature_zero_both_couplings_agree(rule):
     decoded, strict = (decode(name, "gumbel", greedy=True) for name in (rule, "strict"))
     assert decoded.finite.all() and decoded.rounds.sum() <= strict.rounds.sum()

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from scipy import stats
 
 from lantern_jax.decoding.sampling import (
     FILTERS,
@@ -173,6 +172,8 @@ def noise_of(stream, count):
 
 @pytest.mark.parametrize("stream", ["shared", "draft", "residual"])
 def test_noise_is_gumbel_and_fine_in_its_upper_tail(stream):
+    from scipy import stats  # Importing it takes a second of every process.
+
     noise = np.asarray(noise_of(stream, 2**20), np.float64)
     assert stats.kstest(noise[: 2**16], stats.gumbel_r.cdf).pvalue > 1e-6
     # exp(-g) is exponential. Made from 23 random bits, its small values would be whole multiples of 2**-23.

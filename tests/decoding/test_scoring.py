@@ -70,6 +70,7 @@ def test_forced_tokens_are_certain():
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_forced_tokens_outside_the_codes_and_left_padding():
     """Lumina's rows: a prompt has the same log-probabilities in a batch as alone without its padding."""
     target, params, conditioning = toys.stream("lumina", 4)

@@ -12,6 +12,7 @@ from lantern_jax import Draft, DraftTree, verify_tree
 from lantern_jax.decoding.gumbel import PATHS, Greedy, Gumbel, SharedNoise
 from lantern_jax.decoding.rejection import Rejection, Streams
 from lantern_jax.decoding.sampling import SamplingParams, acceptance_uniforms, residual_noise
+from tests.cases import slow
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -116,8 +117,11 @@ FORKED = DraftTree.from_paths([[0], [1], [0, 0], [1, 0], [1, 1], [1, 0, 0]])
 
 @pytest.mark.parametrize(
     ("tree", "rule", "deterministic", "seed"),
-    [(FORKED, RULES[2], False, 8), (BUSHY, RULES[1], True, 3), (BUSHY, RULES[0], False, 5)],
-    ids=["forked", "deterministic", "strict"],
+    [
+        slow(FORKED, RULES[2], False, 8, id="forked"),
+        slow(BUSHY, RULES[1], True, 3, id="deterministic"),
+        pytest.param(BUSHY, RULES[0], False, 5, id="strict"),
+    ],
 )
 def test_rejection_on_trees(tree, rule, deterministic, seed):
     rng, batch = np.random.default_rng(seed), 40
@@ -162,6 +166,7 @@ def test_both_couplings_are_the_greedy_rule_at_temperature_zero(rule):
         jax.tree.map(np.testing.assert_array_equal, other, first)
 
 
+@pytest.mark.slow
 def test_verification_runs_under_shard_map():
     """With JAX's checks of what varies over the mesh enabled; each device verifies its own sequences.
 

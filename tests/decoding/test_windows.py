@@ -15,6 +15,7 @@ def of_chain(redraw, coupling):
     toys.decode(jacobi(toys.VOCAB, 6, redraw), name="chain", coupling=coupling)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("coupling", "redraw"),
     [pytest.param("gumbel", None, marks=pytest.mark.exhaustive), ("rejection", "maximal")],

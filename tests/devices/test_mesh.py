@@ -84,6 +84,7 @@ def on_each(leaf) -> set[int]:
     return {shard.data.nbytes for shard in leaf.addressable_shards}
 
 
+@pytest.mark.slow
 def test_parameters_and_caches_are_split_and_stay_split():
     engine, run = another(begun, "llamagen")
     target, drafter = engine.parameters.target, engine.drafter("eagle")
@@ -151,6 +152,7 @@ def test_a_round_exports_for_accelerators_with_a_model_axis():
     assert exported.platforms == ("tpu", "cuda") and exported.nr_devices == 8
 
 
+@pytest.mark.slow
 def test_a_mesh_changes_no_tokens_of_a_tree_and_slots_are_refilled():
     engine, run = another(begun, "llamagen")
     check_strict(engine.finish(engine.advance(run)), "llamagen", **FILTERS)

@@ -73,6 +73,7 @@ def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, c
     assert len({tuple(made.ravel()) for made in tokens}) > len(SWEEP) / 2, "the sweep changes nothing"
 
 
+@pytest.mark.slow
 def test_another_filter_is_another_program(compiled):
     """Shows that the count above does see programs."""
     pipeline = pipeline_on(1)
@@ -154,6 +155,7 @@ def test_codes_of_the_wrong_kind_are_refused(monkeypatch):
             tiny_pipeline().draw(codes)
 
 
+@pytest.mark.slow
 def test_a_mesh_set_by_the_caller_does_not_affect_a_pipeline():
     options = {"seed": 3, "method": "ar", "log_probs": True}
     expected = tiny_pipeline().generate("a lake", **options)

@@ -1,6 +1,7 @@
 """Layouts of parameters and caches, as on TPUs: every program takes them as they lie, and no token changes."""
 
 import numpy as np
+import pytest
 
 from lantern_jax.apps.measuring.random_models import TINY, random_model
 from lantern_jax.devices import partition
@@ -29,6 +30,7 @@ def decoded():
     return engine.finish(run).tokens[:2], [array.format.layout.major_to_minor for array in arrays]
 
 
+@pytest.mark.slow
 def test_chosen_layouts_change_no_token(monkeypatch):
     expected, usual = decoded()
     monkeypatch.setattr(partition, "_TILED", ("cpu",))

@@ -10,6 +10,7 @@ import pytest
 from lantern_jax.decoding.protocols import Drafting
 from lantern_jax.engine.programs import NotRefillable
 from tests import meshes
+from tests.cases import exhaustive, slow
 from tests.tiny_checkpoint import PROMPTS, TOKENS, altered_pipeline, drafters, pipeline_on, tiny_pipeline
 
 SEED, SLOTS = 5, 4
@@ -62,10 +63,7 @@ def assert_same(made, expected):
 
 
 # One state of each kind. A window's is refilled below, after regrouping.
-CASES = [
-    pytest.param(name, marks=pytest.mark.exhaustive if name[:3] in ("scd", "led", "par") else ())
-    for name in METHODS
-]
+CASES = ["ar", slow(METHODS[2]), slow("zipar:ahead=2"), *map(exhaustive, METHODS[1:2] + METHODS[3:5])]
 
 
 @pytest.mark.parametrize("method", CASES)
@@ -112,12 +110,10 @@ def test_sequences_stay_on_their_devices():
 
 
 # The parts of a model exchange values while one group prefills and the other does not.
-TREES = [
-    pytest.param(*mesh, f"gumbel:tree={meshes.TREE}", marks=pytest.mark.exhaustive)
-    for mesh in ((1, 1), (2, 1), (2, 2))
-]
+TREES = [exhaustive(*mesh, f"gumbel:tree={meshes.TREE}") for mesh in ((1, 1), (2, 1), (2, 2))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("data", "model", "method"), [(2, 2, "ar"), *TREES])
 def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, method):
     """One group of devices prefills while the other keeps a sequence that has begun."""
@@ -135,9 +131,7 @@ def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, 
         assert_same({slot: parts(made, slot)}, {slot: parts(alone, slot)})
 
 
-@pytest.mark.parametrize(
-    "method", ["jacobi:window=4", pytest.param("gumbel:tree=chain", marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize("method", ["jacobi:window=4", exhaustive("gumbel:tree=chain")])
 def test_slots_with_forced_tokens_are_refilled(method):
     """Row ends, pending tokens and prompts of different lengths."""
     engine, job = meshes.engine("lumina", 1, 1), meshes.job("lumina", method=method)

@@ -56,6 +56,7 @@ def folder(tmp_path_factory) -> Path:
     return made / "out"
 
 
+@pytest.mark.slow
 def test_guesses_change_no_code(folder):
     loaded = load(folder, mesh="data=1")
     assert loaded.checkpoint.target_config == TINY

@@ -54,6 +54,7 @@ def test_rows_go_to_the_table_and_to_a_file(folder, capsys):
     assert files(folder) == {"old.jsonl", "prompts.txt"}
 
 
+@pytest.mark.slow
 def test_a_random_model_with_forced_acceptance(folder, capsys):
     given = "--methods gumbel:tree=chain --accept-lengths 3 --pictures 1 --passes 6 --temperature 0.9"
     given += " --size tiny --random --mesh data=1 --out b.jsonl"

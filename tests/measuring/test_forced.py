@@ -82,6 +82,7 @@ class Blind(Forced):
         return jnp.broadcast_to(jnp.int32(2), max_count.shape)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("coupling", [Gumbel(), Rejection()], ids=["gumbel", "rejection"])
 def test_the_compiled_program_verifies(coupling):
     """Seen from the operations that XLA counts, and from the lengths, which another target's verdict changes."""

@@ -94,6 +94,7 @@ def test_numbers_of_a_run_are_consistent():
     assert plain.device.startswith("cpu of ")
 
 
+@pytest.mark.slow
 def test_a_stopped_picture_is_extrapolated_to_its_end():
     subject = random_subject("tiny", "float32", prompts=4, mesh="data=1")
     profile = AcceptLengths(chances=(0.0, 1.0))

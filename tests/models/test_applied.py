@@ -11,6 +11,7 @@ import pytest
 import lantern_jax
 from lantern_jax import TokenConditioning, check_target, target_from_apply
 from lantern_jax.draftings import drafter_from_target
+from tests.cases import exhaustive, slow
 from tests.decoding import toy_models as toys
 
 CODES, WORDS, WIDTH, HEADS, LENGTH = 24, 6, 16, 2, 20
@@ -139,7 +140,7 @@ GOOD = {
 
 
 @pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[pytest.mark.exhaustive] * (name == "lumina")) for name in GOOD]
+    "name", ["applied", "no features, forced tokens", *map(slow, [*GOOD][2:4]), exhaustive("lumina")]
 )
 def test_good_targets_pass(name):
     assert check_target(*GOOD[name](), guidance=None if name == "some codes" else 2.0) < 1e-3
@@ -275,7 +276,18 @@ BROKEN = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("said", BROKEN)
+# One of each part for quick runs.
+QUICK = (
+    "prefill leads",
+    "score leads",
+    "commit leads",
+    "prefill: seq",
+    "score: a node sees",
+    "commit: the app",
+)
+
+
+@pytest.mark.parametrize("said", [said if said.startswith(QUICK) else slow(said) for said in BROKEN])
 def test_broken_targets_are_found_out(said):
     with pytest.raises(ValueError, match=rf"^target\.{said}"):
         # Guidance would double the programs.

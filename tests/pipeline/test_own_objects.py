@@ -141,6 +141,7 @@ def test_a_rule_without_its_codebook_says_so():
     assert made.statistics.substituted > 0 == made.statistics.mean_distance
 
 
+@pytest.mark.slow
 def test_many_objects_neither_fill_memory_nor_drive_out_others(monkeypatch):
     """Each drafting is a new one, with a program of its own."""
     # Keeps the collector from looking through what other tests left.

@@ -19,6 +19,7 @@ from lantern_jax.apps.display.picture_files import tokens_digest
 from lantern_jax.apps.serve.batch import GREY, guessed
 from lantern_jax.engine.programs import NotRefillable
 from lantern_jax.settings.tuned import Found
+from tests.cases import slow
 from tests.serve.running import BATCH, HEAD, PATH, QUEUE, Gate, events, in_threads, running, until
 from tests.tiny_checkpoint import GRID, SIDE, TOKENS, pipeline_on
 
@@ -60,7 +61,7 @@ def test_endpoint_library_and_command_make_the_same_pictures(server, monkeypatch
         assert text["tokens"] == tokens_digest(made.tokens[number])
 
 
-@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("compiled", [slow(False), True])
 def test_later_requests_share_a_run(server, gate, monkeypatch, compiled):
     """Each has its own seed, and tokens as if it were alone: a run of one picture takes in the others if the program of
     a larger run is compiled; otherwise they share the next."""
@@ -280,6 +281,7 @@ def test_warm_means_nothing_is_left_to_compile(server, caplog):
         assert set(warm.engine.programs) == programs
 
 
+@pytest.mark.slow
 def test_few_programs_are_kept():
     with running(pipeline_on(1), warm_up=True, batch=1, programs=1) as small:
         small.wait_for(warm=1)

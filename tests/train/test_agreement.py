@@ -25,6 +25,7 @@ from train.painter.landscapes import render_batch
 from . import test_kinds as kinds
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["eagle3", pytest.param("parallel", marks=pytest.mark.exhaustive)])
 def test_a_chains_length_follows_from_the_products_of_its_match_chances(name, tmp_path, monkeypatch):
     """Only sampled tokens count: forced ones are always accepted in a chain, and are left out of the match."""
@@ -144,6 +145,7 @@ def test_a_checkpoint_without_a_drafter_is_refused_before_any_work(monkeypatch):
             call()
 
 
+@pytest.mark.slow
 def test_a_classifier_tells_how_often_pictures_show_what_was_asked_for(monkeypatch):
     """A classifier that always answers with the first values is right as often as those were asked for."""
     monkeypatch.setattr(evaluate, "CHUNK", 8)

@@ -93,6 +93,7 @@ def test_tokens_of_another_tokenizer_or_other_settings_are_not_continued(tmp_pat
     assert len(target.read_tokens(tmp_path, "train")[0]) == 3
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optax_promotion")
 def test_a_target_takes_the_labels_of_landscapes(tmp_path, monkeypatch):
     monkeypatch.setattr(target, "run", partial(loop.run, devices=jax.devices()[:1]))

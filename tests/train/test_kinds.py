@@ -19,6 +19,7 @@ from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.families.registry import family_of, target_of
+from tests.cases import exhaustive, slow
 from tests.refused import refused_each
 from tests.tiny_checkpoint import random_leaves
 from train import chains, drafter, features, sources, target
@@ -147,10 +148,9 @@ def test_training_predicts_what_decoding_drafts_below_a_root(name):
 
 
 # EAGLE's positions are chosen as EAGLE-3's are.
-SCORED = [pytest.param(name, marks=pytest.mark.exhaustive if name == "eagle" else ()) for name in MODELS]
-
-
-@pytest.mark.parametrize("name", SCORED)
+@pytest.mark.parametrize(
+    "name", [exhaustive("eagle"), "eagle3", "medusa", "medusa_own_heads", slow("parallel")]
+)
 def test_scored_positions_are_a_subset_of_all(name):
     sizes, params = sizes_and_params(name)
     _, tokens, stored, prefix = examples()
@@ -180,9 +180,7 @@ def test_shapes_are_those_of_training(name):
 
 
 # EAGLE-3's gradients are compared with finite differences below.
-@pytest.mark.parametrize(
-    "name", ["medusa", pytest.param("medusa_own_heads", marks=pytest.mark.exhaustive), "parallel"]
-)
+@pytest.mark.parametrize("name", ["medusa", exhaustive("medusa_own_heads"), slow("parallel")])
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss(name):
     config = config_of(name, passes=2, token_weight=0.0, feature_weight=0.0, guided_weight=1.0, steps=12)
@@ -290,6 +288,7 @@ def slope(name):
     return float(by_gradient), float((more - less) / np.float32(2 * size))
 
 
+@pytest.mark.slow
 def test_gradients_reach_earlier_steps_in_eagle3_alone():
     by_gradient, by_difference = slope("eagle3")
     np.testing.assert_allclose(by_gradient, by_difference, rtol=0.03)
@@ -297,6 +296,7 @@ def test_gradients_reach_earlier_steps_in_eagle3_alone():
     assert abs(by_gradient / by_difference - 1) > 0.05
 
 
+@pytest.mark.slow
 def test_features_of_taps_end_with_the_final_ones(tmp_path):
     trained = Checkpoint(
         model="tiny", target_config=SIZES, target_params={"params": target_params()}, vocabulary=LANDSCAPES,

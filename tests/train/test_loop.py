@@ -16,6 +16,7 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from configs.tiny_tokenizer import get_config
 from lantern_jax.apps.commands import command_line
+from tests.cases import slow
 from tests.refused import refused_each
 from train.loop import (
     LoopConfig,
@@ -118,7 +119,7 @@ def signalled(task: Task, number: int, step: int) -> Task:
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("number", [signal.SIGINT, slow(signal.SIGTERM)])
 def test_a_signal_saves_the_step_and_the_run_can_continue(tmp_path, capfd, number):
     # As in a process of its own: the test runner may handle these signals.
     usual = {signal.SIGINT: signal.default_int_handler, signal.SIGTERM: signal.SIG_DFL}

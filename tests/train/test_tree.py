@@ -47,6 +47,7 @@ def rounds_of(ranks) -> int:
 RARE = [pytest.param(kind, 1.0, marks=pytest.mark.exhaustive) for kind in drafters()]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("kind", "temperature"), [("eagle", 0.0), *RARE])
 def test_rounds_from_ranks_match_real_decoding(kind, temperature):
     """With every kind of drafter, exactly, picture by picture."""

@@ -43,6 +43,7 @@ def places(tree) -> list:
     return [sharding.shard_shape(shape) for sharding, shape in spread]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "grid",
     [pytest.param((1, 1), marks=pytest.mark.exhaustive, id="one device"), pytest.param((2, 2), id="a mesh")],
