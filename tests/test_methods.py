@@ -126,7 +126,7 @@ def program_and_inputs(name: str):
 # The programs of others have all that is in these.
 COVERED = ("ar", "jacobi", "lantern-g", "eagle2", "lantern++", "sjd", "scd", "near", "ddd", "eagle3", "medusa",
            "cool")  # fmt: skip
-LONG = ("vadusa", "gsd", "zipar", "lantern", "parallelspec", "pac")
+LONG = ("vadusa", "gsd", "zipar", "lantern", "parallelspec", "pac", "echo", "block")
 
 
 @pytest.mark.parametrize("name", but(COVERED, ("auto", "gumbel", "eagle"), LONG))

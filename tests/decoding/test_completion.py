@@ -62,7 +62,7 @@ def draftings() -> dict:
     }
 
 
-@pytest.mark.parametrize("name", [exhaustive("plain"), "copy", slow("jacobi")])
+@pytest.mark.parametrize("name", [exhaustive("plain"), slow("copy"), "jacobi"])
 def test_the_rest_is_plain_decodings_continuation(name, monkeypatch):
     # Two whole pieces and a shorter one.
     monkeypatch.setattr(completion, "PIECE", 5)

@@ -32,6 +32,7 @@ def on_explicit_mesh(leaf, *spec):
     return jax.device_put(leaf, jax.NamedSharding(explicit_mesh(), jax.P(*spec)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
     ["laid out", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("elsewhere", "set"))],

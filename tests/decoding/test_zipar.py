@@ -174,6 +174,7 @@ def test_a_window_of_a_whole_row_is_plain_decoding(model, temperature):
     assert len(np.unique(plain.tokens, axis=0)) >= 3
 
 
+@pytest.mark.slow
 def test_a_picture_of_one_code():
     given = summing_target((-1,)), summing_params(), jnp.zeros((2, 1)), toys.sequence_keys(0, 2)
     made = autoregressive_decode(*given, rows=Rows(1, guesses=2))

@@ -103,6 +103,7 @@ def test_parameters_and_caches_are_split_and_stay_split():
         run = engine.advance(run, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "filters",
     [pytest.param({}, id="all codes", marks=pytest.mark.exhaustive), pytest.param(FILTERS, id="filtered")],
@@ -144,6 +145,7 @@ def test_groups_wait_for_no_other_group(begin, groups):
     assert all(f"replica_groups={groups}<=[8]" in line for line in lines)
 
 
+@pytest.mark.slow
 def test_a_round_exports_for_accelerators_with_a_model_axis():
     engine, run = begun()
     arguments = (run.inputs, run.state, np.int32(1))

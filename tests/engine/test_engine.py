@@ -13,6 +13,7 @@ from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.devices.partition import place
 from lantern_jax.engine import compiler, programs
 from lantern_jax.engine.placement import Placement
+from tests.cases import slow
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
@@ -192,7 +193,7 @@ def test_the_demos_tokens_stay_the_same():
     assert demo.engine.finish(run).tokens[0, : run.lengths[0]].tolist() == expected
 
 
-@pytest.mark.parametrize("devices", [1, 4])
+@pytest.mark.parametrize("devices", [slow(1), 4])
 def test_large_pictures_are_drawn_and_encoded_a_few_at_a_time(devices, monkeypatch):
     """A device's memory for drawing is that of a fixed number of pixels, for any batch."""
     codes = np.arange(5 * TOKENS, dtype=np.int32).reshape(5, TOKENS) % 8

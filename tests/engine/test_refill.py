@@ -131,6 +131,7 @@ def test_a_group_of_one_slot_takes_a_new_sequence_or_keeps_its_own(data, model, 
         assert_same({slot: parts(made, slot)}, {slot: parts(alone, slot)})
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("method", ["jacobi:window=4", exhaustive("gumbel:tree=chain")])
 def test_slots_with_forced_tokens_are_refilled(method):
     """Row ends, pending tokens and prompts of different lengths."""

@@ -12,6 +12,7 @@ PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 FEW = ("janus-pro-1b", "lumina2-7b-int8")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("models", [FEW, pytest.param(floors.MODELS, marks=pytest.mark.exhaustive)])
 def test_the_page_has_the_table(models):
     _, after = PAGE.read_text("utf-8").split("<!-- table: floors -->\n")

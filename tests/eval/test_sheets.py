@@ -34,6 +34,7 @@ def test_a_word_is_missing_where_another_is_seen():
     assert sheets.missing(prompts, found) == {"a foggy lake at dusk": [("lake", "sea")]}
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("tiny_demo")
 def test_sheets_have_each_prompt_in_the_same_place(tmp_path, capsys, monkeypatch):
     prompts = sheets.PROMPTS[:7]

@@ -6,6 +6,7 @@ import pytest
 
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.families.llamagen.model import LlamaGen
+from tests.cases import exhaustive, slow
 from tests.tiny_checkpoint import CODES, TARGET, TOKENS, pipeline_on, tiny_pipeline
 
 PROMPTS = ["a lake", "a foggy forest", "hills"]
@@ -36,9 +37,10 @@ def test_log_probs_are_those_of_the_sampling_distribution(plain):
     np.testing.assert_allclose(plain.log_probs, expected, rtol=1e-4, atol=1e-4)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("given", [
     {"method": "jacobi", "batch": 3},
-    *(pytest.param(given, marks=pytest.mark.exhaustive) for given in ({"method": "led"}, {"batch": 1})),
+    *map(exhaustive, ({"method": "led"}, {"batch": 1})),
 ], ids=str)  # fmt: skip
 def test_the_same_tokens_have_the_same_log_probs(given, plain):
     made = tiny_pipeline().generate(PROMPTS, log_probs=True, **OPTIONS, **given)
@@ -47,8 +49,8 @@ def test_the_same_tokens_have_the_same_log_probs(given, plain):
 
 
 @pytest.mark.parametrize("given", [
-    {"method": "jacobi", "rule": "lantern++:lam=300"}, {"method": "zipar:ahead=1"},
-    pytest.param({"method": "lantern:nodes=6,children=3,frontier=2,depth=3"}, marks=pytest.mark.exhaustive),
+    {"method": "jacobi", "rule": "lantern++:lam=300"}, slow({"method": "zipar:ahead=1"}),
+    exhaustive({"method": "lantern:nodes=6,children=3,frontier=2,depth=3"}),
 ], ids=str)  # fmt: skip
 def test_other_tokens_have_the_models_own_log_probs(given):
     """With a relaxed rule and with rows in parallel: plain decoding's, as far as the tokens are its own."""

@@ -126,6 +126,7 @@ def test_a_run_is_tied_to_its_features_and_its_target(tmp_path, monkeypatch):
     })  # fmt: skip
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_landscapes_is_measured(monkeypatch):
     monkeypatch.setattr(evaluate, "DEPTHS", 2)
     found = evaluate.evaluate(tiny_checkpoint(), evaluate.BATCH)

@@ -92,7 +92,7 @@ def predictions(sizes, params):
     return chain(sizes, params, stored, prefix, tokens)
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["eagle", "eagle3", "medusa", *map(slow, ("medusa_own_heads", "parallel"))])
 def test_training_predicts_what_decoding_drafts_below_a_root(name):
     """Given the tokens in between, in both guidance rows, and with unused rows after the absorbed ones.
 

@@ -99,6 +99,7 @@ def test_programs_of_this_machine_become_rows(shapes):
     assert all(row.error is None and row.compile_seconds >= 0 for row in rows)
 
 
+@pytest.mark.slow
 def test_a_need_matches_the_arrays(shapes):
     """Parameters and caches are what their shapes say; a batch of twice the pictures keeps twice the state."""
     here = np.array(jax.devices()[:1])[:, None]
