@@ -60,8 +60,8 @@ QUICK = [
 ]  # fmt: skip
 # Other drafters, and filters that differ in what they leave.
 SLOW = [
-    ("eagle, echo", "two"), ("medusa", "free"), ("parallelspec", "free"), ("ddd", "free"), ("eagle", "min_p"), ("block, traced", "min_p"),
-    ("shared", "min_p"),
+    ("eagle, echo", "two"), ("medusa", "free"), ("parallelspec", "free"), ("ddd", "free"),
+    ("eagle", "min_p"), ("block, traced", "min_p"), ("shared", "min_p"),
 ]  # fmt: skip
 # Similar ways, and the same ways under another law.
 OTHERS = [
