@@ -20,6 +20,7 @@ from lantern_jax.decoding.drafting.plain import PLAIN
 from lantern_jax.draftings import eagle, jacobi
 from lantern_jax.families.llamagen.model import LlamaGen, LlamaGenConfig
 from lantern_jax.families.registry import target_of
+from tests.cases import exhaustive
 
 from . import toy_models as toys
 
@@ -75,7 +76,7 @@ DRAFTINGS = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    ["window", *(pytest.param(tree, marks=pytest.mark.exhaustive) for tree in ("chain", "mc_sim_7b_63"))],
+    ["window", *map(exhaustive, ("chain", "mc_sim_7b_63"))],
 )
 def test_tokens_part_only_at_near_ties(name):
     length = CONFIG.num_tokens

@@ -27,6 +27,7 @@ from lantern_jax.families.llamagen.model import LlamaGenConfig
 from lantern_jax.families.llamagen.weights import gpt_shapes
 from lantern_jax.families.registry import target_of
 from tests import lowering
+from tests.cases import exhaustive
 from tests.quick_compilation import AS_USERS_COMPILE
 
 from . import toy_models as toys
@@ -152,8 +153,8 @@ def test_bfloat16_parameters_are_not_copied_into_float32():
     ("platform", "coupling", "greedy", "traced"),
     [
         ("tpu", "gumbel", True, False),
-        pytest.param("cuda", "rejection", False, True, marks=pytest.mark.exhaustive),
-        pytest.param("cpu", "rejection", False, True, marks=pytest.mark.exhaustive),
+        exhaustive("cuda", "rejection", False, True),
+        exhaustive("cpu", "rejection", False, True),
     ],
 )
 def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling, greedy, traced):
@@ -175,9 +176,7 @@ def test_nothing_branches_on_data_and_one_loop_depends_on_it(platform, coupling,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("coupling", "batch"), [("gumbel", 3), pytest.param("rejection", 1, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("coupling", "batch"), [("gumbel", 3), exhaustive("rejection", 1)])
 def test_a_piece_of_a_generation_works_in_the_memory_it_was_given(coupling, batch):
     """The engine's program takes over its state's memory: every leaf is aliased to the result, and no cache is copied,
     inside the loop or around it. Inside it nothing is sorted and nothing leaves the device."""

@@ -19,6 +19,7 @@ from lantern_jax.decoding.stream import Decoded, Stream
 from lantern_jax.decoding.verification import Verification
 from lantern_jax.draftings import eagle, jacobi
 from lantern_jax.rules import LanternPlusPlus
+from tests.cases import exhaustive
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -35,7 +36,7 @@ def on_explicit_mesh(leaf, *spec):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "where",
-    ["laid out", *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("elsewhere", "set"))],
+    ["laid out", *map(exhaustive, ("elsewhere", "set"))],
 )
 def test_any_mesh_will_do(where):
     """A mesh of several explicit axes with other names, even one that the caller has already set."""

@@ -12,6 +12,7 @@ from lantern_jax import Draft, Drafting, DraftTree
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.decoding.sampling import SamplingParams, gumbel_noise
 from lantern_jax.rules import Rule
+from tests.cases import exhaustive
 
 from . import toy_models as toys
 from .ways import bigram
@@ -42,9 +43,7 @@ def decode(most, temperature, **more):
     )  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("temperature", "devices"), [pytest.param(0.0, 1, marks=pytest.mark.exhaustive), (1.0, 8)]
-)
+@pytest.mark.parametrize(("temperature", "devices"), [exhaustive(0.0, 1), (1.0, 8)])
 def test_a_distance_rule_substitutes_near_tokens_and_saves_rounds(temperature, devices):
     """Every token is within the distance of what the target wanted there, in the context that was decoded."""
     options = {"mesh": jax.make_mesh((8,), ("data",))} if devices > 1 else {}
@@ -84,7 +83,7 @@ def stubborn(params, state, pending, draws, sampling):
 STUBBORN = Drafting(lambda *given: (), stubborn, lambda params, state, outcome: state, 2)
 
 
-@pytest.mark.parametrize("coupling", ["gumbel", pytest.param("rejection", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("coupling", ["gumbel", exhaustive("rejection")])
 def test_guesses_that_are_no_codes_are_never_written(coupling):
     # After a row end every code is equally likely to be wanted, the last one too.
     target, params = toys.markov_target(3, len(RAGGED), RAGGED), toys.markov_params(3).at[3].set(0)

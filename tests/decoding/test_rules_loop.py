@@ -64,10 +64,7 @@ def test_relaxing_saves_rounds_and_reports_its_cost(rule, coupling):
     ("rule", "coupling"),
     [
         ("near", "gumbel"),
-        *(
-            pytest.param(*pair, marks=pytest.mark.exhaustive)
-            for pair in (("cool", "rejection"), ("strict", "block"))
-        ),
+        *(exhaustive(*pair) for pair in (("cool", "rejection"), ("strict", "block"))),
     ],
 )
 def test_several_devices_decode_as_one(rule, coupling):

@@ -10,6 +10,7 @@ from lantern_jax.decoding import completion
 from lantern_jax.decoding.sampling import SamplingParams, process_logits
 from lantern_jax.families.llamagen.model import LlamaGen
 from lantern_jax.kernels.ways import traced_on
+from tests.cases import exhaustive
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -23,7 +24,7 @@ SAMPLINGS = {
     ("piece", "name"),
     [
         (5, "filters"), (64, "greedy"),
-        *(pytest.param(*case, marks=pytest.mark.exhaustive)
+        *(exhaustive(*case)
           for case in ((5, "plain"), (5, "greedy"), (64, "plain"), (64, "filters"))),
     ],
 )  # fmt: skip

@@ -5,6 +5,7 @@ import pytest
 
 from lantern_jax import DraftTree
 from lantern_jax.draftings import Drafter, GapTree, Window, jacobi, led_window
+from tests.cases import exhaustive
 
 from . import toy_models as toys
 
@@ -18,7 +19,7 @@ def of_chain(redraw, coupling):
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("coupling", "redraw"),
-    [pytest.param("gumbel", None, marks=pytest.mark.exhaustive), ("rejection", "maximal")],
+    [exhaustive("gumbel", None), ("rejection", "maximal")],
 )
 def test_a_window_reaches_past_row_ends(coupling, redraw):
     target = toys.lumina(toys.BATCH)[0]

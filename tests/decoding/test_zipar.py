@@ -1,6 +1,7 @@
 """Rows in parallel: the schedule, what each node sees, and plain decoding where nothing is missing."""
 
 from functools import cache
+from itertools import starmap
 
 import flax.struct
 import jax
@@ -11,6 +12,7 @@ import pytest
 from lantern_jax import Prefix, SamplingParams, Target, gumbel_noise
 from lantern_jax.decoding.loop import autoregressive_decode, speculative_decode
 from lantern_jax.draftings import Rows, eagle
+from tests.cases import exhaustive
 from tests.refused import refused
 
 from . import toy_models as toys
@@ -119,7 +121,7 @@ def slow(forced, window, noise):
 
 LAYOUTS = [
     ("codes", 3), ("row ends", 2),
-    *(pytest.param(*layout, marks=pytest.mark.exhaustive) for layout in (("codes", 1), ("row ends", 5))),
+    *starmap(exhaustive, (("codes", 1), ("row ends", 5))),
 ]  # fmt: skip
 
 
@@ -139,9 +141,7 @@ def test_each_pass_follows_the_rule(layout, window):
         assert int(decoded.accepted[row, 0]) == passes
 
 
-@pytest.mark.parametrize(
-    ("layout", "window"), [pytest.param("codes", 3, marks=pytest.mark.exhaustive), *LAYOUTS[1:]]
-)
+@pytest.mark.parametrize(("layout", "window"), [exhaustive("codes", 3), *LAYOUTS[1:]])
 def test_guesses_save_passes_and_change_no_token(layout, window):
     """With a target that depends less on its context, a code taken before its context was right would show."""
     target, params = summing_target(FORCED[layout]), 0.3 * jnp.asarray(summing_params())
@@ -165,9 +165,7 @@ def decode(model, window, temperature=1.0, guided=True, guesses=0):
     return jax.tree.map(np.asarray, decoded)
 
 
-@pytest.mark.parametrize(
-    ("model", "temperature"), [("llamagen", 0.0), pytest.param("lumina", 1.0, marks=pytest.mark.exhaustive)]
-)
+@pytest.mark.parametrize(("model", "temperature"), [("llamagen", 0.0), exhaustive("lumina", 1.0)])
 def test_a_window_of_a_whole_row_is_plain_decoding(model, temperature):
     plain, whole = (decode(model, window, temperature, model == "lumina") for window in (None, 50))
     jax.tree.map(np.testing.assert_array_equal, whole, plain)

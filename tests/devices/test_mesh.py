@@ -13,6 +13,7 @@ import lantern_jax
 from lantern_jax.devices.partition import device_grid, mesh_of, parameter_spec, place
 from lantern_jax.engine import programs
 from tests import meshes
+from tests.cases import exhaustive
 from tests.decoding.test_compiled import loop_lines
 from tests.meshes import CODES, DIM, HEADS, LAYERS, TREE, collectives, decoded, started
 
@@ -106,7 +107,7 @@ def test_parameters_and_caches_are_split_and_stay_split():
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "filters",
-    [pytest.param({}, id="all codes", marks=pytest.mark.exhaustive), pytest.param(FILTERS, id="filtered")],
+    [exhaustive({}, id="all codes"), pytest.param(FILTERS, id="filtered")],
 )
 def test_a_round_exchanges_little_and_no_vocabulary(filters):
     engine, run = begun() if filters else started("llamagen", 2, 4, method=f"gumbel:{SMALL}")
@@ -130,7 +131,7 @@ def test_a_round_exchanges_little_and_no_vocabulary(filters):
 
 def on_four_groups(name, **filters):
     begin = partial(started, "llamagen", 4, 2, method=f"{name}:{WINDOW}", **filters)
-    return pytest.param(begin, "[4,2]", id=name, marks=pytest.mark.exhaustive)
+    return exhaustive(begin, "[4,2]", id=name)
 
 
 @pytest.mark.parametrize(("begin", "groups"), [

@@ -13,7 +13,7 @@ from lantern_jax.decoding.acceptance import Strict
 from lantern_jax.devices.partition import place
 from lantern_jax.engine import compiler, programs
 from lantern_jax.engine.placement import Placement
-from tests.cases import slow
+from tests.cases import exhaustive, slow
 from tests.command import must_not_run
 from tests.refused import refused
 from tests.tiny_checkpoint import TOKENS, pipeline_on, tiny_pipeline
@@ -53,9 +53,7 @@ def kinds(pipeline) -> dict[str, int]:
     return {name: names.count(name) for name in ("start", "advance", "draw")}
 
 
-@pytest.mark.parametrize(
-    ("devices", "counts"), [pytest.param(1, (1, 3, 4), marks=pytest.mark.exhaustive), (8, range(2, 9))]
-)
+@pytest.mark.parametrize(("devices", "counts"), [exhaustive(1, (1, 3, 4)), (8, range(2, 9))])
 def test_few_programs_serve_any_number_of_prompts_and_a_sweep(devices, counts, compiled):
     pipeline = pipeline_on(devices)
     for count in counts:

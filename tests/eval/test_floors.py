@@ -7,13 +7,14 @@ import pytest
 
 from eval import floors
 from lantern_jax.apps.measuring.random_models import published_sizes
+from tests.cases import exhaustive
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "scale.md"
 FEW = ("janus-pro-1b", "lumina2-7b-int8")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("models", [FEW, pytest.param(floors.MODELS, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("models", [FEW, exhaustive(floors.MODELS)])
 def test_the_page_has_the_table(models):
     _, after = PAGE.read_text("utf-8").split("<!-- table: floors -->\n")
     head, line, *rows = after.split("\n\n")[0].splitlines()

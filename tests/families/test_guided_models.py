@@ -19,6 +19,7 @@ from lantern_jax.families.registry import FAMILIES, family_of
 from lantern_jax.models.heads import head_logits
 from lantern_jax.models.tokens import TokenModel, unconditional_tokens
 from lantern_jax.pipeline.pipeline import load
+from tests.cases import exhaustive
 from tests.command import assert_refused, must_not_run
 from tests.fixtures import guided_layouts as layouts
 from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
@@ -143,7 +144,7 @@ def test_a_negative_prompt_is_the_unconditional_row(name, loaded):
     "kind",
     [
         "eagle",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in ("medusa", "eagle3", "parallel")),
+        *map(exhaustive, ("medusa", "eagle3", "parallel")),
     ],
 )
 def test_a_drafter_shares_a_two_layer_head(kind):

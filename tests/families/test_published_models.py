@@ -18,6 +18,7 @@ import lantern_jax
 from lantern_jax.apps.commands.main import main
 from lantern_jax.families import token_weights
 from lantern_jax.pipeline.pipeline import Pipeline, load
+from tests.cases import exhaustive
 from tests.command import assert_refused, files, must_not_run
 from tests.fixtures import published_layouts as layouts
 
@@ -127,7 +128,7 @@ def sharing(model: str | Path, other: Pipeline) -> Pipeline:
 
 
 # The others are the same models: the hub's layout of t2i decodes as t2i does. Classes: test_convert.py.
-@pytest.mark.parametrize("name", ["t2i", pytest.param("lumina", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["t2i", exhaustive("lumina")])
 def test_strict_decoding_equals_plain_decoding(name, converted, loaded, tmp_path, monkeypatch):
     """From prompts to pictures, by the command and in Python."""
     monkeypatch.chdir(tmp_path)

@@ -22,6 +22,7 @@ from lantern_jax.checkpoints.checkpoint import picture_size, size_text
 from lantern_jax.families.registry import FAMILIES
 from lantern_jax.models.sizes import shape_of
 from lantern_jax.pipeline.pipeline import load
+from tests.cases import exhaustive
 from tests.command import assert_refused
 from tests.fixtures.guided_conversions import OPTIONS, PROMPTS, write_model
 from tests.refused import refused
@@ -32,12 +33,12 @@ pytest.importorskip("tokenizers")
 # Rows and columns; those of Lumina-mGPT 2.0 form cells of four.
 WIDE = {"emu3": (3, 4), "lumina2": (12, 16)}
 # Code that confuses rows with columns fails on either shape.
-wide_and_tall = pytest.mark.parametrize("name", ["wide", pytest.param("tall", marks=pytest.mark.exhaustive)])
+wide_and_tall = pytest.mark.parametrize("name", ["wide", exhaustive("tall")])
 
 
 @pytest.fixture(
     scope="module",
-    params=["emu3, original", pytest.param("lumina2, hugging_face", marks=pytest.mark.exhaustive)],
+    params=["emu3, original", exhaustive("lumina2, hugging_face")],
 )
 def model(request):
     return request.param

@@ -13,6 +13,7 @@ from lantern_jax.kernels.attention import attend_kernel
 from lantern_jax.kernels.joined import attend_joined
 from lantern_jax.kernels.ways import traced_on
 from lantern_jax.models import attention as model_attention
+from tests.cases import exhaustive
 from tests.lowering import lower
 
 HEADS, WIDTH = 3, 16
@@ -65,8 +66,8 @@ BLOCKS = pytest.mark.parametrize(
         ((2, 1), 1, (70,)),
         ((1, 2), 18, (130, 5, 0)),
         ((1, 1), 16, ()),
-        pytest.param((1, 2), 5, (64, 3), marks=pytest.mark.exhaustive),
-        pytest.param((2, 2), 26, (130, 5, 8), marks=pytest.mark.exhaustive),
+        exhaustive((1, 2), 5, (64, 3)),
+        exhaustive((2, 2), 26, (130, 5, 8)),
     ],
 )
 

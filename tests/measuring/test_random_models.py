@@ -11,6 +11,7 @@ from lantern_jax.apps.measuring.shapes import batch_inputs, size_shapes
 from lantern_jax.decoding.methods import METHODS
 from lantern_jax.drafters.registry import DRAFTERS, misfits
 from lantern_jax.families.registry import family_of
+from tests.cases import exhaustive
 
 # One of each family with layers of its own; the others are exhaustive.
 FEW = ("llamagen-xl", "chameleon-7b", "janus-pro-1b")
@@ -30,7 +31,7 @@ def test_prompts_fit_a_published_size(size):
 
 @pytest.mark.parametrize(
     "size",
-    [size if size in FEW else pytest.param(size, marks=pytest.mark.exhaustive) for size in published_sizes()],
+    [size if size in FEW else exhaustive(size) for size in published_sizes()],
 )
 def test_every_method_has_its_drafter_at_a_published_size(size):
     shapes = size_shapes(size, "bfloat16")

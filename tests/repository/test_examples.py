@@ -14,6 +14,7 @@ import pytest
 import lantern_jax
 from lantern_jax.checkpoints.store import demo_directory, load_shapes
 from lantern_jax.pipeline.pipeline import Pipeline
+from tests.cases import exhaustive
 from tests.repository.public import listed
 from tests.tiny_checkpoint import tiny_pipeline
 
@@ -74,7 +75,7 @@ def test_examples_are_true(name):
         assert not run([name])
 
 
-@pytest.mark.parametrize("drawn", [tiny_pipeline, pytest.param(demo, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("drawn", [tiny_pipeline, exhaustive(demo)])
 def test_examples_that_draw_are_true(monkeypatch, drawn):
     """With a tiny model, which compiles quickly, and with the demo; together, since they share what they compile."""
     monkeypatch.setattr(lantern_jax, "load", lambda model: drawn(), raising=False)

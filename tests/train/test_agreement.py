@@ -12,6 +12,7 @@ from lantern_jax.apps.metrics.landscapes import ATTRIBUTES
 from lantern_jax.checkpoints.checkpoint import Checkpoint
 from lantern_jax.decoding.sampling import apply_guidance
 from lantern_jax.pipeline.pipeline import Pipeline
+from tests.cases import exhaustive
 from tests.command import must_not_run
 from tests.refused import refused, refused_each
 from tests.tiny_checkpoint import SIDE, tiny_checkpoint
@@ -26,7 +27,7 @@ from . import test_kinds as kinds
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["eagle3", pytest.param("parallel", marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("name", ["eagle3", exhaustive("parallel")])
 def test_a_chains_length_follows_from_the_products_of_its_match_chances(name, tmp_path, monkeypatch):
     """Only sampled tokens count: forced ones are always accepted in a chain, and are left out of the match."""
     monkeypatch.setattr(agreement, "BATCH", 2)

@@ -9,6 +9,7 @@ import pytest
 from lantern_jax import DraftTree
 from lantern_jax.apps.measuring.subject import Subject, checkpoint_subject, sample_prompts
 from lantern_jax.draftings import Tree
+from tests.cases import exhaustive
 from tests.tiny_checkpoint import TOKENS, altered_pipeline, drafters
 from train.ranks import collect_ranks, rank_of
 from train.tree import expected_tokens, grow_tree, path_counts, rank_probabilities
@@ -44,7 +45,7 @@ def rounds_of(ranks) -> int:
     return rounds
 
 
-RARE = [pytest.param(kind, 1.0, marks=pytest.mark.exhaustive) for kind in drafters()]
+RARE = [exhaustive(kind, 1.0) for kind in drafters()]
 
 
 @pytest.mark.slow

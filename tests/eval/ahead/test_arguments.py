@@ -16,6 +16,7 @@ from lantern_jax.drafters.registry import DRAFTERS
 from lantern_jax.engine import compiler
 from lantern_jax.engine.engine import Engine
 from lantern_jax.families.registry import family_of
+from tests.cases import exhaustive
 
 MODEL = random_model("tiny")
 OPTIONS = {"method": "gumbel:tree=0"}
@@ -46,7 +47,7 @@ def places(tree) -> list:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "grid",
-    [pytest.param((1, 1), marks=pytest.mark.exhaustive, id="one device"), pytest.param((2, 2), id="a mesh")],
+    [exhaustive((1, 1), id="one device"), pytest.param((2, 2), id="a mesh")],
 )
 def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
     devices = np.array(jax.devices()[: grid[0] * grid[1]]).reshape(grid)
