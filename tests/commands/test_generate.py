@@ -340,12 +340,11 @@ def test_methods_are_listed_and_explained(capsys):
 
 def test_help_and_a_misspelt_method_need_no_jax():
     code = (
-        "import sys, time; from lantern_jax.apps.commands.main import main; assert main(['methods']) == 0;"
+        "import sys; from lantern_jax.apps.commands.main import main; assert main(['methods']) == 0;"
         "assert main('generate lake --method lod'.split()) == 2; assert main(['--help']) == 0;"
-        "assert 'jax' not in sys.modules; print(time.process_time())"
+        "assert not {'jax', 'flax', 'scipy'} & {*sys.modules}"
     )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert float(done.stdout.split()[-1]) < 0.7
+    subprocess.run([sys.executable, "-c", code], capture_output=True, check=True)
 
 
 def test_file_names_come_from_prompts():
