@@ -9,6 +9,7 @@ import pytest
 
 from lantern_jax.apps.terminal import locks
 from lantern_jax.io import files
+from lantern_jax.io.errors import LanternError
 from tests.refused import refused
 
 ROOT = Path(__file__).parents[2]
@@ -18,6 +19,7 @@ HOLDING = """
 import sys, time
 from pathlib import Path
 from lantern_jax.io import files
+from lantern_jax.io.errors import LanternError
 from lantern_jax.apps.terminal import locks
 with locks.sole(sys.argv[1]), files.new_folder(sys.argv[1]) as folder:
     (folder / "half").write_text("ha")
@@ -49,6 +51,15 @@ def test_a_killed_process_locks_nobody_out(tmp_path):
     with locks.sole(place), files.new_folder(place) as folder:
         (folder / "whole").write_text("made")
     assert {"model", "whole"} < names(tmp_path) and ".model.lock" not in names(tmp_path)
+
+
+def test_folders_made_for_a_lock_do_not_stay_empty(tmp_path):
+    with refused("no pictures"), locks.sole(tmp_path / "new" / "folder" / "run"):
+        raise LanternError("no pictures")
+    assert names(tmp_path) == set()
+    with locks.sole(tmp_path / "new" / "run"):
+        files.write_file(tmp_path / "new" / "a", "made")
+    assert names(tmp_path) == {"new", "a"}
 
 
 def test_without_support_for_locks_no_process_is_refused(tmp_path, monkeypatch):

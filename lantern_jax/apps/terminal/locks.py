@@ -17,7 +17,7 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
     """Keeps other processes away from ``place``, a file or folder that need not exist, in a block.
 
     The lock is a hidden file beside it, which is removed at the end of the block, or taken over from a killed process.
-    Missing folders above are made.
+    Missing folders above are made, and removed at the end if nothing was put there.
 
     Raises:
         LanternError: another process is in such a block; the message is ``busy`` if given. Or the folder around it
@@ -28,7 +28,10 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
 
     place = Path(place).absolute()
     check_makeable(place.parent)
-    file = place.with_name(f".{place.name}.lock")
+    file, missing = (
+        place.with_name(f".{place.name}.lock"),
+        [above for above in place.parents if not above.exists()],
+    )
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
@@ -46,3 +49,6 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
         with contextlib.suppress(OSError):
             file.unlink()
         lock.release()
+        with contextlib.suppress(OSError):
+            for above in missing:
+                above.rmdir()
