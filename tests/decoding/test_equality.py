@@ -30,7 +30,7 @@ MAIN = {
     ("eagle3 gumbel", "llamagen", 1.0, True, 8),
     # Row ends are forced: rounds begin with a chain of pending tokens.
     *((name, "chain", 1.0, True, 1) for name in (
-        "jacobi random", "jacobi narrow", "jacobi forked", "jacobi bushy to the end",
+        "jacobi forked", "jacobi bushy to the end",
         "led by place 0 alone", "led by gaps", "own", "own, either tree",
     )),
     ("jacobi bushy", "chain", 0.0, True, 1),
@@ -40,6 +40,7 @@ SLOW = {
     # The other shipped trees differ only in their numbers.
     *((name, "llamagen", 1.0, True, 1) for name in ("chain", "gap", "led chain")),
     ("ar", "llamagen", 1.0, True, 8),
+    *((name, "chain", 1.0, True, 1) for name in ("jacobi random", "jacobi narrow")),
     # Row ends are not even codes.
     ("led eagle3", "lumina", 1.0, True, 1),
 }  # fmt: skip

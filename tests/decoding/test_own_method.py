@@ -43,6 +43,7 @@ def decode(most, temperature, **more):
     )  # fmt: skip
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("temperature", "devices"), [exhaustive(0.0, 1), (1.0, 8)])
 def test_a_distance_rule_substitutes_near_tokens_and_saves_rounds(temperature, devices):
     """Every token is within the distance of what the target wanted there, in the context that was decoded."""

@@ -42,7 +42,7 @@ def decode(rule, coupling, spread=False, greedy=False):
 @pytest.mark.parametrize(
     ("rule", "coupling"),
     [
-        ("near", "gumbel"), ("gsd", "gumbel"), slow("cool", "rejection"),
+        ("near", "gumbel"), slow("gsd", "gumbel"), slow("cool", "rejection"),
         *(exhaustive(name, "gumbel") for name in ("typical", "tolerance", "cool")),
     ],
 )  # fmt: skip

@@ -102,6 +102,7 @@ def test_the_whole_model_is_converted(loaded):
     assert loaded.checkpoint.defaults == {"guidance": 1.0, "temperature": 0.9, "top_k": 0, "top_p": 0.75}
 
 
+@pytest.mark.slow
 def test_guesses_change_no_code(loaded, plain):
     assert plain.shape == (2, 19 * 13 + 6) and len(np.unique(plain)) > CODES // 2
     made = loaded.generate(PROMPTS, seed=3, method="jacobi:window=5,initial=preview", batch=1)

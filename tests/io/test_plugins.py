@@ -109,6 +109,7 @@ def test_the_docs_show_the_toys():
         assert f"```python\n{(PACKAGE / 'lantern_owl' / f'{name}.py').read_text('utf-8')}```" in page
 
 
+@pytest.mark.slow
 def test_python_server_and_bench_take_rule_and_drafting_by_text(package, capsys):
     save("own", tiny_checkpoint())
     pipeline, asked = lantern_jax.load("own"), {"rule": "owl:hoot=0.25", "drafting": "owl-window:eyes=3"}

@@ -40,6 +40,7 @@ def expected_counts(chances, left: int) -> np.ndarray:
     return counts[left]
 
 
+@pytest.mark.slow
 def test_lengths_follow_the_profile():
     decoded = speculative_decode(
         toys.llamagen(), toys.target_params(), toys.conditioning(BATCH), toys.sequence_keys(3, BATCH),

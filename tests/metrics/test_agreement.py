@@ -25,6 +25,7 @@ def landscapes():
     return pictures, [caption(row) for row in attributes]
 
 
+@pytest.mark.slow
 def test_what_is_painted_agrees_with_its_caption_and_not_with_others(landscapes):
     pictures, prompts = landscapes
     own, others = (caption_agreement(pictures, words) for words in (prompts, prompts[1:] + prompts[:1]))

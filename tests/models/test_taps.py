@@ -17,6 +17,7 @@ from lantern_jax.families.token_weights import token_shapes
 from lantern_jax.models.positions import line_rotary
 from lantern_jax.models.tokens import TokenModel
 from lantern_jax.models.transformer import Transformer
+from tests.cases import slow
 from tests.tiny_checkpoint import random_leaves, random_parameters
 
 BATCH, GUIDANCE = 2, jnp.full(2, 2.0)
@@ -32,7 +33,7 @@ MODELS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("name", ["llamagen", *(slow(name) for name in MODELS if name != "llamagen")])
 def test_taps_are_the_states_that_enter_layers(name):
     config, make, shapes, conditioning = MODELS[name]
     params = jax.tree.map(jnp.asarray, random_leaves(shapes(config), 0, 0.5))

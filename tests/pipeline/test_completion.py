@@ -89,6 +89,7 @@ def test_one_start_serves_all_prompts(made, monkeypatch):
     np.testing.assert_array_equal(both, pictures)
 
 
+@pytest.mark.slow
 def test_devices_and_batches_change_nothing(made, completed):
     pipeline = pipeline_on(2)
     again = pipeline.generate(PROMPTS, seed=4, start=made.tokens, keep_rows=2, method="ar")

@@ -75,6 +75,7 @@ def test_examples_are_true(name):
         assert not run([name])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("drawn", [tiny_pipeline, exhaustive(demo)])
 def test_examples_that_draw_are_true(monkeypatch, drawn):
     """With a tiny model, which compiles quickly, and with the demo; together, since they share what they compile."""

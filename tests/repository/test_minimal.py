@@ -24,6 +24,7 @@ def run(monkeypatch, *words) -> None:
         runpy.run_path(str(SCRIPT), run_name="__main__")
 
 
+@pytest.mark.slow
 def test_it_draws_the_librarys_picture(tmp_path, monkeypatch, capsys):
     tiny = tiny_checkpoint()
     # As in the demo: a drafter that reads codes from the target's table, which is stored once, and defaults of its own.

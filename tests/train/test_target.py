@@ -140,6 +140,7 @@ def test_stacked_matrices_take_the_same_steps_as_one_by_one():
     jax.tree.map(lambda one, other: np.testing.assert_allclose(one, other, atol=1e-6), together, alone)
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("optax_promotion")
 def test_training_lowers_the_loss_and_labels_help(tmp_path):
     config = get_config()

@@ -148,6 +148,7 @@ def test_frozen_parts_keep_their_bits():
     assert not np.array_equal(left, right)
 
 
+@pytest.mark.slow
 def test_a_deeper_decoder_starts_with_the_output_of_the_shallower_one():
     config = get_config()
     config.model.level_attention = True

@@ -89,6 +89,7 @@ def test_programs_are_those_of_the_engine(grid, shapes, monkeypatch):
         assert (call.results is None) == (options.get("results") is None)
 
 
+@pytest.mark.slow
 def test_programs_of_this_machine_become_rows(shapes):
     """A CPU stands in for a device that is not here: memory is counted, its work is not."""
     batch = Batch(shapes, shapes.job({"method": "ar"}), 2, np.array(jax.devices()[:1])[:, None])
