@@ -53,7 +53,10 @@ def generated(name: str):
 
 
 def but(rare: tuple[str, ...], skipped: tuple[str, ...] = (), long: tuple[str, ...] = ()) -> list:
-    """Returns all methods, ``rare`` ones for exhaustive runs: their pieces are tested in other ones, or elsewhere."""
+    """Returns all methods but those ``skipped``, ``long`` ones for slow runs and ``rare`` ones for exhaustive runs.
+
+    The pieces of rare ones are tested in other ones, or elsewhere.
+    """
     assert {*rare, *skipped, *long} <= set(METHODS)
     marks = dict.fromkeys(long, slow) | dict.fromkeys(rare, exhaustive)
     return [marks.get(name, pytest.param)(name) for name in METHODS if name not in skipped]

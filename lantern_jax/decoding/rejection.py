@@ -19,9 +19,10 @@ import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Bool, Float, Int, Key
 
-from lantern_jax.decoding.acceptance import Claim, Loan, Probabilities
+from lantern_jax.decoding.acceptance import Claim, Codebook, Loan, Probabilities, Rule
 from lantern_jax.decoding.fields import check_fields, named
 from lantern_jax.decoding.gumbel import Greedy, Gumbel
+from lantern_jax.decoding.protocols import Draft
 from lantern_jax.decoding.record import Record
 from lantern_jax.decoding.sampling import (
     acceptance_uniforms,
@@ -216,12 +217,12 @@ class Rejection:
 class _Given(NamedTuple):
     """What all tests read; ``odds`` is the exponential of Gumbel noise."""
 
-    draft: Any
+    draft: Draft
     allowed: Bool[Array, "B N"]
     uniforms: Float[Array, "B N"]
     odds: Float[Array, "B 1 V"]
-    rule: Any
-    codebook: Any
+    rule: Rule
+    codebook: Codebook | None
 
 
 class _Tried(NamedTuple):

@@ -74,10 +74,7 @@ DRAFTINGS = {
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "name",
-    ["window", *map(exhaustive, ("chain", "mc_sim_7b_63"))],
-)
+@pytest.mark.parametrize("name", ["window", *map(exhaustive, ("chain", "mc_sim_7b_63"))])
 def test_tokens_part_only_at_near_ties(name):
     length = CONFIG.num_tokens
     expected, decoded = np.asarray(decode(PLAIN).tokens), decode(DRAFTINGS[name]())

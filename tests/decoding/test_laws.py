@@ -163,7 +163,7 @@ WRONG = {
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.exhaustive] if name != "stale q" else []) for name in WRONG],
+    [name if name == "stale q" else exhaustive(name) for name in WRONG],
 )
 def test_a_window_that_is_nearly_right_is_caught(name, monkeypatch):
     tree, change = WRONG[name]

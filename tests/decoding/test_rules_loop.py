@@ -64,7 +64,8 @@ def test_relaxing_saves_rounds_and_reports_its_cost(rule, coupling):
     ("rule", "coupling"),
     [
         ("near", "gumbel"),
-        *(exhaustive(*pair) for pair in (("cool", "rejection"), ("strict", "block"))),
+        exhaustive("cool", "rejection"),
+        exhaustive("strict", "block"),
     ],
 )
 def test_several_devices_decode_as_one(rule, coupling):

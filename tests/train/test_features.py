@@ -10,6 +10,7 @@ import pytest
 import lantern_jax
 from lantern_jax.checkpoints.store import load_text_encoder
 from lantern_jax.families.registry import family_of
+from tests.cases import exhaustive
 from tests.command import files, must_not_run
 from tests.refused import refused_each
 from tests.tiny_checkpoint import tiny_checkpoint
@@ -91,7 +92,7 @@ STAGES = {
 @pytest.mark.filterwarnings("ignore::lantern_jax.IgnoredWords")
 @pytest.mark.parametrize(
     "stage",
-    [pytest.param(name, marks=() if name == "write_shard" else pytest.mark.exhaustive) for name in STAGES],
+    [name if name == "write_shard" else exhaustive(name) for name in STAGES],
 )
 def test_killed_extraction_resumes_after_its_last_file(stage, pictures, extracted, tmp_path, monkeypatch):
     """The second file of a stage never appears; the next call makes what is missing and nothing twice."""

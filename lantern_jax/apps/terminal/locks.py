@@ -28,10 +28,8 @@ def sole(place: str | Path, busy: str = "") -> Iterator[None]:
 
     place = Path(place).absolute()
     check_makeable(place.parent)
-    file, missing = (
-        place.with_name(f".{place.name}.lock"),
-        [above for above in place.parents if not above.exists()],
-    )
+    file = place.with_name(f".{place.name}.lock")
+    missing = [above for above in place.parents if not above.exists()]
     lock = FileLock(file, blocking=False)
     try:
         lock.acquire()
